@@ -21,6 +21,7 @@ from mirage_formal.codegen.program.program import (
     Commit,
     For,
     GridWait,
+    If,
     LaunchDependents,
     Program,
     Stmt,
@@ -74,16 +75,19 @@ def kernel_lines(program: Program, plan: Plan, op: GraphDefined, operands: Seque
     """
     cut = replace(op.graph, forloop_range=op.graph.forloop_range * plan.schedule.cut)
     tensors = node_names(op.graph, flatten(replace(op, graph=cut), tuple(operands)).makers)
-    body, inside = statements(plan)
     end = emit_cuda(program).count("\n") - 1  # the last line closes the kernel
     about = _LineAnnotator(plan, tensors)
+    levels = statements(plan)
     found: list[LineRange] = []
-    for one, steps, first, last in _number_lines(program, program.body, body, end, 1):
-        if isinstance(one, For) and not steps:
-            for _, within, begin, until in _number_lines(program, one.body, inside, last - 1, 2):
-                about.add(found, within, begin, until)
-        else:
-            about.add(found, steps, first, last)
+
+    def annotate(body: Sequence[Stmt], depth: int, end: int) -> None:
+        for one, steps, first, last in _number_lines(program, body, levels[depth], end, depth + 1):
+            if isinstance(one, For | If) and not steps:
+                annotate(one.body, depth + 1, last - 1)
+            else:
+                about.add(found, steps, first, last)
+
+    annotate(program.body, 0, end)
     return tuple(found)
 
 

@@ -1,20 +1,23 @@
-"""Tiles of a causal mask that are empty are neither loaded nor computed, and nothing else changes."""
+"""Tiles of a band mask that are empty are neither loaded nor computed, and nothing else changes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
 import mirage_formal as mf
 from mirage_formal.codegen.cost import estimate
+from mirage_formal.codegen.generate import Kernel, generate
 from mirage_formal.codegen.lowering.assemble import lower
 from mirage_formal.codegen.online_softmax.stabilize import StableGraph, stabilize_with_groups
-from mirage_formal.codegen.planning.planner import make_plan
-from mirage_formal.codegen.program.empty_tiles import executed_share, skippable_mask
+from mirage_formal.codegen.planning.planner import make_plan, schedules
+from mirage_formal.codegen.program.empty_tiles import executed_share, has_idle_blocks, skippable_mask
 from mirage_formal.codegen.safety.obligations import Safe
 from mirage_formal.codegen.safety.safety import discharge_safety
+from mirage_formal.codegen.source_map import kernel_lines
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device import launch
 from mirage_formal.device.emulate import loaded_bytes, run
@@ -52,6 +55,21 @@ def attention(n: int, blocks: int, loop: int, band: str = "[-,0]", value: str = 
     return from_text(_TEXT.format(n=n, blocks=blocks, loop=loop, band=band, value=value))
 
 
+#: Sums of the columns of the lower triangle: the loop runs along the rows of the mask.
+_COLUMN_SUMS = """mugraph 1
+d0 = input(X) dtype=float16 shape=[{rows},64]
+d1 = input(M) dtype=bool shape=[{rows},64] band={band}
+d2 = graph_defined(d0, d1) grid=[4,1,1] block=[128,1,1] forloop_range=8 reduction_dimx=64 {{
+  s0 = input(d0) imap=[1,-,-] fmap=0
+  s1 = input(d1) imap=[1,-,-] fmap=0
+  s2 = select(s1, s0) value=0
+  s3 = accum_sum(s2)
+  output(s3) omap=[1,-,-]
+}}
+output(d2)
+"""
+
+
 def stable(graph: KernelGraph) -> KernelGraph:
     found = stabilize_with_groups(graph)
     assert isinstance(found, StableGraph)
@@ -87,6 +105,81 @@ def test_the_emulator_computes_what_the_reference_computes(shifted: bool, band: 
     np.testing.assert_allclose(got.reshape(want.shape), want, rtol=2e-2, atol=2e-3)
 
 
+#: Causal; windows that begin late, end early or both; a single diagonal; blocks without any key.
+BANDS = ("[-,0]", "[-20,-]", "[-20,0]", "[5,40]", "[-3,-3]", "[-,-100]", "[100,-]", "[200,-]")
+
+
+@pytest.mark.parametrize("shifted", [False, True])
+@pytest.mark.parametrize("band", BANDS)
+def test_every_schedule_skips_what_lies_outside_of_the_band_and_is_safe(shifted: bool, band: str) -> None:
+    graph = attention(128, 4, 8, band)
+    graph = stable(graph) if shifted else graph
+    arrays = given(graph, 3)
+    (want,) = reference(graph, arrays)
+    stages = set[int]()
+    for schedule in schedules(graph, 0, load_target("h200")):
+        if schedule.stages in stages:
+            continue
+        stages.add(schedule.stages)
+        program = lower(make_plan(graph, 0, load_target("h200"), schedule))
+        (got,) = run(program, arrays)
+        np.testing.assert_allclose(got.reshape(want.shape), want, rtol=2e-2, atol=2e-3)
+        assert isinstance(discharge_safety(program).verdict, Safe), schedule
+    assert {1, 2, 3} < stages
+
+
+@pytest.mark.parametrize("band", ["[-,0]", "[-,30]", "[-20,-]", "[-20,5]", "[-,-70]"])
+@pytest.mark.parametrize("rows", [64, 128])
+def test_a_loop_along_the_rows_skips_the_rows_outside_of_the_band(rows: int, band: str) -> None:
+    graph = from_text(_COLUMN_SUMS.format(rows=rows, band=band))
+    plan = make_plan(graph, 0, load_target("h200"))
+    assert plan.skips is not None
+    x = np.random.default_rng(7).standard_normal((rows, 64)).astype(np.float16)
+    arrays = [x, plan.skips[1].mask((rows, 64))]
+    (got,) = run(lower(plan), arrays)
+    (want,) = reference(graph, arrays)
+    np.testing.assert_allclose(got.reshape(want.shape), want, rtol=2e-3, atol=2e-3)
+    assert isinstance(discharge_safety(lower(plan)).verdict, Safe)
+
+
+def test_a_window_of_256_keys_loads_and_costs_less_than_0_4_of_the_square() -> None:
+    graph = stable(attention(1024, 16, 16, "[-255,0]"))
+    target, arrays = load_target("h200"), given(graph, 5)
+    counted = [loaded_bytes(lower(make_plan(one, 0, target)), arrays) for one in (graph, without_band(graph))]
+    assert counted[0] < 0.4 * counted[1]
+    (op,) = graph.ops
+    assert isinstance(op, GraphDefined)
+    share = executed_share(op.graph, [item.band for item in graph.inputs], [item.tensor.shape for item in graph.inputs])
+    assert share == (12 * 5 + 4 + 3 + 2 + 1) / 256
+    bytes_read = [estimate(one, target).kernels[0].l2_bytes for one in (graph, without_band(graph))]
+    assert bytes_read[0] < 0.4 * bytes_read[1]
+
+
+def test_the_share_of_iterations_is_that_of_nonempty_tiles() -> None:
+    for rows, columns, lower_, upper in product((32, 64), (64, 96), (None, -40, -7, 0, 9), (None, -30, 0, 12, 40)):
+        text = _COLUMN_SUMS.replace("[{rows},64]", f"[{rows},{columns}]").format(band="[-,0]")
+        (op,) = from_text(text).ops
+        assert isinstance(op, GraphDefined)
+        band = Band(lower_, upper)
+        tiles = band.mask((rows, columns)).reshape(8, rows // 8, 4, columns // 4).any(axis=(1, 3))
+        if (lower_ is not None and upper is not None and lower_ > upper) or lower_ is upper is None:
+            continue
+        assert executed_share(op.graph, [None, band], [(rows, columns)] * 2) == tiles.mean(), band
+        assert has_idle_blocks(op.graph, 1, band, (rows, columns)) == (not tiles.any(axis=0).all()), band
+
+
+def test_the_report_finds_the_lines_of_kernels_that_skip() -> None:
+    for band in BANDS:
+        graph = attention(128, 4, 8, band)
+        (kernel,) = generate(graph, load_target("h200")).steps
+        (op,) = graph.ops
+        assert isinstance(kernel, Kernel)
+        assert kernel.plan is not None
+        assert isinstance(op, GraphDefined)
+        lines = kernel_lines(kernel.program, kernel.plan, op, [item.tensor for item in graph.inputs])
+        assert {"it1", "op0", "sv0"} <= {node for line in lines for node in line.nodes}
+
+
 def test_causal_attention_of_1024_queries_loads_and_costs_less_than_0_6_of_the_square() -> None:
     graph = stable(attention(1024, 16, 16))
     full = without_band(graph)
@@ -110,7 +203,6 @@ def test_kernels_that_skip_are_safe() -> None:
 def test_what_an_empty_tile_changes_is_not_skipped() -> None:
     assert skips(attention(128, 4, 8)) == 3
     assert skips(attention(128, 4, 8, value="1")) is None  # discarded keys count
-    assert skips(attention(128, 4, 8, band="[0,-]")) is None  # the first tiles are empty, not the last ones
     assert skips(without_band(attention(128, 4, 8))) is None
     text = _TEXT.format(n=128, blocks=4, loop=8, band="[-,0]", value="0")
     assert skips(from_text(text.replace("select(s3, s5)", "select(s3, s4)"))) == 3

@@ -8,13 +8,14 @@ from typing import assert_never
 from mirage_formal.codegen.lowering import copies, generic, products, reductions, registers, stores
 from mirage_formal.codegen.lowering.context import LoweringContext, make_conditional
 from mirage_formal.codegen.program.flat import results_of
-from mirage_formal.codegen.program.integers import ZERO
+from mirage_formal.codegen.program.integers import ONE, ZERO
 from mirage_formal.codegen.program.plan import Plan
 from mirage_formal.codegen.program.program import (
     Barrier,
     Commit,
     For,
     Int,
+    IntExpr,
     Param,
     Program,
     Registers,
@@ -44,7 +45,7 @@ from mirage_formal.codegen.program.step import (
 
 def lower(plan: Plan) -> Program:
     """Return the Program of a plan."""
-    body, _ = statements(plan)
+    body, *_ = statements(plan)
     return Program(
         plan.name,
         tuple(Param(p.name, p.dtype, p.elements, p.written) for p in plan.params),
@@ -59,8 +60,8 @@ def lower(plan: Plan) -> Program:
 Owned = list[tuple[tuple[Step, ...], Stmt]]
 
 
-def statements(plan: Plan) -> tuple[Owned, Owned]:
-    """Return the statements of a plan's body, and those of its loop, in order."""
+def statements(plan: Plan) -> list[Owned]:
+    """Return the statements of a plan's body, of its loop, and of each condition that is nested there, in order."""
     cx = LoweringContext(plan, plan.ops)
     body: Owned = [
         ((), Registers(registers.array_name(number), tensor.placement.registers.count))
@@ -68,17 +69,40 @@ def statements(plan: Plan) -> tuple[Owned, Owned]:
         if tensor.placement.registers is not None
     ]
     body += _lower_steps(cx, plan.before)
-    inside: Owned = []
+    inside: list[Owned] = []
     if plan.loop:
         variable = cx.ix.named("it", plan.forloop_range)
         cx.iteration = variable
-        inside = _lower_steps(cx, plan.loop)
-        # Iterations that are skipped are a block's last ones, so that its loop only ends earlier, barriers included.
-        made = make_conditional(cx.needed(variable), [one for _, one in inside], uniform=True)
-        body.append(((), For(variable.name, plan.forloop_range, made)))
+        inside = _skip_iterations(cx, _lower_steps(cx, plan.loop))
+        body.append(((), For(variable.name, plan.forloop_range, tuple(one for _, one in inside[0]))))
         cx.iteration = ZERO
     body += _lower_steps(cx, plan.after)
-    return body, inside
+    return [body, *inside]
+
+
+def _skip_iterations(cx: LoweringContext, inside: Owned) -> list[Owned]:
+    """Return the statements of an iteration, run only where they are needed, and those of each nested condition.
+
+    Where a block's loop ends early, barriers and waits end with it. Where it begins late, copies begin as many
+    iterations before the first that is needed as they are ahead, for waits count the groups of all of them.
+    """
+    plan, at = cx.plan, cx.iteration
+    ahead = (i for i, (steps, _) in enumerate(inside) if any(isinstance(one, Prefetch | Commit) for one in steps))
+    start = 1 + max(ahead) if plan.ring and plan.skips is not None else 0
+    begun = cx.begun(at if start == 0 else cx.ix.add(at, Int(plan.stages - 1)))
+    if start and plan.stages == plan.forloop_range:  # all copies start before the loop, which counts their groups
+        begun = ONE
+    nested = _run_if(cx.begun(at), inside[start:]) if start else [inside]
+    whole = _run_if(cx.ix.both((begun, cx.unfinished(at))), [*inside[:start], *nested[0]])
+    return [*whole, *nested[1:]]
+
+
+def _run_if(condition: IntExpr, owned: Owned) -> list[Owned]:
+    """Return statements that run where a condition of the whole block holds, and, if it is nested, those inside."""
+    if condition == ONE:
+        return [owned]
+    made = make_conditional(condition, [one for _, one in owned], uniform=True)
+    return [[((), one) for one in made], owned]
 
 
 def _lower_steps(cx: LoweringContext, steps: Sequence[Step]) -> Owned:

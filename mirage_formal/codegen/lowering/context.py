@@ -28,9 +28,7 @@ from mirage_formal.codegen.program.program import (
     GlobalRead,
     If,
     Int,
-    IntBin,
     IntExpr,
-    IntOp,
     Real,
     Select,
     SharedRead,
@@ -161,17 +159,33 @@ class LoweringContext:
         return self.ix.add(*reversed(terms))
 
     def needed(self, iteration: IntExpr) -> IntExpr:
-        """Return the condition that an iteration changes anything, from the first row and column of the mask's tile."""
+        """Return the condition that an iteration changes anything: its tile of the mask that decides is not empty."""
+        return self.ix.both((self.begun(iteration), self.unfinished(iteration)))
+
+    def begun(self, iteration: IntExpr) -> IntExpr:
+        """Return the condition that no later iteration is the first with a nonempty tile; see ``needed``."""
+        return self._bounds(iteration)[0]
+
+    def unfinished(self, iteration: IntExpr) -> IntExpr:
+        """Return the condition that no earlier iteration is the last with a nonempty tile; see ``needed``."""
+        return self._bounds(iteration)[1]
+
+    def _bounds(self, iteration: IntExpr) -> tuple[IntExpr, IntExpr]:
+        """Return the conditions by the bounds of the mask, that which holds from some iteration on first.
+
+        Along columns the distance from row to column grows, so the lower bound is met from some iteration on, and the
+        upper one up to some iteration. Along rows it is the other way round.
+        """
         if self.plan.skips is None:
-            return ONE
-        number, upper = self.plan.skips
-        tile, shape = self.input_tile(number), self.tensor(number).shape
+            return ONE, ONE
+        number, band = self.plan.skips
+        tile, (*lead, height, width) = self.input_tile(number), self.tensor(number).shape
         row, column = (
-            self.tile_base(tile, len(shape) + dim, shape[dim], 1, iteration if dim == -1 else ZERO) for dim in (-2, -1)
+            self.tile_base(tile, len(lead) + dim, extent, 1, iteration) for dim, extent in enumerate((height, width))
         )
-        end = shape[-2] + upper
-        row, column = (self.ix.add(row, Int(max(end, 0))), self.ix.add(column, Int(max(-end, 0))))
-        return IntBin(IntOp.LT, column, row)
+        lower = ONE if band.lower is None else self.ix.before(row, column, width - band.lower)
+        upper = ONE if band.upper is None else self.ix.before(column, row, height + band.upper)
+        return (upper, lower) if tile.loop == len(lead) else (lower, upper)
 
     def input_tile(self, number: int) -> Tile:
         """Return the tile of an input that a block reads."""

@@ -76,7 +76,7 @@ def depth_order(ops: Sequence[FlatOp]) -> tuple[FlatOp, ...]:
 
 
 def synchronise(
-    before: Sequence[Item], loop: Sequence[Item], after: Sequence[Item], overlap: Overlap
+    before: Sequence[Item], loop: Sequence[Item], after: Sequence[Item], overlap: Overlap, *, runs: bool = True
 ) -> SynchronizedSteps:
     """Return the steps with the barriers that they need, each as late as possible.
 
@@ -85,6 +85,13 @@ def synchronise(
 
     Sound: in what is returned, of any two accesses by different threads to shared bytes, one of them a write, a barrier
     stands between them, the next iteration's included.
+
+    Args:
+        before: Steps before the loop.
+        loop: Steps of one iteration.
+        after: Steps after the loop.
+        overlap: Whether two buffers share bytes.
+        runs: Whether every block runs an iteration.
     """
     sync = _Sync(overlap)
     first = sync.line(before, frozenset())
@@ -98,8 +105,8 @@ def synchronise(
             break
         kept, entry = found, start | sync.state
     second = _insert_barriers(loop, kept)
-    # A loop runs at least once, so what was open before it counts only as far as the loop leaves it open.
-    last = sync.line(after, sync.state if loop else start)
+    # Where the loop runs, what was open before it counts only as far as the loop leaves it open.
+    last = sync.line(after, (sync.state if loop else start) if runs else sync.state | start)
     return SynchronizedSteps(_insert_barriers(before, first), second, _insert_barriers(after, last))
 
 

@@ -26,12 +26,13 @@ from mirage_formal.codegen.planning.schedules import (
     variants,
 )
 from mirage_formal.codegen.planning.steps import Steps
-from mirage_formal.codegen.program.empty_tiles import skippable_mask
+from mirage_formal.codegen.program.empty_tiles import has_idle_blocks, skippable_mask
 from mirage_formal.codegen.program.plan import Plan, PlanParam, Schedule, Tile
 from mirage_formal.codegen.program.program import SharedBuffer
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.check import block_outputs, kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, enumerate_results
+from mirage_formal.graph.types import Band
 from mirage_formal.graph.views import StorageLocation, storage_locations
 from mirage_formal.support.errors import GraphError, UnsupportedError
 
@@ -149,13 +150,21 @@ class _Kernel:
         return self.target.limits.shared_bytes_per_block
 
     @property
-    def skips(self) -> tuple[int, int] | None:
-        """Return the band mask whose empty tiles end a block's loop, as in ``Plan.skips``."""
+    def skips(self) -> tuple[int, Band] | None:
+        """Return the band mask in whose empty tiles iterations are skipped, as in ``Plan.skips``."""
         inputs = self.graph.inputs
         bands = [inputs[n].band if n < len(inputs) else None for n in self.op.operands]
         number = skippable_mask(self.op.graph, bands)
         band = None if number is None else bands[number]
-        return None if number is None or band is None or band.upper is None else (number, band.upper)
+        return None if number is None or band is None else (number, band)
+
+    @property
+    def idles(self) -> bool:
+        """Return whether some block skips all its iterations."""
+        if self.skips is None:
+            return False
+        number, band = self.skips
+        return has_idle_blocks(self.op.graph, number, band, kernel_types(self.graph)[self.op.operands[number]].shape)
 
     @property
     def share(self) -> int:
@@ -246,7 +255,7 @@ class _SplitKernel:
 
     def attempt(self, placements: Placements, stages: int) -> _Attempt:
         """Return the kernel planned with this many stages."""
-        steps = Steps(placements.flat, placements, stages)
+        steps = Steps(placements.flat, placements, stages, idles=self.kernel.idles)
         return _Attempt(self, placements, steps, _allocate_buffers(steps, self.kernel.share))
 
     def _staged(self, placements: Placements) -> _Attempt | None:
@@ -320,7 +329,9 @@ class _Attempt:
         def overlap(a: str, b: str) -> bool:
             return offsets[a] < ends[b] and offsets[b] < ends[a]
 
-        schedule = synchronise(self.steps.before, self.steps.loop, self.steps.after, overlap)
+        schedule = synchronise(
+            self.steps.before, self.steps.loop, self.steps.after, overlap, runs=not self.loop.kernel.idles
+        )
         buffers = [
             SharedBuffer(n, dtype, elements, offsets[n]) for n, (dtype, elements) in sorted(self.steps.buffers.items())
         ]

@@ -44,10 +44,17 @@ from mirage_formal.graph.types import DType
 
 
 class Steps:
-    """The steps of a kernel with their shared-memory accesses, and the buffers with their live ranges."""
+    """The steps of a kernel with their shared-memory accesses, and the buffers with their live ranges.
 
-    def __init__(self, flat: FlatGraph, placements: Placements, stages: int) -> None:
-        self.flat, self.placements, self.stages = flat, placements, stages
+    Args:
+        flat: The flattened block graph.
+        placements: The placements of its tensors.
+        stages: Copies of each pipelined tile.
+        idles: Whether some block skips all its iterations, and the waits in them.
+    """
+
+    def __init__(self, flat: FlatGraph, placements: Placements, stages: int, *, idles: bool = False) -> None:
+        self.flat, self.placements, self.stages, self.idles = flat, placements, stages, idles
         self.tensors = list(placements.tensors)
         self.makers = {n: op for op in flat.ops for n in results_of(op)}
         self.buffers: dict[str, tuple[DType, int]] = {}
@@ -234,8 +241,8 @@ class Steps:
             if any(not a.write and a.buffer in fixed for part in item.parts for a in part):
                 self.before[position:position] = [Item(WaitGroups(left)), Item(Barrier())]
                 return
-        if not self.ring and self.flat.iterations > 1:
-            self.before += [Item(WaitGroups(0)), Item(Barrier())]
+        if (self.idles or not self.ring) and self.flat.iterations > 1:
+            self.before += [Item(WaitGroups(left)), Item(Barrier())]
 
     def _operator(self, op: FlatOp) -> None:
         step = self.placements.computes.get(results_of(op)[0])

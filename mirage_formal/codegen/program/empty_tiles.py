@@ -1,16 +1,15 @@
 """Loop iterations that can be skipped because a band mask is 0 on their whole tile.
 
-In a causal mask, a block that computes rows up to i needs no columns after i. The mask's tile is empty there, the
-selected exponentials are 0, and no accumulator changes.
+In a causal mask, a block that computes rows up to i needs no columns after i. In the mask of a sliding window it needs
+no columns before the window of its first row either. The mask's tiles are empty there, the selected exponentials are 0,
+and no accumulator changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import product
-from math import prod
 from typing import Final
 
 from mirage_formal.graph.graph import BlockGraph, BlockOp, Op
@@ -54,8 +53,6 @@ _Empty = Fraction | _UnchangedMaximum | None
 def skippable_mask(block: BlockGraph, bands: Sequence[Band | None]) -> int | None:
     """Return the input iterator of a band mask whose empty tiles leave every accumulator as it is; None if none.
 
-    Only bands without a lower bound count, whose empty tiles are the last ones of a block's loop.
-
     Sound: a selection by a mask of zeros is the other value, products with 0 are 0 over the reals, a sum of zeros adds
     nothing, and a maximum over what is at most the value that it begins with stays what it was, so that its rescaling
     factor is 1. An accumulator about which nothing is known is not skipped.
@@ -65,7 +62,7 @@ def skippable_mask(block: BlockGraph, bands: Sequence[Band | None]) -> int | Non
         bands: For each input iterator the band of the whole tensor that it reads; None if it is no band mask.
     """
     for number, (iterator, band) in enumerate(zip(block.inputs, bands, strict=True)):
-        if band is None or band.lower is not None or band.upper is None or iterator.fmap is None:
+        if band is None or iterator.fmap is None:
             continue
         values: list[_Empty] = [None] * len(block.inputs)
         values[number] = Fraction(0)
@@ -123,24 +120,49 @@ def executed_share(block: BlockGraph, bands: Sequence[Band | None], shapes: Sequ
         shapes: Shapes of the tensors that the input iterators read.
     """
     number = skippable_mask(block, bands)
-    if number is None:
+    band = None if number is None else bands[number]
+    if number is None or band is None:
         return 1.0
-    iterator, band, shape = block.inputs[number], bands[number], shapes[number]
-    assert band is not None and band.upper is not None
-    extents = (*block.grid, block.forloop_range)
-    tile, steps = list(shape), {len(shape) - 2: list[tuple[int, int]](), len(shape) - 1: list[tuple[int, int]]()}
-    for axis, dim in enumerate((*iterator.imap, iterator.fmap)):
+    iterator, shape = block.inputs[number], shapes[number]
+    tile = _tile(shape, (*zip(iterator.imap, block.grid, strict=True), (iterator.fmap, block.forloop_range)))
+    return _nonempty_tiles(band, shape, tile) / _tiles(shape, tile)
+
+
+def has_idle_blocks(block: BlockGraph, number: int, band: Band, shape: Shape) -> bool:
+    """Return whether some block skips all its iterations, because its part of a band mask is empty.
+
+    Args:
+        block: A well-formed block graph.
+        number: The input iterator of the mask.
+        band: The band of the tensor that it reads.
+        shape: The shape of that tensor.
+    """
+    part = _tile(shape, zip(block.inputs[number].imap, block.grid, strict=True))
+    return _nonempty_tiles(band, shape, part) < _tiles(shape, part)
+
+
+def _tile(shape: Shape, splits: Iterable[tuple[int | None, int]]) -> tuple[int, int]:
+    """Return rows and columns of the tiles into which some dims of a tensor are split."""
+    tile = list(shape)
+    for dim, count in splits:
         if dim is not None:
-            tile[dim] //= extents[axis]
-            if dim in steps:
-                steps[dim].append((axis, tile[dim]))
-    axes = sorted({axis for pairs in steps.values() for axis, _ in pairs})
-    empty = 0
-    for at in product(*(range(extents[axis]) for axis in axes)):
-        place = dict(zip(axes, at, strict=True))
-        row, column = (sum(place[axis] * size for axis, size in steps[len(shape) - 2 + i]) for i in range(2))
-        empty += column >= row + tile[-2] + band.upper
-    return 1.0 - empty / prod(extents[axis] for axis in axes)
+            tile[dim] //= count
+    return tile[-2], tile[-1]
 
 
-__all__ = ["LOWEST", "executed_share", "skippable_mask"]
+def _tiles(shape: Shape, tile: tuple[int, int]) -> int:
+    return shape[-2] // tile[0] * (shape[-1] // tile[1])
+
+
+def _nonempty_tiles(band: Band, shape: Shape, tile: tuple[int, int]) -> int:
+    """Return the number of tiles of a band mask that are not empty."""
+    (rows, columns), (height, width) = shape[-2:], tile
+    found = 0
+    for row in range(0, rows, height):
+        first = 0 if band.lower is None else (row + band.lower) // width
+        end = columns if band.upper is None else -(-(row + height + band.upper) // width)
+        found += max(0, min(end, columns // width) - max(first, 0))
+    return found
+
+
+__all__ = ["LOWEST", "executed_share", "has_idle_blocks", "skippable_mask"]

@@ -135,6 +135,10 @@ class IndexBuilder:
             return self.less(e.a, -(-n // e.b.value))
         return IntBin(IntOp.LT, e, Int(n))
 
+    def before(self, a: IntExpr, b: IntExpr, distance: int) -> IntExpr:
+        """Return the condition a < b + distance, in which no intermediate value is negative."""
+        return make_binary(IntOp.LT, self.add(a, Int(max(-distance, 0))), self.add(b, Int(max(distance, 0))))
+
     def equal(self, e: IntExpr, n: int) -> IntExpr:
         """Return the condition e == n; a constant where it is known."""
         if isinstance(e, Int):

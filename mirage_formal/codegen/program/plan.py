@@ -20,7 +20,7 @@ from mirage_formal.codegen.program.flat import FlatOp
 from mirage_formal.codegen.program.program import Barrier, SharedBuffer
 from mirage_formal.codegen.program.register_layout import Axis, Distribution, Warps
 from mirage_formal.codegen.program.step import Step
-from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
+from mirage_formal.graph.types import Band, Dim3, DimMap, DType, Shape
 from mirage_formal.graph.views import StorageLocation
 
 
@@ -259,8 +259,8 @@ class Plan:
         shared_lower_bound: A lower bound on the bytes of any allocation for the same live ranges.
         schedule: The schedule.
         ring: The pipelined inputs.
-        skips: The input that is a band mask whose empty tiles end a block's loop, and its upper bound: how far above
-            the diagonal it is 1 (``program.empty_tiles``); None if no iteration is skipped.
+        skips: The input that is a band mask, and its band: iterations in which its tile is empty are skipped
+            (``program.empty_tiles``). None if no iteration is.
     """
 
     name: str
@@ -278,7 +278,7 @@ class Plan:
     shared_lower_bound: int
     schedule: Schedule
     ring: tuple[int, ...]
-    skips: tuple[int, int] | None = None
+    skips: tuple[int, Band] | None = None
 
     @property
     def threads(self) -> int:

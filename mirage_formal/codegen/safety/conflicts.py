@@ -36,8 +36,8 @@ def conflict_obligations(program: Program, listing: Listing) -> Iterator[Obligat
     run = Interpreter()
     apart = _apart_by_number(pairs, run.timeline.distinct)
     try:
-        for block in distinct_blocks(listing.tree, extents(program)):
-            run = Interpreter(copies_among_others, block=block, earlier=run)
+        for blocks in distinct_blocks(listing.tree, extents(program)):
+            run = Interpreter(copies_among_others, decided=blocks.decided, earlier=run)
             for pair, who in unordered_pairs(run.follow(listing.tree), apart).items():
                 found[pair] = found.get(pair, ThreadRelation(0)) | who
     except TimelineError as error:

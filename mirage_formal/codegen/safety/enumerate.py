@@ -196,7 +196,7 @@ def check_liveness(program: Program, listing: Listing) -> dict[str, Finding]:
     used = [name for name in GRID if extents[name] > 1 and name in names]
     if not used:
         try:
-            assignments = [_integers(block) for block in distinct_blocks(listing.tree, extents)]
+            assignments = [_integers(blocks.block) for blocks in distinct_blocks(listing.tree, extents)]
         except TimelineError as error:
             return {path: UndecidedObligation(str(error)) for path in _readers(listing)}
     elif prod(extents[name] for name in used) <= MAX_BLOCKS:

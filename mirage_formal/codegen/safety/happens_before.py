@@ -125,7 +125,7 @@ class Interpreter:
         self,
         runs: Callable[[Node], bool] = synchronises,
         values: Mapping[str, IntExpr] | None = None,
-        block: Mapping[str, IntExpr] | None = None,
+        decided: Mapping[IntExpr, IntExpr] | None = None,
         earlier: Interpreter | None = None,
     ) -> None:
         """Prepare a run.
@@ -133,13 +133,14 @@ class Interpreter:
         Args:
             runs: A predicate for loops that are run besides those that synchronise.
             values: Replacements of other variables.
-            block: Values of block variables in conditions around synchronisation only; see ``distinct_blocks``.
+            decided: Values of conditions on the block, the same for all blocks that are looked at; see
+                ``distinct_blocks``.
             earlier: A run of the same statements, whose accesses keep their numbers.
         """
         self.timeline: Timeline = Timeline() if earlier is None else Timeline(distinct=earlier.timeline.distinct)
         self._runs = runs
         self._values: dict[str, IntExpr] = dict(values or {})
-        self._block = dict(block or {})
+        self._decided = dict(decided or {})
         self._always = frozenset(self._values)
         self._numbers: dict[Access, int] = {} if earlier is None else earlier._numbers
         self._folded: dict[tuple[int, tuple[IntExpr | None, ...]], tuple[Access, int] | None] = (
@@ -161,6 +162,8 @@ class Interpreter:
         return self.timeline
 
     def _node(self, node: Node) -> None:
+        if isinstance(node, Branch) and self._condition(node) == Int(0):
+            return
         if not (synchronises(node) or self._runs(node)):
             self._item += 1
             for leaf in leaves(node):
@@ -174,8 +177,10 @@ class Interpreter:
                     self._values[var] = Int(value)
                     self._body(body)
                 del self._values[var]
-            case Branch():
-                self._branch(node)
+            case Branch(path, _, body):
+                if not isinstance(self._condition(node), Int) and synchronises(node):
+                    raise TimelineError(f"{path}: synchronisation depends on more than loop and block variables")
+                self._body(body)
             case Leaf():
                 self._item += 1
                 self._leaf(node)
@@ -199,19 +204,10 @@ class Interpreter:
             case _:
                 assert_never(statement)
 
-    def _branch(self, node: Branch) -> None:
+    def _condition(self, node: Branch) -> IntExpr:
+        """Return a branch's condition, with the values of loops that are run, and its value where that is decided."""
         condition = fold(node.condition, self._values)
-        if isinstance(condition, Int):
-            if condition.value:
-                self._body(node.body)
-        elif synchronises(node):
-            condition = fold(condition, self._block)
-            if not isinstance(condition, Int):
-                raise TimelineError(f"{node.path}: synchronisation depends on more than loop and block variables")
-            if condition.value:
-                self._body(node.body)
-        else:
-            self._body(node.body)
+        return self._decided.get(condition, condition)
 
     def _wait(self, done: int) -> None:
         here = self._item, len(self.timeline.epochs) - 1
@@ -263,11 +259,25 @@ class Interpreter:
         return folded, number
 
 
-def distinct_blocks(tree: tuple[Node, ...], grid: Mapping[str, int]) -> Iterator[dict[str, IntExpr]]:
-    """Yield one block for each order of events that blocks can have, as values of the deciding block variables.
+@dataclass(frozen=True, slots=True)
+class BlockClass:
+    """Blocks that have one order of events.
+
+    Attributes:
+        block: One of them, as values of the deciding block variables.
+        decided: The values of conditions on these variables, the same for all of them.
+    """
+
+    block: Mapping[str, IntExpr]
+    decided: Mapping[IntExpr, IntExpr]
+
+
+def distinct_blocks(tree: tuple[Node, ...], grid: Mapping[str, int]) -> Iterator[BlockClass]:
+    """Yield the classes of blocks that have one order of events.
 
     Sound: two blocks for which the same of these conditions hold, in the same iterations, meet at the same barriers and
-    waits, so the timeline of one is that of the other; accesses keep the block's variables.
+    waits, so the timeline of one is that of the other; accesses keep the block's variables. Other conditions on the
+    same variables, under which statements access memory, are decided as well.
 
     Args:
         tree: A Program's statements.
@@ -276,31 +286,38 @@ def distinct_blocks(tree: tuple[Node, ...], grid: Mapping[str, int]) -> Iterator
     Raises:
         TimelineError: There are too many blocks to enumerate.
     """
-    conditions = list(dict.fromkeys(_synchronisation_conditions(tree, {})))
+    conditions = list(dict.fromkeys(_branch_conditions(tree, {})))
     names = sorted(frozenset().union(*map(variables, conditions)) & grid.keys())
     if prod(grid[name] for name in names) > MAX_WAYS:
         raise TimelineError(f"synchronisation differs between more than {MAX_WAYS} blocks")
+    if names:
+        found = dict.fromkeys((*conditions, *_branch_conditions(tree, {}, synchronising=False)))
+        conditions = [one for one in found if variables(one) <= {*names}]
     seen: set[tuple[IntExpr, ...]] = set()
     for values in product(*(range(grid[name]) for name in names)):
         block: dict[str, IntExpr] = {name: Int(value) for name, value in zip(names, values, strict=True)}
-        decided = tuple(fold(condition, block) for condition in conditions)
-        if decided not in seen:
-            seen.add(decided)
-            yield block
+        decided = {condition: fold(condition, block) for condition in conditions}
+        if (key := tuple(decided.values())) not in seen:
+            seen.add(key)
+            yield BlockClass(block, decided)
 
 
-def _synchronisation_conditions(nodes: tuple[Node, ...], values: dict[str, IntExpr]) -> Iterator[IntExpr]:
-    """Yield the conditions around synchronisation, in each iteration of the loops around them."""
+def _branch_conditions(
+    nodes: tuple[Node, ...], values: dict[str, IntExpr], *, synchronising: bool = True
+) -> Iterator[IntExpr]:
+    """Yield the conditions of branches in each iteration of loops that synchronise; by default those around it only."""
     for node in nodes:
+        if isinstance(node, Branch) and (synchronises(node) or not synchronising):
+            yield fold(node.condition, values)
         if isinstance(node, Leaf | Sync) or not synchronises(node):
             continue
         if isinstance(node, Branch):
-            yield fold(node.condition, values)
-            yield from _synchronisation_conditions(node.body, values)
+            yield from _branch_conditions(node.body, values, synchronising=synchronising)
             continue
-        if any(isinstance(inner, Branch | Loop) and synchronises(inner) for inner in node.body):
+        inside = [inner for inner in node.body if isinstance(inner, Branch | Loop)]
+        if any(synchronises(inner) or not synchronising for inner in inside):
             for value in range(node.extent):
-                yield from _synchronisation_conditions(node.body, values | {node.var: Int(value)})
+                yield from _branch_conditions(node.body, values | {node.var: Int(value)}, synchronising=synchronising)
 
 
 def unordered_pairs(timeline: Timeline, apart: Callable[[int, int], bool]) -> Mapping[tuple[int, int], ThreadRelation]:
