@@ -12,20 +12,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mirage_formal.autotune.bench import FinalistRow, TuningResources
 from mirage_formal.autotune.child import TimingJob, timed_record
-from mirage_formal.autotune.choose import (
-    ComposedCandidate,
-    lighter_schedules,
-    moves_factors,
-    schedules_with_other_threads,
-    whole_key,
-)
-from mirage_formal.autotune.early_launch import choose_early_launches, dependent_producers, flip_one_by_one
+from mirage_formal.autotune.choose import ComposedCandidate, moves_factors, whole_key
 from mirage_formal.autotune.plans import KernelOrigin, MeasuredTime, TuningDirectory, TuningPlan
+from mirage_formal.autotune.successive_halving import other_schedules
 from mirage_formal.autotune.timing_cache import kernel_code_digest
+from mirage_formal.codegen.executable import Executable, KernelLaunch
 from mirage_formal.device.compile import version as compiler
 from mirage_formal.device.sealed_records import manifest_digest
 from mirage_formal.records import KERNELS, TuningRecord
@@ -195,12 +190,10 @@ class Finalists:
         return True
 
     def overlap(self, times: Mapping[str, float], deadline: float) -> None:
-        """Choose the early launches of the fastest finalist by measurement, until the deadline.
+        """Choose early launches and schedules beside them, for the fastest finalist, by measurement of wholes.
 
-        Then it is measured with kernels that leave room for each other, all of them early. Then kernels get other
-        numbers of threads that are little slower alone, one after the other. If one of these is faster, the early
-        launches are chosen once more. The same is done for the fastest finalist that moves factors behind products, if
-        it is another one: it rounds less, and serves users for whom the fastest rounds too much.
+        The same is done for the fastest finalist that moves factors behind products, if it is another one: it rounds
+        less, and serves users for whom the fastest rounds too much.
 
         Args:
             times: Microseconds of kernels by key.
@@ -213,37 +206,36 @@ class Finalists:
             self._choose_overlap_of(name, times, deadline)
 
     def _choose_overlap_of(self, name: str, times: Mapping[str, float], deadline: float) -> None:
-        """Choose early launches and schedules that overlap for one finalist; see ``overlap``."""
-        one = self._chosen[name]
-        operators = dependent_producers(self.built[name].executable)
+        """Change one choice of a finalist at a time, and keep each change that makes the whole faster.
 
-        def taken(other: ComposedCandidate) -> bool:
-            return time.monotonic() < deadline and self.instead(other)
+        All kernels that can be early become so, then each goes the other way. Then each of the ``other_schedules`` is
+        tried, if need be with all early; if one was faster, each kernel goes the other way once more. Each of these
+        steps tries as many changes as there are finalists at most.
+        """
+        producers = dependent_producers(self.built[name].executable)
+        early, most, start = frozenset(producers), self.bench.limits.finalists, self._chosen[name]
 
-        choose_early_launches(operators, lambda early: taken(replace(one, early=early)))
-        if not operators:
+        def takes(**changes: Any) -> bool:
+            return time.monotonic() < deadline and self.instead(replace(self._chosen[name], **changes))
+
+        def flip_each() -> None:
+            for one in producers[:most]:
+                takes(early=self._chosen[name].early ^ {one})
+
+        if not producers:
             return
-        plan = self.facts.plan
-        light = lighter_schedules(plan, times, one)
-
-        def changed(before: ComposedCandidate, other: Mapping[int, int]) -> ComposedCandidate:
-            variants = tuple(other.get(at, variant) for at, variant in enumerate(before.variants))
-            pieces = plan.candidates[before.candidate].pieces
-            us = sum(times[plan.key(at)] for at in zip(pieces, variants, strict=True))
-            return replace(before, variants=variants, us=us)
-
-        def roomy(places: frozenset[int]) -> ComposedCandidate:
-            return changed(one, {at: light[at] for at in places})
-
-        every = frozenset(operators)
-        best = choose_early_launches(tuple(light), lambda places: taken(replace(roomy(places), early=every)))
-        if best:
-            flip_one_by_one(operators, every, lambda early: taken(replace(roomy(best), early=early)))
-        others = schedules_with_other_threads(plan, times, self._chosen[name])
-        # All of them are tried, each as a change of the best choice so far.
-        if any([taken(changed(self._chosen[name], {place: at})) for place, at in others]):
-            now = self._chosen[name]
-            flip_one_by_one(operators, now.early, lambda early: taken(replace(now, early=early)))
+        takes(early=early)
+        if len(producers) > 1:
+            flip_each()
+        plan, changed = self.facts.plan, False
+        pieces = plan.candidates[start.candidate].pieces
+        for place, at in other_schedules(plan, times, start)[:most]:
+            before = self._chosen[name].variants
+            variants = (*before[:place], at, *before[place + 1 :])
+            us = sum(times[plan.key(kernel)] for kernel in zip(pieces, variants, strict=True))
+            changed |= takes(variants=variants, us=us) or takes(variants=variants, us=us, early=early)
+        if changed:
+            flip_each()
 
     def _directory(self, name: str) -> Path:
         return self.root / KERNELS / name
@@ -273,9 +265,23 @@ class Finalists:
         return bool(found.text) and [event.value for event in events if isinstance(event, TaskDone)] == [found.text]
 
 
+def dependent_producers(executable: Executable) -> tuple[int, ...]:
+    """Return the operators whose kernels are followed by a dependent launch, in launch order.
+
+    Such a kernel may be early, which lets the next launch copy its first tiles; but waiting threads occupy the
+    multiprocessors. What that saves depends on both kernels, so it is measured on whole candidates (docs/kernels.md).
+    """
+    pairs = zip(executable.launches, executable.launches[1:], strict=False)
+    return tuple(
+        before.operator
+        for before, behind in pairs
+        if isinstance(before, KernelLaunch) and isinstance(behind, KernelLaunch) and behind.dependent
+    )
+
+
 def comparison_job(directory: Path, place: TuningDirectory) -> TimingJob:
     """Return the job that compares a candidate's kernels with float64 and times them."""
     return TimingJob(-1, -1, directory=str(directory), tuning=place.final(manifest_digest(directory)))
 
 
-__all__ = ["JUDGED_S", "Finalists", "TuningFacts", "comparison_job"]
+__all__ = ["JUDGED_S", "Finalists", "TuningFacts", "comparison_job", "dependent_producers"]

@@ -119,6 +119,10 @@ class TuningPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         piece, variant = at
         return self.pieces[piece].variants[variant].key
 
+    def kernels(self) -> list[At]:
+        """Return all kernels, as positions of piece and schedule."""
+        return [(number, at) for number, piece in enumerate(self.pieces) for at in range(len(piece.variants))]
+
 
 class KernelOrigin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Inputs that determine how a kernel of some µGraph, schedule and target runs.

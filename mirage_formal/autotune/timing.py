@@ -16,16 +16,13 @@ from typing import IO, Final, Protocol
 import msgspec
 
 from mirage_formal.autotune.child import GpuMachine, TimingAnswer, TimingJob, TimingOrder, timed_record
-from mirage_formal.autotune.choose import kernels_to_time_again
 from mirage_formal.autotune.plans import At, TuningDirectory, TuningPlan, Watch, is_time_valid
+from mirage_formal.autotune.successive_halving import kernels_to_time_again
 from mirage_formal.support.errors import UnsupportedError
 
 #: Timed replays of a kernel in the first round, and in the second.
 FIRST: Final = 4
 SECOND: Final = 15
-#: Candidates whose kernels are in the second round, and largest slowdown of a schedule in it.
-AGAIN: Final = 32
-WITHIN: Final = 1.08
 #: Seconds without output after which a process counts as hung.
 SILENCE_S: Final = 60.0
 
@@ -193,7 +190,7 @@ def time_kernels(
 
     measure("timed", kernels, FIRST)
     shortly = {name: one.us for name, one in known.items() if not one.failed}
-    measure("again", kernels_to_time_again(plan, shortly, AGAIN, WITHIN), SECOND)
+    measure("again", kernels_to_time_again(plan, shortly), SECOND)
 
 
 __all__ = ["Device", "TimingProcess", "time_kernels"]

@@ -73,10 +73,7 @@ def times_of_other_machine(
         target: Name of the target.
         executor: Workers, which generate the text of kernels that other code has made.
     """
-    first: dict[str, At] = {}
-    for at in ((p, v) for p, piece in enumerate(plan.pieces) for v in range(len(piece.variants))):
-        if plan.key(at) in times:
-            first.setdefault(plan.key(at), at)
+    first = {plan.key(at): at for at in reversed(plan.kernels()) if plan.key(at) in times}
     known = {key: times[key] for key in first}
     others = [key for key, one in known.items() if one.code != kernel_code_digest()]
     texts = dict(zip(others, _texts(plan, [first[key] for key in others], target, executor), strict=True))
@@ -110,7 +107,7 @@ def times_of_this_machine(
         place: Directory of the kernels.
     """
     found: dict[str, float | None] = {}
-    for key in {variant.key for piece in plan.pieces for variant in piece.variants}:
+    for key in {plan.key(at) for at in plan.kernels()}:
         one = times.get(key)
         if one is not None and one.code == kernel_code_digest():
             found[key] = None if one.failed else one.us

@@ -7,26 +7,20 @@ The tuning directory, carried from one to the other, holds all intermediate resu
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from mirage_formal.autotune.bench import TuningResources, TuningResult
 from mirage_formal.autotune.child import TimingAnswer, TimingJob
-from mirage_formal.autotune.choose import (
-    batches,
-    combine_forms,
-    compose_candidates,
-    needed_kernels,
-    order_kernels,
-)
+from mirage_formal.autotune.choose import combine_forms, compose_candidates
 from mirage_formal.autotune.finalists import JUDGED_S, Finalists, TuningFacts, comparison_job
-from mirage_formal.autotune.local_search import STEP, neighbouring_schedules
-from mirage_formal.autotune.plans import At, TuningDirectory, TuningPlan, Watch, read_plan
+from mirage_formal.autotune.plans import TuningDirectory, TuningPlan, Watch, read_plan
+from mirage_formal.autotune.successive_halving import RUNGS, finalist_batches, kernel_rungs
 from mirage_formal.autotune.timing import Device, time_kernels
 from mirage_formal.autotune.timing_cache import times_of_other_machine, times_of_this_machine
 from mirage_formal.codegen.executable import LAUNCH_FILE
@@ -38,13 +32,6 @@ from mirage_formal.workers.dispatch import TaskDone
 
 if TYPE_CHECKING:
     from mirage_formal.autotune.prepare import TunedRun
-
-#: Shares of a time limit at the end of each round of building and timing, of building finalists, and of choosing
-#: overlapping launches.
-_MADE: Final = (0.3, 0.52)
-_TIMED: Final = (0.42, 0.65)
-_BUILT: Final = 0.72
-_OVERLAPPED: Final = 0.95
 
 
 class NoTimesError(RunError):
@@ -85,56 +72,61 @@ def _tune_cuda_kernels(root: Path, source: TunedRun, bench: TuningResources, beg
 
     place, device, watch, limits = bench.place, bench.device, bench.watch, bench.limits
 
-    def until(share: float) -> float:
-        return float("inf") if limits.seconds is None else begin + share * limits.seconds
+    deadline = float("inf") if limits.seconds is None else begin + limits.seconds
 
-    deadline = until(1.0)
+    def share(steps: int) -> float:
+        """Return when the next of so many equal steps has to end, of what is left of a time limit."""
+        return time.monotonic() + (deadline - time.monotonic()) / steps
+
+    last = 1 if bench.backend == "cuda" else 2  # the steps after the finalists are built: their overlap, and Triton
+
     maker = Maker(place, bench.executor, watch)
     plan = place.plan(source.digest, bench.arch)
     if plan is None:
         plan = plan_of(source, bench.arch, maker)
         place.keep_plan(plan)
     tried = _known_times(plan, source.target, bench)
-    why = ""
-    for number, wanted in enumerate(_kernel_rounds(plan, limits.kernels, tried, device)):
-        late = number > 0 or bool(tried) or device is None
-        if isinstance(device, str):
-            # Kernels timed on another machine may run, and finalists are rebuilt: no other machine code is needed.
-            ready = [at for at in wanted if tried.get(plan.key(at)) is not None]
-            refused = sum(plan.key(at) in tried for at in wanted) - len(ready)
-        else:
-            made = maker.prepare(plan, source.target, wanted, until(_MADE[late]))
-            ready = [at for at, one in made.items() if not one.refused]
-            refused = len(made) - len(ready)
-            why = next((one.refused for one in made.values() if one.refused), "")
+    known, why = len(tried), ""
+    if isinstance(device, str):
+        # Kernels timed on another machine may run, and finalists are rebuilt: no other machine code is needed.
+        wanted, ready = len(tried), sum(us is not None for us in tried.values())
+        refused = wanted - ready
+    else:
+        for rung, kernels in enumerate(kernel_rungs(plan, limits.kernels, tried)):
+            end = share(max(RUNGS - rung, 1) + 1 + last)
+            half = end if device is None else (time.monotonic() + end) / 2
+            made = maker.prepare(plan, source.target, kernels, half)
+            may = [at for at, one in made.items() if not one.refused]
             if device is not None:
-                time_kernels(plan, ready, place, device, watch=watch, deadline=until(_TIMED[late]))
+                time_kernels(plan, may, place, device, watch=watch, deadline=end)
             tried |= _known_times(plan, source.target, bench)
+            wanted, ready, refused = len(kernels), len(may), len(made) - len(may)
+            why = next((one.refused for one in made.values() if one.refused), "")
     if not ready:
         raise _none_ready(root, device, why)
-    added = max(0, len(wanted) - limits.kernels)
+    added = max(0, wanted - max(limits.kernels, known))
     times = {key: us for key, us in tried.items() if us is not None}
     if device is None:
         left = "time the kernels on the machine with the GPU"
-        return TuningResult(len(wanted), len(ready), len(times), (), left, added=added)
+        return TuningResult(wanted, ready, len(times), (), left, added=added)
     plan = _add_mixed_forms(plan, times, source, bench)
     found = compose_candidates(plan, times)
     if not found:
         what = f"expected a candidate whose kernels were all timed, got none ({len(times)} kernels have times)"
         raise NoTimesError(what, where=str(root), hint="give it more time, or --kernels more")
-    facts = TuningFacts(source, plan, len(wanted), refused, len(times))
-    tuned = TuningResult(len(wanted), len(ready), len(times), (), added=added)
+    facts = TuningFacts(source, plan, wanted, refused, len(times))
+    tuned = TuningResult(wanted, ready, len(times), (), added=added)
     with lock_directory(root):
-        known = place.times(device) if isinstance(device, str) else None
-        for chosen in batches(plan, found, limits.finalists, fewer=bench.backend != "cuda", measured=known):
+        wholes, built = place.times(device) if isinstance(device, str) else None, share(1 + last)
+        for chosen in finalist_batches(plan, found, limits.finalists, fewer=bench.backend != "cuda", measured=wholes):
             names = [plan.candidates[one.candidate].name for one in chosen]
             first = [one for at, one in enumerate(chosen) if names[at] not in names[:at]]
             finalists = Finalists(root, facts, bench, deadline)
-            finalists.build(first, until(_BUILT))
+            finalists.build(first, built)
             finalists.measure()
-            for one in takewhile(lambda _: time.monotonic() < until(_BUILT), (x for x in chosen if x not in first)):
+            for one in takewhile(lambda _: time.monotonic() < built, (x for x in chosen if x not in first)):
                 finalists.instead(one)
-            finalists.overlap(times, until(_OVERLAPPED))
+            finalists.overlap(times, share(last))
             every = sorted([*tuned.rows, *finalists.rows.values()], key=lambda row: (row.us is None, row.us or 0.0))
             tuned = replace(tuned, rows=tuple(every), built={**tuned.built, **finalists.built})
             if isinstance(device, str):
@@ -170,40 +162,6 @@ def _add_mixed_forms(
     holds = {event.index for event in events if isinstance(event, TaskDone) and event.value}
     kept = (whole.candidates[one.candidate] for number, one in enumerate(chosen) if number in holds)
     return msgspec.structs.replace(plan, candidates=(*plan.candidates, *kept))
-
-
-def _kernel_rounds(
-    plan: TuningPlan, kernels: int, tried: Mapping[str, float | None], device: Device | str | None
-) -> Iterator[list[At]]:
-    """Yield the kernels of each round; the last ones include those of earlier rounds.
-
-    On a GPU, three eighths of the kernels are chosen by the cost model, and three eighths by the times of these. The
-    last quarter are a few at a time, next to the fastest so far (``local_search``). Further rounds try kernels that are
-    still needed, as long as they make progress: where kernels are refused or fail, the next candidate's are tried.
-
-    Args:
-        plan: The plan.
-        kernels: Number of kernels asked for.
-        tried: Known times, to which every round adds.
-        device: The GPU, the name of a file of times, or None.
-    """
-
-    def left(some: int) -> int:
-        return sum(plan.key(at) not in tried for at in order_kernels(plan, some, tried))
-
-    known = -1
-    if device is not None and not isinstance(device, str):
-        for some in (3 * kernels // 8, kernels - kernels // 4):
-            if some and left(some):
-                yield order_kernels(plan, some, tried)
-        while known < len(tried) and (more := neighbouring_schedules(plan, tried, min(STEP, left(kernels)))):
-            known = len(tried)
-            yield more
-    yield order_kernels(plan, kernels, tried)
-    known = -1
-    while not isinstance(device, str) and len(tried) > known and needed_kernels(plan, tried):
-        known = len(tried)
-        yield order_kernels(plan, kernels, tried)
 
 
 def _known_times(plan: TuningPlan, target: str, bench: TuningResources) -> dict[str, float | None]:
@@ -248,8 +206,7 @@ def tune_on_device(
     deadline = float("inf") if seconds is None else time.monotonic() + seconds
     for path in sorted((place.root / "plans").glob("*.json")):
         plan = read_plan(path)
-        every = [(p, v) for p, piece in enumerate(plan.pieces) for v in range(len(piece.variants))]
-        time_kernels(plan, place.usable(plan, every), place, device, watch=watch, deadline=deadline)
+        time_kernels(plan, place.usable(plan, plan.kernels()), place, device, watch=watch, deadline=deadline)
     directories = [path.parent for root in roots for path in sorted((root / KERNELS).glob(f"*/{LAUNCH_FILE}"))]
     jobs: list[TimingJob] = []
     for directory in directories:

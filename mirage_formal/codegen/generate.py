@@ -225,7 +225,7 @@ def _add_launch_permission(body: tuple[Stmt, ...], at: int | None) -> tuple[Stmt
 
     If it comes earlier, the threads of that launch wait beside those that work. On an H200 a product of 4 warps on each
     multiprocessor can then take 1.4 times as long. A layer of a model at one token takes 7 % less, for its weights are
-    loaded sooner. Only times of all launches together decide (``autotune.early_launch``).
+    loaded sooner. Only times of all launches together decide (``autotune.finalists``).
     """
     if at is None:
         at = len(body)

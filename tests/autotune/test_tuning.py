@@ -13,8 +13,7 @@ import pytest
 
 from mirage_formal.autotune.bench import FinalistRow, Limits
 from mirage_formal.autotune.child import GpuMachine, TimingAnswer, TimingJob
-from mirage_formal.autotune.choose import batches, compose_candidates, order_kernels
-from mirage_formal.autotune.local_search import neighbouring_schedules
+from mirage_formal.autotune.choose import compose_candidates
 from mirage_formal.autotune.measured_order import MeasurementLimits, order_by_measurement
 from mirage_formal.autotune.plans import (
     At,
@@ -27,6 +26,7 @@ from mirage_formal.autotune.plans import (
     TuningPlan,
 )
 from mirage_formal.autotune.prepare import Maker, TunedRun, _DescribedForm, plan_of
+from mirage_formal.autotune.successive_halving import finalist_batches, kernel_rungs
 from mirage_formal.autotune.timing import FIRST, SECOND, time_kernels
 from mirage_formal.autotune.tune import NoTimesError, tune_on_device
 from mirage_formal.check.report import CheckFailed
@@ -43,9 +43,10 @@ from tests.kit.runs import small_runs, tampering
 from tests.kit.runs.known_engine import PROGRAMS
 
 
-def every(place: Path, most: int = KERNELS) -> int:
-    """How many kernels are tried, if so many are asked for: those of the operators one by one are beside them."""
-    return len(order_kernels(plan_in(place), most))
+def by_model(place: Path, most: int = KERNELS) -> list[At]:
+    """The kernels that are made, if so many are asked for and nothing is timed."""
+    *_, last = kernel_rungs(plan_in(place), most, {})
+    return last
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +62,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_every_kernel_that_is_made_may_run_and_is_made_once(made: tuple[Path, Path]) -> None:
     place = TuningDirectory(made[1])
     plan = plan_in(made[1])
-    wanted = order_kernels(plan, KERNELS)
-    assert KERNELS < len(wanted) == len(set(wanted)) <= KERNELS + len(plan.candidates[-1].pieces)
+    wanted = by_model(made[1])
+    assert len(wanted) == len({plan.key(at) for at in wanted})
+    assert KERNELS < len(wanted) <= KERNELS + len(plan.candidates[-1].pieces), "the operators one by one do not count"
     assert place.usable(plan, wanted) == wanted
     before = {path: path.stat().st_mtime_ns for path in (made[1] / "kernels").iterdir()}
     assert len(before) == len(wanted)
@@ -74,15 +76,16 @@ def test_the_fastest_schedules_are_built_and_checked(made: tuple[Path, Path], tm
     device = Table(last_is_best)
     shutil.copytree(made[1], tmp_path / "place")  # the times choose further kernels
     place = TuningDirectory(tmp_path / "place")
-    found = tuned(made[0], place, device)
-    assert found.timed == found.ready == every(place.root)
-    assert found.added == every(place.root) - KERNELS
+    found = tuned(made[0], place, device, Limits(3 * KERNELS, 2))
+    every = len(by_model(place.root, 3 * KERNELS))
+    assert found.timed == found.ready == every
+    assert found.added == every - 3 * KERNELS
     assert found.triton is None, "nobody asked for it"
     assert not any(job.triton for job in device.jobs)
     assert not (place.root / "triton").exists()
     plan = plan_in(place.root)
     times = {name: one.us for name, one in place.times("Test").items()}
-    best = next(batches(plan, compose_candidates(plan, times), 2))
+    best = next(finalist_batches(plan, compose_candidates(plan, times), 2))
     assert [row.name for row in found.rows] == list(dict.fromkeys(plan.candidates[one.candidate].name for one in best))
     directory = made[0] / "kernels" / found.rows[0].name
     kernels = msgspec.json.decode((directory / "plan.json").read_bytes(), type=PlanRecord).kernels
@@ -93,7 +96,7 @@ def test_the_fastest_schedules_are_built_and_checked(made: tuple[Path, Path], tm
     derive_kernels(directory)
     tuning = place.final(manifest_digest(directory))
     assert isinstance(tuning, TuningRecord)
-    assert (tuning.kernels, tuning.refused, tuning.timed) == (every(place.root), 0, every(place.root))
+    assert (tuning.kernels, tuning.refused, tuning.timed) == (every, 0, every)
     assert max(tuning.schedule_ranks) > 1
 
 
@@ -149,7 +152,7 @@ def test_nothing_is_timed_twice_and_an_interrupt_keeps_what_was(made: tuple[Path
     device.stop_after = 10**9
     tune_on_device(place, [], device, lambda *said: None)
     short = [(job.piece, job.variant) for job in device.jobs if job.replays == min(j.replays for j in device.jobs)]
-    assert len(short) == len(set(short)) == every(place.root)
+    assert len(short) == len(set(short)) == len(by_model(place.root))
     count = len(device.jobs)
     tune_on_device(place, [], device, lambda *said: None)
     assert len(device.jobs) == count
@@ -163,7 +166,7 @@ def test_kernels_that_fail_are_left_out(made: tuple[Path, Path], tmp_path: Path)
     def broken(plan: TuningPlan, job: TimingJob) -> float | str:
         return "it hung" if job.variant else 7.0
 
-    found = tuned(made[0], place, Table(broken))
+    found = tuned(made[0], place, Table(broken), Limits(3 * KERNELS, 2))
     assert found.timed < found.ready
     for row in found.rows:
         kernels = msgspec.json.decode((made[0] / "kernels" / row.name / "plan.json").read_bytes(), type=PlanRecord)
@@ -180,7 +183,7 @@ def test_times_of_another_driver_do_not_count(made: tuple[Path, Path], tmp_path:
     other = Table(last_is_best)
     other.machine = GpuMachine("Test", "sm_80", 2)
     tune_on_device(place, [], other, lambda *said: None)
-    assert len({(job.piece, job.variant) for job in other.jobs}) == every(place.root)
+    assert len({(job.piece, job.variant) for job in other.jobs}) == len(by_model(place.root))
 
 
 @pytest.mark.slow
@@ -302,26 +305,21 @@ def test_what_was_timed_says_what_is_timed_next(made: tuple[Path, Path], tmp_pat
         return 42.0 / len(worst) if job.piece in worst else 50.0
 
     device = Table(surprising)
-    every = Limits(2 * KERNELS, 2)
-    tuned(made[0], place, device, every)
+    most = Limits(2 * KERNELS, 2)
+    tuned(made[0], place, device, most)
     short = [(job.piece, job.variant) for job in device.jobs if job.replays == FIRST]
-    by_model = order_kernels(plan, 2 * KERNELS * 3 // 8)
-    assert sorted(short[: len(by_model)]) == sorted(by_model), "three eighths by the model"
-
-    def known(count: int) -> dict[str, float | None]:
-        return {plan.key(at): surprising(plan, TimingJob(*at)) for at in short[:count]}
-
-    by_times = order_kernels(plan, 2 * KERNELS * 3 // 4, known(len(by_model)))
-    assert sorted(short[: len(by_times)]) == sorted(by_times), "as many by times"
-    rest = short[len(by_times) :]
-    assert set(rest) <= set(neighbouring_schedules(plan, known(len(by_times)), 99)), (
-        "the last quarter next to the fastest"
-    )
-    assert rest
-    assert len(short) == len(set(short)) == len(order_kernels(plan, 2 * KERNELS))
-    assert sorted(short) != sorted(order_kernels(plan, 2 * KERNELS))
+    assert len(short) == len(set(short)) == len(by_model(place.root, 2 * KERNELS))
+    tried: dict[str, float | None] = {}
+    done = 0
+    for rung in kernel_rungs(plan, 2 * KERNELS, tried):
+        assert sorted(short[done : len(rung)]) == sorted(rung[done:])
+        done = len(rung)
+        tried |= {plan.key(at): surprising(plan, TimingJob(*at)) for at in rung}
+    assert done == len(short)
+    *_, blind = kernel_rungs(plan, 2 * KERNELS, {})
+    assert sorted(short) != sorted(blind)
     count = len(device.jobs)
-    tuned(made[0], place, device, every)
+    tuned(made[0], place, device, most)
     assert sum(job.replays > 0 for job in device.jobs[count:]) == 0, "nothing is timed again"
 
 
