@@ -5,6 +5,7 @@
 #include "memory.h"
 
 #define __global__
+#define MF_DEVICE static inline
 #define __launch_bounds__(...)
 #define MF_INPUT(type) const mf::Input<type>
 #define MF_OUTPUT(type) const mf::Output<type>
@@ -34,7 +35,6 @@ static inline float exp(float x) { return ::exp2f(x * 1.4426950408889634f); }
 static inline float div(float a, float b) { return a / b; }
 static inline float rsqrt(float x) { return 1.0f / ::sqrtf(x); }
 static inline float sqrt(float x) { return ::sqrtf(x); }
-static inline float square(float x) { return x * x; }
 // max.NaN.f32 and min.NaN.f32: -0 is less than 0, and NaN has these bits.
 static inline float max(float a, float b) {
   if (a != a || b != b) return float_of(0x7fffffffu);
@@ -44,25 +44,6 @@ static inline float min(float a, float b) {
   if (a != a || b != b) return float_of(0x7fffffffu);
   return a == b ? (::signbit(a) ? a : b) : a < b ? a : b;
 }
-static inline float relu(float x) { return mf::max(x, 0.0f); }
-static inline float sigmoid(float x) { return 1.0f / (1.0f + mf::exp(-x)); }
-static inline float silu(float x) { return x / (1.0f + mf::exp(-x)); }
-static inline float gelu(float x) { return 0.5f * x * (1.0f + ::erff(x * 0.70710678118654752f)); }
-static inline float tanh(float x) { return ::tanhf(x); }
-static inline float erf(float x) { return ::erff(x); }
-static inline float log(float x) { return ::logf(x); }
-static inline float abs(float x) { return ::fabsf(x); }
-static inline float reciprocal(float x) { return 1.0f / x; }
-static inline float round_half(float x) { return to_float(from_float<half>(x)); }
-static inline float round_bfloat(float x) { return to_float(from_float<bfloat>(x)); }
-static inline float div_no_nan(float a, float b) { return b == 0.0f ? a * 0.0f : mf::div(a, b); }
-static inline float eq(float a, float b) { return a == b ? 1.0f : 0.0f; }
-static inline float lt(float a, float b) { return a < b ? 1.0f : 0.0f; }
-static inline float le(float a, float b) { return a <= b ? 1.0f : 0.0f; }
-static inline float gt(float a, float b) { return a > b ? 1.0f : 0.0f; }
-static inline float ge(float a, float b) { return a >= b ? 1.0f : 0.0f; }
-static inline float logical_not(float x) { return x == 0.0f ? 1.0f : 0.0f; }
-static inline float select(float mask, float a, float b) { return mask != 0.0f ? a : b; }
 
 template <int N>
 static inline void fill(Floats<N>& array, float value) {

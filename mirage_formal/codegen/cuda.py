@@ -30,6 +30,7 @@ from mirage_formal.codegen.program.program import (
     IntBin,
     IntExpr,
     IntOp,
+    KernelFn,
     LaunchDependents,
     LoadMatrix,
     Mma,
@@ -46,7 +47,6 @@ from mirage_formal.codegen.program.program import (
     SharedWrite,
     ShuffleReduce,
     Stmt,
-    UnaryFn,
     Value,
     Var,
     WaitGroups,
@@ -280,7 +280,7 @@ class _Emitter:
                 return f"mf::load({buffer}, {self.integer(index)})"
             case GlobalRead(param, index):
                 return f"mf::load({param}, {self.integer(index)})"
-            case Apply(UnaryFn.NEG, a):
+            case Apply(KernelFn.NEG, a):
                 return f"(-{self.value(a, 7)})" if above else f"-{self.value(a, 7)}"
             case Apply(fn, a):
                 return f"mf::{fn.value}({self.value(a)})"

@@ -310,6 +310,8 @@ def _operators(op: Op, count: int, dim: int, extent: int) -> tuple[Op, ...]:
                 Op(OpKind.DIV, (number + 2, number + 3)),
                 Op(OpKind.ACCUM_SUM, (number + 4,)),
             )
-        case _:
+        case OpKind.RMS_NORM | OpKind.LAYER_NORM:
             norm = Op(op.kind, tuple(range(count)), replace(op.attrs, dim=dim))
             return norm, Op(OpKind.ACCUM_SUM, (number,))
+        case _:
+            raise AssertionError(op.kind)

@@ -1,12 +1,14 @@
 """Elementwise functions that the front end offers at kernel and at block level: primitive ones and compositions.
 
+Those of one operand are methods of graphs (``Functions``), and of the tensors of programs (``FunctionMethods``).
+
 Compositions are exact: over the real numbers each is the function that its name says.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Final, TypeVar
+from typing import Final, Self, TypeVar
 
 from mirage_formal.frontend.arguments import Number, error_at_user_line, is_number, parse_number
 from mirage_formal.frontend.handles import Handle
@@ -24,8 +26,155 @@ _GELU_SLOPE: Final = Fraction("0.7978845608028654")
 _GELU_CUBE: Final = Fraction("0.044715")
 
 
+class FunctionMethods(Handle):
+    """Elementwise functions of tensors of programs; each is the function of ``Graph`` of the same name."""
+
+    __slots__ = ()
+
+    def _call(self, name: str, *arguments: object) -> Self:
+        found = getattr(self.graph, name)(self, *arguments)
+        assert isinstance(found, type(self))
+        return found
+
+    def tanh(self) -> Self:
+        """See ``Graph.tanh``."""
+        return self._call("tanh")
+
+    def erf(self) -> Self:
+        """See ``Graph.erf``."""
+        return self._call("erf")
+
+    def exp(self) -> Self:
+        """See ``Graph.exp``."""
+        return self._call("exp")
+
+    def log(self) -> Self:
+        """See ``Graph.log``."""
+        return self._call("log")
+
+    def sqrt(self) -> Self:
+        """See ``Graph.sqrt``."""
+        return self._call("sqrt")
+
+    def rsqrt(self) -> Self:
+        """See ``Graph.rsqrt``."""
+        return self._call("rsqrt")
+
+    def square(self) -> Self:
+        """See ``Graph.square``."""
+        return self._call("square")
+
+    def abs(self) -> Self:
+        """See ``Graph.abs``."""
+        return self._call("abs")
+
+    def neg(self) -> Self:
+        """See ``Graph.neg``."""
+        return self._call("neg")
+
+    def reciprocal(self) -> Self:
+        """See ``Graph.reciprocal``."""
+        return self._call("reciprocal")
+
+    def relu(self) -> Self:
+        """See ``Graph.relu``."""
+        return self._call("relu")
+
+    def sigmoid(self) -> Self:
+        """See ``Graph.sigmoid``."""
+        return self._call("sigmoid")
+
+    def silu(self) -> Self:
+        """See ``Graph.silu``."""
+        return self._call("silu")
+
+
 class Functions(Masks[H]):
-    """Elementwise functions beyond the arithmetic of ``Operators``."""
+    """Elementwise functions of graphs, beyond the arithmetic of ``Operators``."""
+
+    def exp(self, A: H) -> H:
+        """Return the exponential y = e^x, element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
+        return self._unary(OpKind.EXP, A)
+
+    def sqrt(self, A: H) -> H:
+        """Return the square root, element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
+        return self._unary(OpKind.SQRT, A)
+
+    def square(self, A: H) -> H:
+        """Return the square y = x x, element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
+        return self._unary(OpKind.SQUARE, A)
+
+    def silu(self, A: H) -> H:
+        """Return the sigmoid linear unit y = x / (1 + e^-x), element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
+        return self._unary(OpKind.SILU, A)
+
+    def relu(self, A: H) -> H:
+        """Return the maximum of x and 0, element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
+        return self._unary(OpKind.RELU, A)
+
+    def sigmoid(self, A: H) -> H:
+        """Return the logistic function y = 1 / (1 + e^-x), element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
+        return self._unary(OpKind.SIGMOID, A)
 
     def tanh(self, A: H) -> H:
         """Return the hyperbolic tangent y = (e^x - e^-x) / (e^x + e^-x), element by element.

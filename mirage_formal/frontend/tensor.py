@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mirage_formal.frontend.arguments import Dims, Number, Part
-from mirage_formal.frontend.handles import Handle
+from mirage_formal.frontend.functions import FunctionMethods
 from mirage_formal.graph.types import DTensor, DType
 
 
-class Tensor(Handle):
+class Tensor(FunctionMethods):
     """A tensor of a program: an input or the result of an operator.
 
     Every method that is no property of the tensor is the function of ``Graph`` of the same name with this
@@ -33,11 +33,6 @@ class Tensor(Handle):
         """Return the tensor with its last two dims swapped."""
         return self._call("transpose")
 
-    def _call(self, name: str, *arguments: object) -> Tensor:
-        found = getattr(self.graph, name)(self, *arguments)
-        assert isinstance(found, Tensor)
-        return found
-
     def _list(self, name: str, *arguments: object) -> list[Tensor]:
         return list(getattr(self.graph, name)(self, *arguments))
 
@@ -49,58 +44,6 @@ class Tensor(Handle):
 
     def __iter__(self) -> Iterator[Tensor]:
         return (self[i] for i in range(self.shape[0]))
-
-    def tanh(self) -> Tensor:
-        """See ``Graph.tanh``."""
-        return self._call("tanh")
-
-    def erf(self) -> Tensor:
-        """See ``Graph.erf``."""
-        return self._call("erf")
-
-    def exp(self) -> Tensor:
-        """See ``Graph.exp``."""
-        return self._call("exp")
-
-    def log(self) -> Tensor:
-        """See ``Graph.log``."""
-        return self._call("log")
-
-    def sqrt(self) -> Tensor:
-        """See ``Graph.sqrt``."""
-        return self._call("sqrt")
-
-    def rsqrt(self) -> Tensor:
-        """See ``Graph.rsqrt``."""
-        return self._call("rsqrt")
-
-    def square(self) -> Tensor:
-        """See ``Graph.square``."""
-        return self._call("square")
-
-    def abs(self) -> Tensor:
-        """See ``Graph.abs``."""
-        return self._call("abs")
-
-    def neg(self) -> Tensor:
-        """See ``Graph.neg``."""
-        return self._call("neg")
-
-    def reciprocal(self) -> Tensor:
-        """See ``Graph.reciprocal``."""
-        return self._call("reciprocal")
-
-    def relu(self) -> Tensor:
-        """See ``Graph.relu``."""
-        return self._call("relu")
-
-    def sigmoid(self) -> Tensor:
-        """See ``Graph.sigmoid``."""
-        return self._call("sigmoid")
-
-    def silu(self) -> Tensor:
-        """See ``Graph.silu``."""
-        return self._call("silu")
 
     def gelu(self, approximate: str = "none") -> Tensor:
         """See ``Graph.gelu``."""

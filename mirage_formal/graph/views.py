@@ -364,8 +364,10 @@ def _strides(op: Op, given: Shape, strides: tuple[int, ...], shape: Shape) -> tu
         case OpKind.REPEAT:
             assert op.attrs.dim is not None
             return (*strides[: op.attrs.dim], 0, *strides[op.attrs.dim + 1 :])
-        case _:
+        case OpKind.RESHAPE:
             return _reshaped_strides(given, strides, shape)
+        case _:
+            raise AssertionError(op.kind)
 
 
 def _location_of_pad(op: Op, place: StorageLocation, shape: Shape) -> StorageLocation:

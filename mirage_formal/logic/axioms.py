@@ -1,7 +1,8 @@
 """The axioms, read from axioms/*.smt2: names, schemata, and instances of them.
 
 No axiom is repeated in code: a rewriting step names an axiom and gives a binding, and the file defines the equation. Z3
-forgets ``:named`` on parse, so each axiom carries the same name as ``:qid``.
+forgets ``:named`` on parse, so each axiom carries the same name as ``:qid``. The law of opaque functions stands there
+once, of a function f. The operator table says which functions these are.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from mirage_formal.graph.ops import COMPARISONS, FUNCTIONS, OpKind
 from mirage_formal.logic.script import Script
 from mirage_formal.logic.sexpr import SExpr, format_sexpr, read
 from mirage_formal.logic.terms import BINARY, Add, Div, Expr, Mul, Sum, Unary
@@ -23,6 +25,17 @@ from mirage_formal.support.resources import data_dir
 FILES: Final = ("equivalence.smt2", "subexpression.smt2")
 RELATION: Final = "subexpr"
 SORTS: Final = ("Expr", "Int")
+#: The function of the files that stands for every opaque function.
+_ANY_FUNCTION: Final = "f"
+#: Opaque functions of abstract expressions, in the order of the operator table: functions that are not written with
+#: products, quotients and roots, and operators of which only the sum of their operands is known.
+OPAQUE_FUNCTIONS: Final = tuple(
+    kind.value
+    for kind in OpKind
+    if kind in FUNCTIONS - {OpKind.SQUARE, OpKind.ABS, OpKind.RECIPROCAL}
+    or kind in COMPARISONS - {OpKind.GT, OpKind.GE}
+    or kind in (OpKind.MAX, OpKind.MAXIMUM, OpKind.MINIMUM, OpKind.SELECT)
+)
 
 #: Values of the variables of an axiom: expressions, and extents of sums.
 Binding = dict[str, "Expr | int"]
@@ -84,7 +97,7 @@ def parse(text: str, where: str = "") -> AxiomSet:
     """
     axioms: dict[str, Axiom] = {}
     functions: set[str] = set()
-    commands = read(text, where)
+    commands = [copy for command in read(text, where) for copy in _for_each_function(command)]
     for command in commands:
         match command:
             case ("set-info" | "set-logic", *_) | ("declare-sort", "Expr", "0"):
@@ -136,6 +149,19 @@ def _load(directory: Path) -> AxiomSet:
         except (OSError, UnicodeDecodeError) as error:
             raise FormatError(f"cannot read the axioms: {error}", where=str(path)) from error
     return parse("\n".join(parts), str(directory))
+
+
+def _for_each_function(command: SExpr) -> list[SExpr]:
+    """Return the command for each opaque function if it is about the one that stands for all; else itself."""
+    copies = [_with_function(command, name) for name in OPAQUE_FUNCTIONS]
+    return copies if copies[0] != command else [command]
+
+
+def _with_function(e: SExpr, name: str) -> SExpr:
+    """Return an expression with a function in the place of the one that stands for all, also in names of axioms."""
+    if isinstance(e, str):
+        return {_ANY_FUNCTION: name, f"sub-{_ANY_FUNCTION}": f"sub-{name}"}.get(e, e)
+    return tuple(_with_function(item, name) for item in e)
 
 
 def _axiom(name: str, bound: SExpr, body: SExpr, functions: set[str], where: str) -> Axiom:

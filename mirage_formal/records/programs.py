@@ -29,10 +29,8 @@ Size = Annotated[int, msgspec.Meta(ge=1, le=_INT_MAX)]
 #: A float as float.hex writes it: exact, and able to say "inf" and "-0x0.0p+0".
 Float = Annotated[str, msgspec.Meta(max_length=32, pattern=r"^-?(inf|0x[01]\.[0-9a-f]+p[+-][0-9]+)(?!\n)$")]
 Element = Literal["float16", "bfloat16", "float32", "bool"]
-Unary = Literal[
-    "neg", "exp", "sqrt", "rsqrt", "square", "silu", "gelu", "relu", "sigmoid", "tanh", "erf", "log", "abs",
-    "reciprocal", "logical_not", "round_half", "round_bfloat",
-]  # fmt: skip
+#: A function of one number, in ``codegen.program.program.UNARY_FUNCTIONS``.
+Unary = Name
 Binary = Literal["add", "sub", "mul", "div", "max", "min", "div_no_nan", "eq", "lt", "le", "gt", "ge"]
 Integer = Literal["+", "-", "*", "/", "%", "^", "<", "==", "&&"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op, enumerate_results
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.ops import SPECS, OpKind
 from mirage_formal.graph.remainder_tiles.extents import equal_index_dims
 
 #: A dim of a tensor of a program: number of the tensor, number of the dim.
@@ -85,11 +85,13 @@ class DimClasses:
                     (op.operands[0], d) for d in range(len(self._shapes[op.operands[0]])) if d not in olds
                 )
                 self._fixed.update((first, d) for d in range(last + 1) if d not in news)
-            case _:
+            case kind if SPECS[kind].elementwise or attrs.dim is not None:
                 along = () if attrs.dim is None or op.kind is OpKind.RMS_NORM else (attrs.dim,)
                 self._unify_other_dims(op, first, along)
                 if op.kind not in (OpKind.SUM, OpKind.MEAN):
                     self._fixed.update((n, dim) for n in dims for dim in along)
+            case _:
+                raise AssertionError(op.kind)
 
 
 __all__ = ["Dim", "DimClasses"]

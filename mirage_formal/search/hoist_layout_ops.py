@@ -207,7 +207,7 @@ def _broadcast_moves(own: Shape, shape: Shape, moves: _Moves, *, whole: bool) ->
                             new[i] = 1
                 put(move.kind, Attrs(shape=tuple(new)), tuple(new))
             case _:
-                assert dim is not None
+                assert dim is not None, move.kind
                 # A repeated dim has extent 1 in all operands; only the operand of the whole shape is repeated.
                 if own == shape or (own[dim] > 1 and move.kind is not OpKind.REPEAT):
                     put(move.kind, move.attrs, (*own[:dim], move.shape[dim], *own[dim + 1 :]))

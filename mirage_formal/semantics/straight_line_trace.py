@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Final, Literal
 
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.ops import COMPARISONS, OPAQUE, Lax, OpKind
+from mirage_formal.graph.ops import COMPARISONS, SPECS, Lax, OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.domain import UntiledDomain
 from mirage_formal.semantics.interpreter import evaluate
@@ -368,16 +368,6 @@ def lax_class(tape: Tape, wanted: Needs) -> Lax:
     """Return the widest class of the needed steps: linear, division, exponential, root, opaque, in this order."""
     widest = Lax.LINEAR
     for _, step, _ in needed_steps(tape, wanted):
-        match step:
-            case Binary(kind=OpKind.DIV | OpKind.DIV_NO_NAN) | Unary(kind=OpKind.RECIPROCAL):
-                found = Lax.DIVISION
-            case Unary(kind=OpKind.EXP):
-                found = Lax.EXPONENTIAL
-            case Unary(kind=OpKind.SQRT):
-                found = Lax.ROOT
-            case Unary(kind=kind) | Binary(kind=kind) if kind in OPAQUE:
-                found = Lax.OPAQUE
-            case _:
-                found = Lax.LINEAR
+        found = SPECS[step.kind].lax if isinstance(step, Unary | Binary) else Lax.LINEAR
         widest = max(widest, found, key=list(Lax).index)
     return widest

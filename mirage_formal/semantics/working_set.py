@@ -55,6 +55,7 @@ class ShapeDomain(UntiledDomain[Shape]):
         if kind is OpKind.ACCUM_RESCALED_SUM:
             x, factor = operands
             return (self.sum(self.binary(OpKind.MUL, x, factor), axis, extent, 1),)
+        assert kind in (OpKind.MAX, OpKind.RUNNING_MAX), kind
         reduced = self.sum(operands[0], axis, extent, 1)
         return (reduced,) if kind is OpKind.MAX else (reduced, self._made(reduced))
 

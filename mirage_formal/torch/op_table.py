@@ -10,6 +10,8 @@ from typing import Final
 import mirage_formal.torch.pointwise_rules as elements
 import mirage_formal.torch.reduction_rules as along
 import mirage_formal.torch.view_rules as moves
+from mirage_formal.graph.ops import FUNCTIONS, ROUNDINGS, OpKind
+from mirage_formal.semantics.functions import FUNCTION_SPECS, Reals
 from mirage_formal.torch.call import OperatorCall, Written
 
 #: Element types of tensors: floating-point ones, unless ``masks`` names an argument.
@@ -94,6 +96,13 @@ def _typed(name: str, example: str, *, typed: bool = False) -> Row:
 
 def _one(name: str, example: str, function: str, means: str = "") -> Row:
     return Row(f"aten.{name}", example, means or function, elements.unary(function))
+
+
+def _function(kind: OpKind) -> Row:
+    """Return the row of a function that has one name in torch and in programs."""
+    row = FUNCTION_SPECS[kind]
+    example = row.torch.format("a" if row.domain is Reals.ALL else "pa")
+    return _one(f"{kind.value}.default", example, kind.value)
 
 
 def _two(name: str, example: str, function: str) -> Row:
@@ -304,21 +313,11 @@ _COMPARISONS: Final = (
 )
 
 _FUNCTIONS: Final = (
+    *(_function(kind) for kind in FUNCTION_SPECS if kind is not OpKind.GELU and kind not in ROUNDINGS),
     _one("neg.default", "-a", "neg"),
-    _one("abs.default", "torch.abs(a)", "abs"),
-    _one("reciprocal.default", "torch.reciprocal(pa)", "reciprocal"),
-    _one("exp.default", "torch.exp(a)", "exp"),
-    _one("log.default", "torch.log(pa)", "log"),
     Row("aten.log1p.default", "torch.log1p(pa)", "log(1 + x); its series below 1/4", elements.log1p),
     Row("aten.expm1.default", "torch.expm1(a)", "tanh(x / 2) (e^x + 1)", elements.expm1),
-    _one("sqrt.default", "torch.sqrt(pa)", "sqrt"),
     _one("rsqrt.default", "torch.rsqrt(pa)", "rsqrt", "reciprocal, sqrt"),
-    _one("square.default", "torch.square(a)", "square"),
-    _one("tanh.default", "torch.tanh(a)", "tanh"),
-    _one("erf.default", "torch.erf(a)", "erf"),
-    _one("sigmoid.default", "torch.sigmoid(a)", "sigmoid"),
-    _one("silu.default", "torch.nn.functional.silu(a)", "silu"),
-    _one("relu.default", "torch.relu(a)", "relu"),
     Row("aten.gelu.default", "torch.nn.functional.gelu(a, approximate='tanh')", "gelu, in both forms", elements.gelu),
     Row("aten.leaky_relu.default", "torch.nn.functional.leaky_relu(a, 0.2)", "select, scale", elements.leaky_relu),
     Row("aten.elu.default", "torch.nn.functional.elu(a, 0.5)", "select, expm1", elements.elu),
@@ -537,8 +536,11 @@ _REFUSED: Final = (
     _not("flip.default", "torch.flip(a, (1,))", "programs have no reversed dims"),
     _not("nll_loss_nd.default", "torch.nn.functional.nll_loss(a, torch.tensor([0, 1, 2, 3]))", _NO_INDEX),
     _not("argmin.default", "torch.argmin(a, 1)", _NO_INDEX),
-    _not("sin.default", "torch.sin(a)", "programs have no sine"),
-    _not("cos.default", "torch.cos(a)", "programs have no cosine"),
+    *(
+        _not(f"{name}.default", f"torch.{name}(a)", f"programs have no function {name}")
+        for name in ("sin", "cos")
+        if name not in FUNCTIONS
+    ),
     _not("embedding.default", "torch.nn.functional.embedding(torch.tensor([0, 2]), a)", _NO_INDEX),
     _not("index.Tensor", "a[torch.tensor([0, 2])]", _NO_INDEX),
     _not("gather.default", "torch.gather(a, 1, torch.zeros(4, 6, dtype=torch.int64))", _NO_INDEX),
@@ -553,6 +555,7 @@ _REFUSED: Final = (
 )
 
 ROWS: Final = (*_VIEWS, *_ARITHMETIC, *_COMPARISONS, *_FUNCTIONS, *_ALONG, *_REFUSED)
+assert len({row.name for row in ROWS}) == len(ROWS), "an operator with two rows"
 
 
 @cache

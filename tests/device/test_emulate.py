@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ import pytest
 from mirage_formal.codegen.cuda import emit_cuda
 from mirage_formal.codegen.program.instruction_count import count_statements
 from mirage_formal.codegen.program.program import (
+    UNARY_FUNCTIONS,
     BinaryFn,
     GlobalRead,
     GlobalWrite,
+    KernelFn,
     Real,
     Reg,
     Registers,
@@ -26,7 +29,10 @@ from mirage_formal.codegen.program.program import (
 )
 from mirage_formal.device import emulate
 from mirage_formal.device.emulate import EmulatorError, run
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
+from tests.kit.graphs.function_values import METHODS
+from tests.kit.graphs.function_values import values as values_of
 from tests.kit.kernels.emulated_programs import (
     BFLOAT,
     FLOAT,
@@ -113,21 +119,12 @@ def test_bfloat_arguments_are_rounded_or_taken_as_bits() -> None:
 # --- functions -------------------------------------------------------------------------------------------------------
 
 UNARY: dict[UnaryFn, Any] = {
-    UnaryFn.NEG: np.negative,
-    UnaryFn.EXP: np.exp,
-    UnaryFn.SQRT: np.sqrt,
-    UnaryFn.RSQRT: lambda x: 1 / np.sqrt(x),
-    UnaryFn.SQUARE: np.square,
-    UnaryFn.SILU: lambda x: x / (1 + np.exp(-x)),
-    UnaryFn.RELU: lambda x: np.maximum(x, 0),
-    UnaryFn.SIGMOID: lambda x: 1 / (1 + np.exp(-x)),
-    UnaryFn.TANH: np.tanh,
-    UnaryFn.LOG: np.log,
-    UnaryFn.ABS: np.abs,
-    UnaryFn.RECIPROCAL: lambda x: 1 / x,
-    UnaryFn.LOGICAL_NOT: np.logical_not,
-    UnaryFn.ROUND_HALF: lambda x: x.astype(np.float16),
-    UnaryFn.ROUND_BFLOAT: bfloat,
+    **{kind: partial(values_of, kind) for kind in METHODS},
+    OpKind.LOGICAL_NOT: np.logical_not,
+    KernelFn.NEG: np.negative,
+    KernelFn.RSQRT: lambda x: 1 / np.sqrt(x),
+    KernelFn.ROUND_HALF: lambda x: x.astype(np.float16),
+    KernelFn.ROUND_BFLOAT: bfloat,
 }
 BINARY: dict[BinaryFn, Any] = {
     BinaryFn.ADD: np.add,
@@ -146,22 +143,14 @@ BINARY: dict[BinaryFn, Any] = {
 
 
 def test_functions() -> None:
-    from math import erf
-
     rng = np.random.default_rng(1)
     a, b = rng.uniform(-9, 9, (2, 64)).astype(np.float32)
     a[:4], b[:4], b[4] = [0.0, -200.0, 88.0, 1.0], [1.0, 2.0, -3.0, 0.0], a[4]
     kernel = functions()
     results = run(kernel, [a, b])
     exact, other = a.astype(np.float64), b.astype(np.float64)
-    erfs = np.vectorize(erf)
-    unary: dict[UnaryFn, Any] = {
-        **UNARY,
-        UnaryFn.ERF: erfs,
-        UnaryFn.GELU: lambda x: 0.5 * x * (1 + erfs(x / np.sqrt(2))),
-    }
     with np.errstate(all="ignore"):
-        expected = {f"Y_{fn.value}": unary[fn](exact) for fn in UnaryFn}
+        expected = {f"Y_{fn.value}": UNARY[fn](exact) for fn in UNARY_FUNCTIONS.values()}
         expected |= {f"Y_{fn.value}": BINARY[fn](exact, other) for fn in BinaryFn}
     expected["Y_select"] = np.where(exact < other, exact, 2 * other)
     names = [param.name for param in kernel.params if param.written]

@@ -18,21 +18,23 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import row_major
 from mirage_formal.search.thread import fuse_threads
 from mirage_formal.semantics import reference
+from mirage_formal.semantics.functions import FUNCTION_SPECS, Reals
 from tests.kit.graphs import workloads as w
+from tests.kit.graphs.function_values import METHODS
 from tests.kit.kernels.example_kernels import compare, inputs_for
 
 K = OpKind
 A = Attrs
 ALONE = [
-    *((kind, A(), ((6, 40),)) for kind in (K.TANH, K.ERF, K.LOG, K.ABS, K.RECIPROCAL)),
+    *((kind, A(), ((6, 40),)) for kind in METHODS),
     (K.SHIFT, A(shift=Fraction(-7, 3)), ((6, 40),)),
     (K.MAXIMUM, A(), ((6, 40), (1, 40))),
     (K.MINIMUM, A(), ((6, 1), (6, 40))),
     (K.SLICE, A(dim=1, start=3, stop=37), ((6, 40),)),
     (K.PAD, A(dim=1, before=3, after=37), ((6, 40),)),
 ]
-#: Functions that are defined above 0 only, or not at 0.
-POSITIVE = {K.LOG, K.RECIPROCAL}
+#: Functions that are not defined everywhere.
+POSITIVE = {kind for kind, row in FUNCTION_SPECS.items() if row.domain is not Reals.ALL}
 
 
 @pytest.mark.parametrize(("kind", "attrs", "shapes"), ALONE, ids=[str(case[0]) for case in ALONE])

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.codegen.program.program import BinaryFn, UnaryFn
+from mirage_formal.codegen.program.program import UNARY_FUNCTIONS, BinaryFn, KernelFn, UnaryFn
 from mirage_formal.device import emulate
 from mirage_formal.device.tensors import floats_of
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
+from mirage_formal.semantics.functions import FUNCTION_SPECS
+from tests.kit.graphs.function_values import METHODS
 from tests.kit.kernels import emulated_programs as programs
 
 torch: Any = pytest.importorskip("torch")
@@ -20,25 +23,21 @@ LARGEST = float(np.finfo(np.float32).max)
 SPECIAL = [0.0, 1e-40, 1.0, 1e2, 4e2, 1e4, LARGEST, float("inf")]
 VALUES = np.array([*SPECIAL, *(-x for x in SPECIAL), float("nan")], np.float32)
 
+
+def _function(kind: OpKind) -> Callable[[Any], Any]:
+    text = FUNCTION_SPECS[kind].torch.format("x")
+    return lambda x: eval(text, {"torch": torch, "x": x})
+
+
 UNARY: dict[UnaryFn, Callable[[Any], Any]] = {
-    UnaryFn.NEG: torch.neg,
-    UnaryFn.EXP: torch.exp,
-    UnaryFn.SQRT: torch.sqrt,
-    UnaryFn.RSQRT: torch.rsqrt,
-    UnaryFn.SQUARE: torch.square,
-    UnaryFn.SILU: torch.nn.functional.silu,
+    **{kind: _function(kind) for kind in METHODS},
     # In float32 on the CPU it gives NaN of infinity, and infinity of the largest number; on a GPU it does not.
-    UnaryFn.GELU: lambda x: torch.nn.functional.gelu(x.double()).float(),
-    UnaryFn.RELU: torch.relu,
-    UnaryFn.SIGMOID: torch.sigmoid,
-    UnaryFn.TANH: torch.tanh,
-    UnaryFn.ERF: torch.erf,
-    UnaryFn.LOG: torch.log,
-    UnaryFn.ABS: torch.abs,
-    UnaryFn.RECIPROCAL: torch.reciprocal,
-    UnaryFn.LOGICAL_NOT: torch.logical_not,
-    UnaryFn.ROUND_HALF: lambda x: x.half().float(),
-    UnaryFn.ROUND_BFLOAT: lambda x: x.bfloat16().float(),
+    OpKind.GELU: lambda x: torch.nn.functional.gelu(x.double()).float(),
+    OpKind.LOGICAL_NOT: torch.logical_not,
+    KernelFn.NEG: torch.neg,
+    KernelFn.RSQRT: torch.rsqrt,
+    KernelFn.ROUND_HALF: lambda x: x.half().float(),
+    KernelFn.ROUND_BFLOAT: lambda x: x.bfloat16().float(),
 }
 BINARY: dict[BinaryFn, Callable[[Any, Any], Any]] = {
     BinaryFn.ADD: torch.add,
@@ -81,7 +80,7 @@ def results() -> dict[str, Any]:
 
 
 def test_every_function_is_looked_at() -> None:
-    assert (set(UNARY), set(BINARY)) == (set(UnaryFn), set(BinaryFn))
+    assert (set(UNARY), set(BINARY)) == (set(UNARY_FUNCTIONS.values()), set(BinaryFn))
 
 
 @pytest.mark.parametrize("fn", UNARY)

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import operator
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -14,6 +15,7 @@ import mirage_formal as mf
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.semantics.reference import run
+from tests.kit.graphs.function_values import METHODS, values
 
 Array = NDArray[Any]
 
@@ -54,10 +56,8 @@ with np.errstate(all="ignore"):
     logarithm, quotient = np.log(x), x / np.round(y)
 
 CASES: dict[str, tuple[Callable[..., Any], list[Array], Any]] = {
-    "tanh": (lambda t: t.tanh(), [x], np.tanh(x)),
-    "erf": (lambda t: t.erf(), [x], np.vectorize(math.erf)(x)),
-    "log": (lambda t: t.log(), [p], np.log(p)),
-    "abs": (lambda t: abs(t), [x], np.abs(x)),
+    **{kind.value: (operator.methodcaller(kind.value), [p], values(kind, p)) for kind in METHODS},
+    "|x|": (lambda t: abs(t), [x], np.abs(x)),
     "recip": (lambda t: 1 / t, [x], 1 / x),
     "2/x": (lambda t: 2 / t, [x], 2 / x),
     "1-x": (lambda t: 1 - t, [x], 1 - x),

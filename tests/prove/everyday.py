@@ -3,7 +3,9 @@
 from fractions import Fraction
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
-from tests.kit.proofs.claims import Pair, Saved, Shapes, claim, kernel, on, pair
+from mirage_formal.graph.ops import OpKind
+from tests.kit.graphs.function_values import METHODS
+from tests.kit.proofs.claims import Pair, Saved, Shapes, claim, kernel, of_functions, on, pair
 
 A = 96
 N = 11008
@@ -11,6 +13,18 @@ N = 11008
 
 def two(a: int, n: int) -> Shapes:
     return {"X": (a, n), "Y": (a, n)}
+
+
+def equal_sums(kind: OpKind, a: int = A, n: int = N) -> Pair:
+    """Of equal arguments every function has equal values."""
+    return pair(
+        two(a, n),
+        lambda g, x, y: getattr(g, kind.value)(x + y) * x,
+        lambda g, x, y: x * getattr(g, kind.value)(y + x),
+    )
+
+
+FUNCTIONS_OF_EQUAL_SUMS = of_functions("everyday", equal_sums, [(kind,) for kind in METHODS], "{0}_of_equal_sums")
 
 
 @claim(a=2, n=3)
@@ -32,16 +46,6 @@ def gelu_with_tanh_regrouped(a: int = A, n: int = N) -> Pair:
         return half + half * g.tanh((x**3 * Fraction("0.044715") + x) * c)
 
     return pair({"X": (a, n)}, lambda g, x: g.gelu(x, approximate="tanh"), candidate)
-
-
-@claim(a=2, n=3)
-def gelu_by_erf_in_a_product(a: int = A, n: int = N) -> Pair:
-    return pair(two(a, n), lambda g, x, y: g.erf(x + y) * x, lambda g, x, y: x * g.erf(y + x))
-
-
-@claim(a=2, n=3, positive=True)
-def a_logarithm_of_equal_sums(a: int = A, n: int = N) -> Pair:
-    return pair(two(a, n), lambda g, x, y: g.log(x + y) * x, lambda g, x, y: x * g.log(y + x))
 
 
 @claim(a=2, n=3)

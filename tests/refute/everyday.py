@@ -1,9 +1,12 @@
 """False identities of the functions, extremes, constants, slices and pads of everyday programs."""
 
 from fractions import Fraction
+from itertools import pairwise
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
-from tests.kit.proofs.claims import Pair, Saved, Shapes, claim, kernel, on, pair
+from mirage_formal.graph.ops import OpKind
+from tests.kit.graphs.function_values import METHODS
+from tests.kit.proofs.claims import Pair, Saved, Shapes, claim, kernel, of_functions, on, pair
 
 A = 96
 N = 11008
@@ -11,6 +14,14 @@ N = 11008
 
 def two(a: int, n: int) -> Shapes:
     return {"X": (a, n), "Y": (a, n)}
+
+
+def one_for_the_other(first: OpKind, second: OpKind, a: int = A, n: int = N) -> Pair:
+    """Two functions have different values."""
+    return pair({"X": (a, n)}, lambda g, x: getattr(g, first.value)(x), lambda g, x: getattr(g, second.value)(x))
+
+
+FUNCTIONS_FOR_OTHERS = of_functions("everyday", one_for_the_other, list(pairwise(METHODS)), "{0}_for_{1}")
 
 
 @claim(a=2, n=3)
@@ -25,11 +36,6 @@ def gelu_with_tanh_without_its_cube(a: int = A, n: int = N) -> Pair:
         lambda g, x: g.gelu(x, approximate="tanh"),
         lambda g, x: x / 2 * (1 + g.tanh(x * Fraction("0.7978845608028654"))),
     )
-
-
-@claim(a=2, n=3)
-def erf_for_tanh(a: int = A, n: int = N) -> Pair:
-    return pair({"X": (a, n)}, lambda g, x: g.erf(x), lambda g, x: g.tanh(x))
 
 
 @claim(a=2, n=3, positive=True)

@@ -1,5 +1,6 @@
 // The device layer: everything that generated kernels call. One small interface, two implementations: inline PTX below,
-// and the emulator of gpu/emulator for g++ (MF_EMULATE), in which the same text runs without a GPU and is checked.
+// and the emulator of gpu/emulator for g++ (MF_EMULATE), in which the same text runs without a GPU and is checked. At the
+// end stand the functions that both have in common.
 //
 // It needs no other header: NVRTC has neither <stdint.h> nor cuda_fp16.h without extra packages.
 //
@@ -145,8 +146,6 @@ MF_DEVICE float sqrt(float x) {
   return out;
 }
 
-MF_DEVICE float square(float x) { return x * x; }
-
 // NaN where one of both is, as PyTorch has it; ::fmaxf and ::fminf would give the other one.
 MF_DEVICE float max(float a, float b) {
   float out;
@@ -159,29 +158,6 @@ MF_DEVICE float min(float a, float b) {
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
   return out;
 }
-
-MF_DEVICE float relu(float x) { return mf::max(x, 0.0f); }
-MF_DEVICE float sigmoid(float x) { return mf::div(1.0f, 1.0f + mf::exp(-x)); }
-MF_DEVICE float silu(float x) { return mf::div(x, 1.0f + mf::exp(-x)); }
-MF_DEVICE float gelu(float x) { return 0.5f * x * (1.0f + ::erff(x * 0.70710678118654752f)); }
-MF_DEVICE float tanh(float x) { return ::tanhf(x); }
-MF_DEVICE float erf(float x) { return ::erff(x); }
-MF_DEVICE float log(float x) { return ::logf(x); }
-MF_DEVICE float abs(float x) { return ::fabsf(x); }
-MF_DEVICE float reciprocal(float x) { return mf::div(1.0f, x); }
-MF_DEVICE float round_half(float x) { return to_float(from_float<half>(x)); }
-MF_DEVICE float round_bfloat(float x) { return to_float(from_float<bfloat>(x)); }
-// 0 where b is 0, and NaN where a is no number: so a product may come before the division or behind it.
-MF_DEVICE float div_no_nan(float a, float b) { return b == 0.0f ? a * 0.0f : mf::div(a, b); }
-
-// Masks: 1 where a comparison holds, 0 elsewhere.
-MF_DEVICE float eq(float a, float b) { return a == b ? 1.0f : 0.0f; }
-MF_DEVICE float lt(float a, float b) { return a < b ? 1.0f : 0.0f; }
-MF_DEVICE float le(float a, float b) { return a <= b ? 1.0f : 0.0f; }
-MF_DEVICE float gt(float a, float b) { return a > b ? 1.0f : 0.0f; }
-MF_DEVICE float ge(float a, float b) { return a >= b ? 1.0f : 0.0f; }
-MF_DEVICE float logical_not(float x) { return x == 0.0f ? 1.0f : 0.0f; }
-MF_DEVICE float select(float mask, float a, float b) { return mask != 0.0f ? a : b; }
 
 template <int N>
 MF_DEVICE void fill(float (&array)[N], float value) {
@@ -431,3 +407,33 @@ MF_DEVICE void shuffle_max(float* array, int at, int mask) {
 }  // namespace mf
 
 #endif
+
+// --- functions of floats that both implementations compute by the ones above -------------------------------------------
+
+namespace mf {
+
+MF_DEVICE float square(float x) { return x * x; }
+MF_DEVICE float relu(float x) { return mf::max(x, 0.0f); }
+MF_DEVICE float sigmoid(float x) { return mf::div(1.0f, 1.0f + mf::exp(-x)); }
+MF_DEVICE float silu(float x) { return mf::div(x, 1.0f + mf::exp(-x)); }
+MF_DEVICE float gelu(float x) { return 0.5f * x * (1.0f + ::erff(x * 0.70710678118654752f)); }
+MF_DEVICE float tanh(float x) { return ::tanhf(x); }
+MF_DEVICE float erf(float x) { return ::erff(x); }
+MF_DEVICE float log(float x) { return ::logf(x); }
+MF_DEVICE float abs(float x) { return ::fabsf(x); }
+MF_DEVICE float reciprocal(float x) { return mf::div(1.0f, x); }
+MF_DEVICE float round_half(float x) { return to_float(from_float<half>(x)); }
+MF_DEVICE float round_bfloat(float x) { return to_float(from_float<bfloat>(x)); }
+// 0 where b is 0, and NaN where a is no number: so a product may come before the division or behind it.
+MF_DEVICE float div_no_nan(float a, float b) { return b == 0.0f ? a * 0.0f : mf::div(a, b); }
+
+// Masks: 1 where a comparison holds, 0 elsewhere.
+MF_DEVICE float eq(float a, float b) { return a == b ? 1.0f : 0.0f; }
+MF_DEVICE float lt(float a, float b) { return a < b ? 1.0f : 0.0f; }
+MF_DEVICE float le(float a, float b) { return a <= b ? 1.0f : 0.0f; }
+MF_DEVICE float gt(float a, float b) { return a > b ? 1.0f : 0.0f; }
+MF_DEVICE float ge(float a, float b) { return a >= b ? 1.0f : 0.0f; }
+MF_DEVICE float logical_not(float x) { return x == 0.0f ? 1.0f : 0.0f; }
+MF_DEVICE float select(float mask, float a, float b) { return mask != 0.0f ? a : b; }
+
+}  // namespace mf

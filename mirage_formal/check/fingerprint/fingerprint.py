@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
 from math import prod
-from typing import Final
+from typing import Final, assert_never
 
 import numpy as np
 
@@ -176,8 +176,10 @@ def _count_functions(op: Op, elements: int, rows: int) -> int:
             return 2 * FUNCTION * elements
         case Lax.ROOT:
             return ROOT * rows + FUNCTION * elements
-        case _:
+        case Lax.LINEAR | Lax.NONE:
             return 0
+        case lax:
+            assert_never(lax)
 
 
 def _expect(what: str, expected: object, got: object) -> None:

@@ -228,7 +228,9 @@ class _CanonicalNaming:
                 return (kind, *(self.polynomial(poly, scope) for poly in payload))
             case "exp" | "pow":
                 return (kind, self.polynomial(payload, scope))
-        return (kind, payload)
+            case "surd":
+                return (kind, payload)
+        raise AssertionError(kind)
 
     def _bound(self, digits: Iterable[int], scope: Scope) -> Scope:
         self._binders += 1

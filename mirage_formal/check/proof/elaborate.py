@@ -11,7 +11,7 @@ from fractions import Fraction
 from math import prod
 from typing import Final
 
-from mirage_formal.check.proof.operator_terms import LOOP, UNARY, Terms
+from mirage_formal.check.proof.operator_terms import LOOP, UNARY, UNINTERPRETED, Terms
 from mirage_formal.check.proof.pieces import PieceOperators, Value, align_cuts, replace_item
 from mirage_formal.check.proof.reader import MAX_TABLE, parse_integer, parse_list
 from mirage_formal.check.proof.ring import ProofError, require
@@ -220,9 +220,10 @@ class Elaboration(PieceOperators):
             case OpKind.ACCUM_RESCALED_SUM | OpKind.ACCUM_RESCALED_SUM_LAST:
                 x = x if op.kind is OpKind.ACCUM_RESCALED_SUM else self.sum(x, last)
                 return [self._rescaled(self._over_loop(x, times), self._over_loop(xs[1], times))]
-            case kind:
-                assert kind.value in UNARY, kind
+            case kind if kind.value in UNARY:
                 return [self.unary(kind.value, x)]
+            case _:
+                raise AssertionError(op.kind)
 
     def _number(self, x: Value, q: Fraction | int) -> Value:
         return self.constant("offset", self.constant("scale", x, Fraction(0)), Fraction(q))
@@ -271,15 +272,15 @@ class Elaboration(PieceOperators):
         return Value((*found.cuts[:LOOP], (1,), *found.cuts[LOOP + 1 :]), found.terms)
 
     def unary(self, kind: str, x: Value) -> Value:
-        """Return an elementwise operator, with side conditions for a root and a logarithm.
+        """Return an elementwise operator, with side conditions for a root and a function such as the logarithm.
 
-        Sound: what is not 0 and not negative is above 0, as a logarithm's argument must be.
+        Sound: what is not 0 and not negative is above 0, as the argument of a function with a positive domain must be.
         """
         if kind == "sqrt":
             self.needs.append((f"{self._where}: radicand nonnegative", False, tuple(x.pieces())))
-        if kind == "log":
-            self.needs.append((f"{self._where}: argument of log nonzero", True, tuple(x.pieces())))
-            self.needs.append((f"{self._where}: argument of log nonnegative", False, tuple(x.pieces())))
+        if kind in UNINTERPRETED and UNINTERPRETED[kind].positive_domain:
+            self.needs.append((f"{self._where}: argument of {kind} nonzero", True, tuple(x.pieces())))
+            self.needs.append((f"{self._where}: argument of {kind} nonnegative", False, tuple(x.pieces())))
         return super().unary(kind, x)
 
     def binary(self, kind: str, a: Value, b: Value) -> Value:

@@ -68,7 +68,7 @@ class Substitution:
 
     def _factor(self, f: int) -> Poly:
         ring, payload = self.ring, self.ring.payloads[f]
-        match self.ring.kinds[f]:
+        match ring.kinds[f]:
             case "in":
                 moved = (payload[0], tuple(self.index(index) for index in payload[1]))
                 return {((ring.intern("in", moved), 2),): 1}
@@ -89,8 +89,9 @@ class Substitution:
                 return ring.top(self.polynomial(dict(key)) for key in payload)
             case "keep":
                 return ring.keep(*(self.polynomial(dict(key)) for key in payload))
-            case _:
+            case "fn":
                 return ring.function(payload[0], self.polynomial(dict(payload[1])))
+        raise AssertionError(ring.kinds[f])
 
     def _body(self, bound: Digits, body: Key) -> Poly:
         poly: Poly = dict(body)

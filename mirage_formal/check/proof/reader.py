@@ -201,9 +201,11 @@ class Reader:
                 )
             case "keep":
                 payload = tuple(frozenset(self.polynomial(part).items()) for part in body)
-            case _:
+            case "fn":
                 name = parse_word(body[0], _FUNCTIONS)
                 payload = (name, frozenset(self.ring.even(name, self.polynomial(body[1])).items()))
+            case _:
+                raise AssertionError(kind)
         require(self.ring.intern(kind, payload) == self._size, "expected distinct factors")
         if kind in ("sum", "max", "pmax"):
             self.listed[self._size] = self.digits([body[1], *parse_list(body[2])] if kind == "pmax" else body[0])

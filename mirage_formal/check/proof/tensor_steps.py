@@ -185,10 +185,12 @@ class Steps:
                 p = ring.power(ring.add(ONE, below), -2)
             case _ if name in UNINTERPRETED:
                 p = ring.function(name, p)
-            case _:
+            case "gelu":
                 half = ring.mul({(): Fraction(1, 2)}, p)
                 inner = ring.mul(half, {((ring.intern("surd", 2), 1),): 1})
                 p = ring.add(half, ring.mul(half, ring.function("erf", inner)))
+            case _:
+                raise AssertionError(name)
         return Tensor(self.terms.unary(name, a.term), a.strings, p)
 
     def _binary(self, kind: object, left: object, right: object) -> Tensor:
@@ -213,8 +215,10 @@ class Steps:
                 p = ring.function("zero" if name == "eq" else "negative", ring.add(a.poly, b.poly, -1))
             case "le":
                 p = ring.add(ONE, ring.function("negative", ring.add(b.poly, a.poly, -1)), -1)
-            case _:
+            case "add" | "sub":
                 p = ring.add(a.poly, b.poly, 1 if name == "add" else -1)
+            case _:
+                raise AssertionError(name)
         return Tensor(term, self._aligned(a.strings, b.strings), p)
 
     def _aligned(self, a: Strings, b: Strings, roles: dict[int, object] | None = None) -> Strings:

@@ -29,15 +29,16 @@ from mirage_formal.codegen.program.program import (
     If,
     Int,
     IntExpr,
+    KernelFn,
     Real,
     Select,
     SharedRead,
     Stmt,
-    UnaryFn,
     Value,
     Var,
     Where,
 )
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.views import StorageLocation
 
@@ -259,7 +260,7 @@ def apply_elementwise(op: Elementwise, values: list[Value]) -> Value:
     if op.constant is not None:
         values = [*values, Real(op.constant)]
     match op.fn:
-        case UnaryFn():
+        case OpKind() | KernelFn():
             return Apply(op.fn, *values)
         case BinaryFn.SUB if op.finite:
             return Combine(op.fn, values[0], Combine(BinaryFn.MAX, values[1], Real(LOWEST)))

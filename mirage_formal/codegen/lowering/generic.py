@@ -43,9 +43,9 @@ from mirage_formal.codegen.program.program import (
     SetReg,
     SharedWrite,
     Stmt,
-    UnaryFn,
     Value,
 )
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 
 
@@ -213,7 +213,7 @@ def _update_running_maximum(cx: LoweringContext, op: Running) -> tuple[Stmt, ...
         return (
             Registers(array, 1),
             SetReg(array, ZERO, Combine(BinaryFn.MAX, before, _operand(cx, op.operand, at))),
-            store(cx, op.rescale, at, Apply(UnaryFn.EXP, Combine(BinaryFn.SUB, before, new))),
+            store(cx, op.rescale, at, Apply(OpKind.EXP, Combine(BinaryFn.SUB, before, new))),
             store(cx, op.largest, at, new),
         )
 

@@ -24,6 +24,7 @@ from mirage_formal.codegen.program.program import (
     GlobalWrite,
     Int,
     IntExpr,
+    KernelFn,
     Param,
     Program,
     Real,
@@ -35,7 +36,6 @@ from mirage_formal.codegen.program.program import (
     SharedWrite,
     ShuffleReduce,
     Stmt,
-    UnaryFn,
     Value,
     Var,
 )
@@ -219,7 +219,7 @@ class _FibreWriter:
         def inverse_root() -> SetReg:
             square = mean(squares)
             under = square if eps is None else Combine(BinaryFn.ADD, square, Real(float(eps)))
-            return SetReg("squares", ZERO, Apply(UnaryFn.RSQRT, under))
+            return SetReg("squares", ZERO, Apply(KernelFn.RSQRT, under))
 
         match self.op.kind:
             case OpKind.SUM | OpKind.MEAN:
@@ -230,13 +230,13 @@ class _FibreWriter:
             case OpKind.SOFTMAX:
 
                 def weight(x: Value) -> Value:
-                    return Apply(UnaryFn.EXP, Combine(BinaryFn.SUB, x, largest))
+                    return Apply(OpKind.EXP, Combine(BinaryFn.SUB, x, largest))
 
                 out = self.fold("largest", BinaryFn.MAX, lambda x: x, LOWEST)
                 out += self.fold("total", BinaryFn.ADD, weight, 0.0)
                 return [*out, *self.store_each(lambda x: Combine(BinaryFn.DIV, weight(x), total))]
             case OpKind.RMS_NORM:
-                out = self.fold("squares", BinaryFn.ADD, lambda x: Apply(UnaryFn.SQUARE, x), 0.0)
+                out = self.fold("squares", BinaryFn.ADD, lambda x: Apply(OpKind.SQUARE, x), 0.0)
                 out.append(inverse_root())
                 return [*out, *self.store_each(lambda x: Combine(BinaryFn.MUL, x, squares))]
             case OpKind.LAYER_NORM:
@@ -246,7 +246,7 @@ class _FibreWriter:
 
                 out = self.fold("total", BinaryFn.ADD, lambda x: x, 0.0)
                 out.append(SetReg("total", ZERO, mean(total)))
-                out += self.fold("squares", BinaryFn.ADD, lambda x: Apply(UnaryFn.SQUARE, centred(x)), 0.0)
+                out += self.fold("squares", BinaryFn.ADD, lambda x: Apply(OpKind.SQUARE, centred(x)), 0.0)
                 out.append(inverse_root())
                 return [*out, *self.store_each(lambda x: Combine(BinaryFn.MUL, centred(x), squares))]
             case _:

@@ -45,7 +45,6 @@ from mirage_formal.codegen.program.program import (
     SharedWrite,
     ShuffleReduce,
     Stmt,
-    UnaryFn,
     Value,
 )
 from mirage_formal.codegen.program.register_layout import (
@@ -57,6 +56,7 @@ from mirage_formal.codegen.program.register_layout import (
     split_by_warp,
 )
 from mirage_formal.codegen.program.step import Accumulation, BlockReduce, Reduction, RunningMaximum
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 
 #: Elements of the longest vector that a thread reads from a buffer of floats.
@@ -241,7 +241,7 @@ def update_running_maximum(cx: LoweringContext, step: RunningMaximum) -> tuple[S
         return (
             SetReg(factor, k, before),
             SetReg(largest, k, Combine(BinaryFn.MAX, before, values[0])),
-            SetReg(factor, k, Apply(UnaryFn.EXP, Combine(BinaryFn.SUB, Reg(factor, k), Reg(largest, k)))),
+            SetReg(factor, k, Apply(OpKind.EXP, Combine(BinaryFn.SUB, Reg(factor, k), Reg(largest, k)))),
         )
 
     return for_each_run(cx, over, op.largest, (op.operand,), body)

@@ -30,7 +30,7 @@ from mirage_formal.codegen.program.program import (
     unary_fn,
 )
 from mirage_formal.graph.graph import Op
-from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, FUNCTIONS, MOVES, OpKind
+from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, FUNCTIONS, MOVES, SPECS, OpKind
 from mirage_formal.graph.types import DTensor, Shape, row_major
 
 #: Bytes of the widest access.
@@ -141,6 +141,8 @@ def layout_of(op: Op, operands: tuple[Operand, ...], result: DTensor) -> Layout:
             assert split is not None
             middle = tensor.shape[split]
             boxes = [replace(boxes[0], high=middle), replace(boxes[1], slot=0, low=middle, high=shape[split])]
+        case kind if kind is not OpKind.REPEAT and not SPECS[kind].elementwise:
+            raise AssertionError(kind)
     if split is not None:  # a part of extent 1 has any step there, so the one that follows the dims behind
         behind = next((d for d in range(split + 1, len(shape)) if shape[d] > 1), None)
         for i, b in enumerate(boxes):

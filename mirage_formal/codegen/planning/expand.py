@@ -26,7 +26,13 @@ from mirage_formal.codegen.program.flat import (
     results_of,
 )
 from mirage_formal.codegen.program.plan import Phase, PlanTensor
-from mirage_formal.codegen.program.program import BinaryFn, UnaryFn, binary_fn, unary_fn
+from mirage_formal.codegen.program.program import (
+    BinaryFn,
+    KernelFn,
+    UnaryFn,
+    binary_fn,
+    unary_fn,
+)
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.edit import inline_blocks, needed_items
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, enumerate_results
@@ -37,7 +43,7 @@ from mirage_formal.graph.types import DTensor, DType, Shape, broadcast
 _LOWEST: Final = Fraction(2**104 - 2**128)
 #: No operand is a maximum.
 NO_MAXIMA: Final[Set[int]] = frozenset()
-_ROUND: Final = {DType.FLOAT16: UnaryFn.ROUND_HALF, DType.BFLOAT16: UnaryFn.ROUND_BFLOAT}
+_ROUND: Final = {DType.FLOAT16: KernelFn.ROUND_HALF, DType.BFLOAT16: KernelFn.ROUND_BFLOAT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,8 +240,8 @@ class _Expansion:
             case OpKind.ACCUM_MEAN_LAST:
                 return self.scaled(self.accumulate(BinaryFn.ADD, x, last), Fraction(1, count))
             case OpKind.ACCUM_RMS_LAST:
-                total = self.accumulate(BinaryFn.ADD, self.map(UnaryFn.SQUARE, x), last)
-                return self.map(UnaryFn.SQRT, self.scaled(total, Fraction(1, count)))
+                total = self.accumulate(BinaryFn.ADD, self.map(OpKind.SQUARE, x), last)
+                return self.map(OpKind.SQRT, self.scaled(total, Fraction(1, count)))
             case OpKind.ACCUM_SUM_TO_DIMX:
                 return self.accumulate(BinaryFn.ADD, x, last if op.attrs.dim is None else op.attrs.dim, dimx)
             case OpKind.ACCUM_CONCAT:
@@ -285,10 +291,10 @@ class _Expansion:
         count = Fraction(1, self.tensors[x].shape[dim])
         if op.kind is OpKind.LAYER_NORM:
             x = self.map(BinaryFn.SUB, x, self.scaled(self.reduce(BinaryFn.ADD, x, dim), count))
-        below = self.scaled(self.reduce(BinaryFn.ADD, self.map(UnaryFn.SQUARE, x), dim), count)
+        below = self.scaled(self.reduce(BinaryFn.ADD, self.map(OpKind.SQUARE, x), dim), count)
         if op.attrs.eps is not None:
             below = self.map(BinaryFn.ADD, below, constant=op.attrs.eps)
-        out = self.map(BinaryFn.MUL, x, self.map(UnaryFn.RSQRT, below))
+        out = self.map(BinaryFn.MUL, x, self.map(KernelFn.RSQRT, below))
         if len(args) > 1:
             out = self.map(BinaryFn.MUL, out, args[1])
         return self.map(BinaryFn.ADD, out, args[2]) if len(args) > 2 else out
@@ -320,7 +326,7 @@ def _fuse_reductions(work: _Expansion, outputs: tuple[int, ...]) -> list[FlatOp]
 
 def _mark_finite(ops: Sequence[FlatOp], maxima: Set[int]) -> list[FlatOp]:
     """Mark subtractions of maxima from exponents as ``finite``, so that a maximum never counts as -inf."""
-    exponents = {op.operands[0] for op in ops if isinstance(op, Elementwise) and op.fn is UnaryFn.EXP}
+    exponents = {op.operands[0] for op in ops if isinstance(op, Elementwise) and op.fn is OpKind.EXP}
     tops = _find_maxima(ops, maxima)
 
     def changed(op: FlatOp) -> FlatOp:

@@ -25,9 +25,13 @@ from mirage_formal.codegen.program.flat import (
     operands_of,
 )
 from mirage_formal.codegen.program.plan import Phase
-from mirage_formal.codegen.program.program import BinaryFn, UnaryFn
+from mirage_formal.codegen.program.program import (
+    BinaryFn,
+    KernelFn,
+)
+from mirage_formal.graph.ops import OpKind
 
-_ROUNDS: Final = (UnaryFn.ROUND_HALF, UnaryFn.ROUND_BFLOAT)
+_ROUNDS: Final = (KernelFn.ROUND_HALF, KernelFn.ROUND_BFLOAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +256,7 @@ def _pointwise(op: Elementwise, states: Sequence[_State], dim: int) -> _State | 
         return None
     (weighted,) = weights
     if weighted.shifted:
-        return _Concatenation(dim, weighted.weight) if op.fn is UnaryFn.EXP else None
+        return _Concatenation(dim, weighted.weight) if op.fn is OpKind.EXP else None
     # A multiple of f * exp(-m) is one, and so is 0 in its place; rounding it is part of the arithmetic.
     quotient = op.fn in (BinaryFn.DIV, BinaryFn.DIV_NO_NAN) and states[0] == weighted
     selected = op.fn is MapFn.SELECT and op.constant == 0.0 and states[1] == weighted

@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Final
 
 from mirage_formal.graph.graph import BlockGraph, BlockOp, Op
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.ops import SPECS, OpKind
 from mirage_formal.graph.types import Band, Shape
 from mirage_formal.semantics.functions import ZEROS
 
@@ -85,7 +85,7 @@ def _apply(op: BlockOp, values: list[_Empty]) -> bool:
         good = given[0] == 0 and given[1] == 1
     elif op.kind is OpKind.ACCUM_MAX:
         good = isinstance(given[0], _UnchangedMaximum) or (given[0] is not None and given[0] <= LOWEST)
-    elif op.kind is OpKind.ACCUM_CONCAT or op.kind is OpKind.ACCUM_RMS_LAST:
+    elif SPECS[op.kind].accumulator:  # concatenations, and means of squares under a root
         good = False
     else:
         values += _results(op, given)

@@ -10,10 +10,13 @@ element of a mask is 0 or 1 in registers, and a byte in memory.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
 
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.ops import FUNCTIONS, OpKind
 from mirage_formal.graph.types import DType
 
 # --- integer expressions ---------------------------------------------------------------------------------------------
@@ -96,34 +99,34 @@ class GlobalRead:
     index: IntExpr
 
 
-class UnaryFn(StrEnum):
-    """Functions of one float32; operators of the graph are called by their own names."""
+class KernelFn(StrEnum):
+    """Functions of one float32 that are no operators of the graph."""
 
     NEG = "neg"
-    EXP = "exp"
-    SQRT = "sqrt"
     RSQRT = "rsqrt"
-    SQUARE = "square"
-    SILU = "silu"
-    GELU = "gelu"
-    RELU = "relu"
-    SIGMOID = "sigmoid"
-    TANH = "tanh"
-    ERF = "erf"
-    LOG = "log"
-    ABS = "abs"
-    RECIPROCAL = "reciprocal"
-    #: 1 of 0, and 0 of all else.
-    LOGICAL_NOT = "logical_not"
     #: Rounded to float16 (bfloat16) and back.
     ROUND_HALF = "round_half"
     ROUND_BFLOAT = "round_bfloat"
 
 
+#: A function of one float32, one of ``UNARY_FUNCTIONS``; operators of the graph are called by their own names.
+UnaryFn = OpKind | KernelFn
+_ROUND: Final = {OpKind.ROUND_FLOAT16: KernelFn.ROUND_HALF, OpKind.ROUND_BFLOAT16: KernelFn.ROUND_BFLOAT}
+
+
+_OPERATORS: Final = tuple(kind for kind in OpKind if kind in FUNCTIONS or kind is OpKind.LOGICAL_NOT)
+
+
 def unary_fn(kind: OpKind) -> UnaryFn:
     """Return the function that computes an elementwise operator of one operand."""
-    named = {OpKind.ROUND_FLOAT16: UnaryFn.ROUND_HALF, OpKind.ROUND_BFLOAT16: UnaryFn.ROUND_BFLOAT}
-    return named[kind] if kind in named else UnaryFn(kind.value)
+    assert kind in _OPERATORS, kind
+    return _ROUND.get(kind, kind)
+
+
+#: All functions of one float32, by their names.
+UNARY_FUNCTIONS: Final[Mapping[str, UnaryFn]] = MappingProxyType(
+    {fn.value: fn for fn in (*KernelFn, *map(unary_fn, _OPERATORS))}
+)
 
 
 class BinaryFn(StrEnum):

@@ -136,7 +136,7 @@ class _Tables:
 
 _ENUMS: Final[Mapping[str, Callable[[Any], object]]] = {
     "IntOp": ir.IntOp,
-    "UnaryFn": ir.UnaryFn,
+    "UnaryFn": ir.UNARY_FUNCTIONS.__getitem__,
     "BinaryFn": ir.BinaryFn,
     "DType": DType,
     "float": float.fromhex,
@@ -159,7 +159,7 @@ def _read(entry: ProgramEntry, where: str, most: int) -> tuple[ir.Program, int]:
             depth[table].append(1 + max((depth[other][ref] for other, ref in used), default=0))
             size[table].append(1 + sum(size[other][ref] for other, ref in used))
             _check_bounds(depth[table][-1], size[table][-1], most, place)
-            made[table].append(_build_entry(item, made))
+            made[table].append(_build_entry(item, made, place))
     for ref in entry.body:
         if ref >= len(made["statements"]):
             raise FormatError(f"expected an entry of statements, got {ref}", where=f"{where}.body")
@@ -192,7 +192,7 @@ def _check_bounds(depth: int, size: int, most: int, where: str) -> None:
         raise FormatError(what, where=where)
 
 
-def _build_entry(item: Record, made: Mapping[str, list[Any]]) -> object:
+def _build_entry(item: Record, made: Mapping[str, list[Any]], where: str) -> object:
     kind = _KINDS[type(item)]
     given: dict[str, object] = {}
     for field in fields(kind):
@@ -200,6 +200,9 @@ def _build_entry(item: Record, made: Mapping[str, list[Any]]) -> object:
         if annotation in _REFERS:
             table = made[_REFERS[annotation]]
             given[field.name] = tuple(table[ref] for ref in value) if isinstance(value, tuple) else table[value]
+        elif annotation == "UnaryFn" and value not in ir.UNARY_FUNCTIONS:
+            names = ", ".join(ir.UNARY_FUNCTIONS)
+            raise FormatError(f"expected a function of one number, one of {names}, got {value}", where=where)
         else:
             given[field.name] = _ENUMS.get(annotation, _identity)(value)
     return kind(**given)

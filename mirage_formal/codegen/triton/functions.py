@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Final, assert_never
 
 from mirage_formal.codegen.program.flat import MapFn
-from mirage_formal.codegen.program.program import BinaryFn, UnaryFn, unary_fn
+from mirage_formal.codegen.program.program import (
+    BinaryFn,
+    KernelFn,
+    UnaryFn,
+    unary_fn,
+)
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.semantics.functions import FUNCTION_SPECS, ZEROS
 
 #: Maxima of NaN and anything are NaN, as PyTorch has it; Triton's own take the other one.
@@ -14,9 +20,9 @@ _NAN: Final = "propagate_nan=tl.PropagateNan.ALL"
 #: In Triton, of float32.
 _UNARY: Final = {
     **{unary_fn(kind): row.triton for kind, row in FUNCTION_SPECS.items()},
-    UnaryFn.NEG: "-{0}",
-    UnaryFn.RSQRT: "tl.rsqrt({0})",
-    UnaryFn.LOGICAL_NOT: "1.0 - {0}",
+    KernelFn.NEG: "-{0}",
+    KernelFn.RSQRT: "tl.rsqrt({0})",
+    OpKind.LOGICAL_NOT: "1.0 - {0}",
 }
 _BINARY: Final = {
     BinaryFn.ADD: "{0} + {1}",
@@ -38,7 +44,7 @@ STRICT: Final = frozenset({BinaryFn.LT, BinaryFn.GT})
 #: exponential where that is less, so that the difference is a number.
 LOWEST: Final = -3.4028234663852886e38
 #: Functions that are 0 at 0.
-ZERO_AT_ZERO: Final = frozenset({UnaryFn.NEG, *map(unary_fn, ZEROS)})
+ZERO_AT_ZERO: Final = frozenset({KernelFn.NEG, *map(unary_fn, ZEROS)})
 #: Triton has no hyperbolic tangent outside of its libraries, which its interpreter lacks.
 TANH: Final = '''@triton.jit
 def _tanh(x):
@@ -77,7 +83,7 @@ def _largest(x, axis: tl.constexpr):
 #: Functions of a file that others call, by name; some of them ask whether they are interpreted.
 HELPERS: Final = {"_tanh": TANH, "_round_bfloat": ROUND_BFLOAT, "_largest": LARGEST}
 #: The helper that a function needs.
-NEEDED: Final[dict[UnaryFn | BinaryFn | MapFn, str]] = {UnaryFn.TANH: "_tanh", UnaryFn.ROUND_BFLOAT: "_round_bfloat"}
+NEEDED: Final[dict[UnaryFn | BinaryFn | MapFn, str]] = {OpKind.TANH: "_tanh", KernelFn.ROUND_BFLOAT: "_round_bfloat"}
 
 
 def apply_function(fn: UnaryFn | BinaryFn | MapFn, *operands: str, finite: bool = False) -> str:
@@ -91,7 +97,7 @@ def apply_function(fn: UnaryFn | BinaryFn | MapFn, *operands: str, finite: bool 
     match fn:
         case BinaryFn.SUB if finite:
             return f"{operands[0]} - {apply_function(BinaryFn.MAX, operands[1], float_literal(LOWEST))}"
-        case UnaryFn():
+        case OpKind() | KernelFn():
             return _UNARY[fn].format(*operands)
         case BinaryFn():
             return _BINARY[fn].format(*operands)

@@ -76,10 +76,12 @@ class Move:
                 found[dim] = ix.add(found[dim], ix.number(attrs.start or 0))
             case OpKind.CONCAT:
                 found[dim] = ix.mod(ix.add(found[dim], ix.number(attrs.start or 0)), self.given[dim])
-            case _:
+            case OpKind.PAD:
                 whole = self.shape[dim]
                 found[dim] = ix.mod(ix.add(found[dim], ix.number(whole - (attrs.before or 0))), whole)
                 return found, [ix.less(found[dim], self.given[dim])]
+            case _:
+                raise AssertionError(self.kind)
         return found, []
 
     def inverse(self) -> Move:
@@ -113,14 +115,16 @@ class Move:
                 return next(((old, run) for old, new in equal_index_dims(self.given, self.shape) if new == dim), None)
             case OpKind.REPEAT:
                 return None if dim == attrs.dim else (dim, run)
-            case _ if dim != attrs.dim:
+            case OpKind.SLICE | OpKind.PAD | OpKind.CONCAT if dim != attrs.dim:
                 return dim, run
             case OpKind.PAD:
                 return dim, gcd(run, attrs.before or 0, self.given[dim])
             case OpKind.CONCAT:
                 return dim, gcd(run, attrs.start or 0, self.given[dim])
-            case _:
+            case OpKind.SLICE:
                 return dim, gcd(run, attrs.start or 0)
+            case _:
+                raise AssertionError(self.kind)
 
     def steps(self, steps: Sequence[int]) -> tuple[int, ...]:
         """Return the strides of the result's dims in memory, from those of the operand's dims."""
@@ -136,8 +140,10 @@ class Move:
                     next((step * (mine // unit) for unit, n, step in reversed(units) if n > 1 and mine < unit * n), 0)
                     for mine in row_major(self.shape)
                 )
-            case _:
+            case OpKind.SLICE | OpKind.PAD | OpKind.CONCAT:
                 return tuple(steps)
+            case _:
+                raise AssertionError(self.kind)
 
 
 @dataclass(frozen=True, slots=True)

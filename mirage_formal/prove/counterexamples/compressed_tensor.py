@@ -125,6 +125,7 @@ class CompressedDomain(UntiledDomain[CompressedTensor]):
         if kind is OpKind.RUNNING_MAX:
             found = self.elements.ordered(kind, (each[0].values,), axis, extent)
             return tuple(_reduced_tensor(each[0], axis, values) for values in found)
+        assert kind is OpKind.ACCUM_RESCALED_SUM, kind
         shape, labels, x, factor = refine_pair(each[0], each[1], range(len(each[0].shape)))
         classes = tuple(map(_class_count, labels))
         x = np.broadcast_to(x, (len(x), *classes))

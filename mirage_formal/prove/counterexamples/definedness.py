@@ -6,7 +6,7 @@ Inputs are compressed by classes of equal elements (grouped), so that real exten
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from mirage_formal.graph.verdict import Unknown
 from mirage_formal.prove.counterexamples.compressed_tensor import CompressedTensor, TooManyClasses, run_compressed
 from mirage_formal.prove.counterexamples.rounding_bounds import BoundedDomain, without_error
 from mirage_formal.prove.counterexamples.sparse import classes
+from mirage_formal.semantics.functions import FUNCTION_SPECS, Reals
 
 #: Random points that are tried before the conditions count as never met.
 POINTS: Final = 200
@@ -37,11 +38,7 @@ class _ConditionsDomain(BoundedDomain):
 
     def unary(self, kind: OpKind, a: NDArray[Any]) -> NDArray[Any]:
         """Implement ``Domain.unary``."""
-        if kind is OpKind.SQRT and not (a[0] >= a[1]).all():
-            raise _Undefined
-        if kind is OpKind.LOG and not (a[0] > a[1]).all():
-            raise _Undefined
-        if kind is OpKind.RECIPROCAL and not _nonzero(a):
+        if not _in_domain(FUNCTION_SPECS[kind].domain, a):
             raise _Undefined
         return super().unary(kind, a)
 
@@ -50,6 +47,20 @@ class _ConditionsDomain(BoundedDomain):
         if kind is OpKind.DIV and not _nonzero(b):
             raise _Undefined
         return super().binary(kind, a, b)
+
+
+def _in_domain(domain: Reals, a: NDArray[Any]) -> bool:
+    match domain:
+        case Reals.ALL:
+            return True
+        case Reals.NONNEGATIVE:
+            return bool((a[0] >= a[1]).all())
+        case Reals.POSITIVE:
+            return bool((a[0] > a[1]).all())
+        case Reals.NONZERO:
+            return _nonzero(a)
+        case _:
+            assert_never(domain)
 
 
 def _nonzero(a: NDArray[Any]) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import log2
 from typing import Final, assert_never
 
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.ops import OPAQUE, OpKind
 from mirage_formal.prove.identity_testing.primes import FieldPair
 from mirage_formal.semantics.straight_line_trace import (
     Binary,
@@ -181,8 +181,10 @@ def _binary(step: Binary, a: QuotientBounds, b: QuotientBounds) -> QuotientBound
             return a.over(b)
         case OpKind.DIV_NO_NAN:
             return OutsideTheorem("a quotient that is 0 where its divisor is 0 is outside the theorem")
+        case kind if kind in OPAQUE:
+            return OutsideTheorem(f"{kind} is opaque: outside the theorem")
         case _:
-            return OutsideTheorem(f"{step.kind} is opaque: outside the theorem")
+            raise AssertionError(step.kind)
 
 
 def _unary(step: Unary, part: Part, known: dict[tuple[int, Part], QuotientBounds]) -> QuotientBounds | OutsideTheorem:
@@ -198,8 +200,10 @@ def _unary(step: Unary, part: Part, known: dict[tuple[int, Part], QuotientBounds
             return QuotientBounds(ExponentialSum(1, 0, max(1, inside.above.degree)), ONE)
         case OpKind.SQRT:
             return OutsideTheorem("sqrt is outside the theorem")
+        case kind if kind in OPAQUE:
+            return OutsideTheorem(f"{kind} is opaque: outside the theorem")
         case _:
-            return OutsideTheorem(f"{step.kind} is opaque: outside the theorem")
+            raise AssertionError(step.kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Final, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.graph.ops import COMPARISONS, ZERO_AT_ZERO, OpKind
+from mirage_formal.graph.ops import COMPARISONS, OPAQUE, ZERO_AT_ZERO, OpKind
 from mirage_formal.prove.identity_testing.modular import Modulus, Powers, Residues, Words, as_words
 from mirage_formal.prove.identity_testing.primes import FieldPair
 from mirage_formal.prove.identity_testing.value_cache import ValueCache
@@ -248,8 +248,10 @@ def _unary(
             if bad.any():
                 return UndefinedStep(number, step.a, part, bad, "a denominator is 0")
             return field.inverse(values[step.a, part])
+        case kind if kind in OPAQUE:
+            return point.opaque(kind, values[step.a, part], part)
         case _:
-            return point.opaque(step.kind, values[step.a, part], part)
+            raise AssertionError(step.kind)
 
 
 def _binary(
@@ -275,6 +277,8 @@ def _binary(
             if bad.any():
                 return UndefinedStep(number, step.b, part, bad, "a denominator is 0")
             return field.multiply(a, field.inverse(b))
-        case _:
+        case OpKind.MAXIMUM | OpKind.MINIMUM:
             both = field.add(point.opaque(step.kind, a, part), point.opaque(step.kind, b, part))
             return point.opaque(step.kind, both, part)
+        case _:
+            raise AssertionError(step.kind)

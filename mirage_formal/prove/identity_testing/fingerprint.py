@@ -73,7 +73,11 @@ _NAMES: Final[Mapping[type[Verdict], Literal["probable", "different", "unknown"]
 
 #: Multiplications of matrix products that take as long as a step takes for one element, by its class: quotients,
 #: exponentials and keyed functions take about 20 ns, a root, which is a power modulo a prime, about 200.
-_STEPS: Final = {Lax.DIVISION: 64, Lax.EXPONENTIAL: 64, Lax.OPAQUE: 64, Lax.ROOT: 256}
+_STEPS: Final = {
+    **dict.fromkeys((Lax.LINEAR, Lax.NONE), 0),
+    **dict.fromkeys((Lax.DIVISION, Lax.EXPONENTIAL, Lax.OPAQUE), 64),
+    Lax.ROOT: 256,
+}
 
 
 def _multiplications(tape: Tape) -> int:
@@ -83,7 +87,7 @@ def _multiplications(tape: Tape) -> int:
         if isinstance(step, Matmul):
             many += prod(step.shape) * tape.steps[step.a].shape[-1]
         elif isinstance(step, Unary | Binary):
-            many += prod(step.shape) * _STEPS.get(SPECS[step.kind].lax, 0)
+            many += prod(step.shape) * _STEPS[SPECS[step.kind].lax]
     return many
 
 

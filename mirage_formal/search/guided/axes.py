@@ -409,9 +409,10 @@ class _FormInterpreter:
                 return x, tuple(dims[i] for i in op.attrs.perm)
             case OpKind.RESHAPE:
                 return x, self._reshaped(op, dims)
-            case kind:
-                assert kind in FUNCTIONS or kind in OF_MASKS, "see ProgramAxes"
+            case kind if kind in FUNCTIONS or kind in OF_MASKS:
                 return function_form(algebra, kind, x), dims
+            case kind:
+                raise AssertionError(f"{kind}: see ProgramAxes")
 
     def _reshaped(self, op: Op, dims: Dims) -> Dims:
         """Return the dims of a reshape's result: the operand's indices, grouped by the new extents."""
@@ -452,8 +453,10 @@ class _FormInterpreter:
                 return (None if total is None else algebra.div(e, total)), dims
             case OpKind.RMS_NORM:
                 out = rms_norm(algebra, parts, x, op.attrs.eps, frame)
-            case _:
+            case OpKind.LAYER_NORM:
                 out = algebra.layer_norm(parts, x, op.attrs.eps, frame)
+            case _:
+                raise AssertionError(op.kind)
         for kind, operand in zip((OpKind.MUL, OpKind.ADD), operands[1:], strict=False):
             if out is not None:
                 y, _ = self._views.joined(dims, *operand)

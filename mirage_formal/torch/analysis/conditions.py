@@ -19,7 +19,7 @@ from mirage_formal.graph.edit import eliminate_dead_code
 from mirage_formal.graph.graph import KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DType
-from mirage_formal.semantics.functions import FUNCTION_SPECS
+from mirage_formal.semantics.functions import FUNCTION_SPECS, Reals
 from mirage_formal.torch.modules.eager import torch_program
 
 
@@ -57,6 +57,13 @@ class Condition:
 _POSITIVE: Final = 2
 _NONNEGATIVE: Final = 1
 _ANY: Final = 0
+#: The requirement on the arguments of a function with this domain.
+_NEEDS: Final = {
+    Reals.ALL: None,
+    Reals.NONZERO: ConditionKind.NONZERO,
+    Reals.NONNEGATIVE: ConditionKind.NONNEGATIVE,
+    Reals.POSITIVE: ConditionKind.POSITIVE,
+}
 _KEEP: Final = frozenset(
     {
         *(
@@ -105,12 +112,9 @@ def _needs_of_operator(op: Op) -> list[tuple[ConditionKind, int]]:
     match op.kind:
         case OpKind.DIV:
             return [(ConditionKind.NONZERO, op.operands[1])]
-        case OpKind.RECIPROCAL:
-            return [(ConditionKind.NONZERO, op.operands[0])]
-        case OpKind.SQRT:
-            return [(ConditionKind.NONNEGATIVE, op.operands[0])]
-        case OpKind.LOG:
-            return [(ConditionKind.POSITIVE, op.operands[0])]
+        case kind if kind in FUNCTION_SPECS:
+            need = _NEEDS[FUNCTION_SPECS[kind].domain]
+            return [] if need is None else [(need, op.operands[0])]
         case _:
             return []
 
@@ -123,10 +127,10 @@ def _sign(op: Op, signs: Sequence[int]) -> int:
     """
     least = min(signs, default=_ANY)
     match op.kind:
-        case OpKind.EXP | OpKind.SIGMOID | OpKind.SOFTMAX:
+        case OpKind.SOFTMAX:
             return _POSITIVE
-        case OpKind.SQUARE | OpKind.ABS | OpKind.RELU:
-            return max(signs[0], _NONNEGATIVE)
+        case kind if kind in FUNCTION_SPECS and FUNCTION_SPECS[kind].image is Reals.POSITIVE:
+            return _POSITIVE
         case OpKind.SCALE:
             factor = op.attrs.factor or 0
             return _NONNEGATIVE if factor == 0 else signs[0] if factor > 0 else _ANY
@@ -143,6 +147,8 @@ def _sign(op: Op, signs: Sequence[int]) -> int:
             value = op.attrs.value
             other = signs[-1] if value is None else _POSITIVE if value > 0 else _NONNEGATIVE if value == 0 else _ANY
             return min(signs[1], other)
+        case kind if kind in FUNCTION_SPECS and FUNCTION_SPECS[kind].image is Reals.NONNEGATIVE:
+            return max(signs[0], _NONNEGATIVE)
         case kind if kind in _WEAKER:
             return min(least, _NONNEGATIVE)
         case kind if kind in _KEEP:

@@ -26,6 +26,7 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape
+from tests.kit.graphs.function_values import METHODS
 from tests.kit.graphs.workloads import load, op
 from tests.kit.kernels import program_interpreter
 from tests.kit.kernels.example_kernels import alone, compare, inputs_for, planned
@@ -67,11 +68,8 @@ def elementwise(ops: Sequence[BlockOp], shapes: Sequence[Shape], **more: Any) ->
     return kernel(shapes, [load(m) for m in maps], [*sums, *ops], [(total - 1, ROWS)], grid=(2, 1, 1), **more)
 
 
-UNARY = [K.EXP, K.SQRT, K.SQUARE, K.SILU, K.GELU, K.RELU, K.SIGMOID, K.TANH, K.ERF, K.LOG, K.ABS, K.RECIPROCAL]
-
-
 @BOTH
-@pytest.mark.parametrize("kind", UNARY)
+@pytest.mark.parametrize("kind", METHODS)
 def test_unary(kind: OpKind, generic: bool) -> None:
     graph = elementwise([op(kind, 1)], [(6, 40)])
     compare(graph, generic=generic, arrays=inputs_for(graph, low=0.01))

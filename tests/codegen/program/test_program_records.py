@@ -143,7 +143,10 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "an unknown field": (lambda: edited(lambda p: p.update(host="x")), "unknown field"),
     "an unknown statement": (lambda: edited(lambda p: p["statements"].append({"is": "asm", "text": "trap;"})), "asm"),
     "an unknown operator": (lambda: edited(lambda p: p["integers"].append({"is": "bin", "op": "<<"})), "<<"),
-    "an unknown function": (lambda: edited(lambda p: p["values"].append({"is": "apply", "fn": "system"})), "system"),
+    "an unknown function": (
+        lambda: edited(lambda p: p["values"].append({"is": "apply", "fn": "system", "a": 0})),
+        "system",
+    ),
     "an unknown type": (lambda: edited(lambda p: p["params"][0].update(dtype="float64")), "float64"),
     "a later entry": (
         lambda: edited(lambda p: p["integers"].insert(0, {"is": "bin", "op": "+", "a": 0, "b": 0})),
@@ -195,7 +198,7 @@ def test_hostile_texts_are_refused(name: str) -> None:
 def test_what_could_not_be_read_again_is_not_written() -> None:
     deep: ir.Value = ir.Real(1.0)
     for _ in range(300):
-        deep = ir.Apply(ir.UnaryFn.NEG, deep)
+        deep = ir.Apply(ir.KernelFn.NEG, deep)
     with pytest.raises(FormatError, match="nodes"):
         encode_programs([emulated_programs.elementwise(deep)])
     with pytest.raises(FormatError):

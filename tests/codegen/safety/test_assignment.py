@@ -31,13 +31,13 @@ from mirage_formal.codegen.program.program import (
     SharedWrite,
     ShuffleReduce,
     Stmt,
-    UnaryFn,
     Value,
     Var,
 )
 from mirage_formal.codegen.safety import assignment
 from mirage_formal.codegen.safety.obligations import Held, Kind, Means, UndecidedObligation
 from mirage_formal.codegen.safety.safety import Safe, Unknown, Unsafe, discharge_safety
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 from tests.codegen.safety.test_safety_kernels import SMALL
 from tests.codegen.safety.test_safety_kernels import programs as lowered
@@ -81,7 +81,7 @@ LOADED = (FILL, Barrier(), LoadMatrix("w", Int(0), "s", mul(tid, 8), 4), CLEAR)
 
 RIGHT: list[tuple[str, Program]] = [
     ("declared with values", kernel(put(0, get(7)), initial=0.0)),
-    ("one by one", kernel(put(0), put(1, get(0)), put(0, Apply(UnaryFn.EXP, get(1))))),
+    ("one by one", kernel(put(0), put(1, get(0)), put(0, Apply(OpKind.EXP, get(1))))),
     ("a loop fills all", kernel(ALL, put(0, get(5)))),
     ("two loops fill all", kernel(
         unrolled("i", 4, put(mul(i, 2)), put(add(mul(i, 2), 1))), unrolled("j", 8, put(j, get(j))),

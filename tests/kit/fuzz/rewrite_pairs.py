@@ -18,16 +18,15 @@ from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGra
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, OpKind
 from mirage_formal.graph.rules import result_dtype
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
+from mirage_formal.semantics.functions import FUNCTION_SPECS, Reals
+from tests.kit.graphs.function_values import VALUES
 
 if TYPE_CHECKING:
     from tests.kit.fuzz.right_rewrites import Rule
 
 K = OpKind
 EXTENTS: Final = (2, 3, 4, 6)
-UNARY: Final = (
-    *(K.EXP, K.SQUARE, K.SQRT, K.SILU, K.GELU, K.RELU, K.SIGMOID, K.SCALE),
-    *(K.TANH, K.ERF, K.LOG, K.ABS, K.RECIPROCAL, K.SHIFT, K.ROUND_FLOAT16, K.ROUND_BFLOAT16),
-)
+UNARY: Final = (*VALUES, K.SCALE, K.SHIFT)
 REDUCTIONS: Final = (K.SUM, K.MEAN, K.MAX, K.RMS_NORM, K.LAYER_NORM, K.SOFTMAX)
 BINARY: Final = (K.ADD, K.SUB, K.MUL, K.DIV, K.MAXIMUM, K.MINIMUM, K.DIV_NO_NAN)
 COMPARED: Final = (K.EQ, K.LT, K.LE, K.GT, K.GE)
@@ -429,9 +428,10 @@ def _eighths(rng: random.Random) -> Fraction:
 
 def _unary(terms: Terms, last: int, rng: random.Random) -> int | None:
     kind = rng.choice(UNARY)
-    if kind is K.SQRT and terms.signs[last] is Sign.ANY:
+    domain = FUNCTION_SPECS[kind].domain if kind in FUNCTION_SPECS else Reals.ALL
+    if domain is Reals.NONNEGATIVE and terms.signs[last] is Sign.ANY:
         return None
-    if kind in (K.LOG, K.RECIPROCAL) and terms.signs[last] is not Sign.POSITIVE:
+    if domain in (Reals.POSITIVE, Reals.NONZERO) and terms.signs[last] is not Sign.POSITIVE:
         return None
     if kind in GROWTH and terms.growth[last] > (1 if kind is K.EXP else 3):
         return None

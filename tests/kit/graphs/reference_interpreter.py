@@ -11,15 +11,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
-from math import erf
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, ThreadDefined
-from mirage_formal.graph.ops import SPECS, OpKind
+from mirage_formal.graph.ops import FUNCTIONS, SPECS, OpKind
 from mirage_formal.graph.types import DimMap, Shape
+from tests.kit.graphs.function_values import values
 
 
 class Arithmetic(Protocol):
@@ -66,24 +66,7 @@ class FloatArithmetic:
         return x / (1.0 + np.exp(-x))
 
     def opaque(self, kind: OpKind, x: NDArray[Any]) -> NDArray[Any]:
-        match kind:
-            case OpKind.RELU:
-                return np.where(x > 0, x, 0.0)
-            case OpKind.SIGMOID:
-                return 1.0 / (1.0 + np.exp(-x))
-            case OpKind.GELU:
-                return np.array([v * (1 + erf(v / 2**0.5)) / 2 for v in x.ravel()]).reshape(x.shape)
-            case OpKind.TANH:
-                return 2.0 / (1.0 + np.exp(-2.0 * x)) - 1.0
-            case OpKind.ERF:
-                return np.array([erf(v) for v in x.ravel()]).reshape(x.shape)
-            case OpKind.LOG:
-                return np.log2(x) * np.log(2.0)
-            case OpKind.ROUND_FLOAT16:
-                return np.array([_nearest(v, 11, -24) for v in x.ravel()]).reshape(x.shape)
-            case OpKind.ROUND_BFLOAT16:
-                return np.array([_nearest(v, 8, -133) for v in x.ravel()]).reshape(x.shape)
-        raise AssertionError(kind)
+        return values(kind, x)
 
     def pair(self, kind: OpKind, x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
         return np.where((x > y) == (kind is OpKind.MAXIMUM), x, y)
@@ -103,14 +86,6 @@ class FloatArithmetic:
 
     def sum(self, x: NDArray[Any], axis: int) -> NDArray[Any]:
         return x.sum(axis=axis, keepdims=True)
-
-
-def _nearest(x: float, bits: int, least: int) -> float:
-    """The nearest number of so many bits and no bit below 2^least, ties to even; as if there were no largest."""
-    if not np.isfinite(x) or x == 0:
-        return x
-    step = Fraction(2) ** max(int(np.frexp(x)[1]) - bits, least)
-    return float(round(Fraction(x) / step) * step)
 
 
 def evaluate(graph: KernelGraph, inputs: Sequence[NDArray[Any]], arithmetic: Arithmetic) -> list[NDArray[Any]]:
@@ -273,10 +248,6 @@ def _apply(op: Op, args: Sequence[NDArray[Any]], arithmetic: Arithmetic, block: 
             return x * x
         case OpKind.SILU:
             return arithmetic.silu(x)
-        case OpKind.GELU | OpKind.RELU | OpKind.SIGMOID | OpKind.TANH | OpKind.ERF | OpKind.LOG:
-            return arithmetic.opaque(op.kind, x)
-        case OpKind.ROUND_FLOAT16 | OpKind.ROUND_BFLOAT16:
-            return arithmetic.opaque(op.kind, x)
         case OpKind.EQ | OpKind.LT | OpKind.LE | OpKind.GT | OpKind.GE:
             return arithmetic.compare(op.kind, x, _second(op, args, 1, arithmetic))
         case OpKind.SELECT:
@@ -291,6 +262,8 @@ def _apply(op: Op, args: Sequence[NDArray[Any]], arithmetic: Arithmetic, block: 
             return arithmetic.sqrt(x * x)
         case OpKind.RECIPROCAL:
             return (x - x + arithmetic.constant(Fraction(1))) / x
+        case kind if kind in FUNCTIONS:
+            return arithmetic.opaque(kind, x)
         case OpKind.SHIFT:
             assert attrs.shift is not None
             return x + arithmetic.constant(attrs.shift)

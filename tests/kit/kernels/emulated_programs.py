@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from mirage_formal.codegen.program.program import (
+    UNARY_FUNCTIONS,
     Apply,
     Barrier,
     BinaryFn,
@@ -36,12 +37,12 @@ from mirage_formal.codegen.program.program import (
     SharedWrite,
     ShuffleReduce,
     Stmt,
-    UnaryFn,
     Value,
     Var,
     WaitGroups,
     Where,
 )
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 
 HALF, BFLOAT, FLOAT = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32
@@ -252,7 +253,7 @@ def softmax(columns: int = 256) -> Program:
             "i",
             4,
             (
-                SetReg("x", ix(i), Apply(UnaryFn.EXP, Combine(BinaryFn.SUB, x, Reg("top", ix(0))))),
+                SetReg("x", ix(i), Apply(OpKind.EXP, Combine(BinaryFn.SUB, x, Reg("top", ix(0))))),
                 SetReg("total", ix(0), Combine(BinaryFn.ADD, Reg("total", ix(0)), x)),
             ),
             unroll=True,
@@ -355,7 +356,7 @@ def functions(count: int = 64) -> Program:
     """Each function of A and B into an output of its own, named Y_<function>; some outputs are 16-bit."""
     i = ix(bx * (count // 2) + tid)
     a, b = GlobalRead("A", i), GlobalRead("B", i)
-    values: dict[str, Value] = {f"Y_{fn.value}": Apply(fn, a) for fn in UnaryFn}
+    values: dict[str, Value] = {f"Y_{fn.value}": Apply(fn, a) for fn in UNARY_FUNCTIONS.values()}
     values |= {f"Y_{fn.value}": Combine(fn, a, b) for fn in BinaryFn}
     values["Y_select"] = Where(Combine(BinaryFn.LT, a, b), a, Combine(BinaryFn.MUL, b, Real(2.0)))
     return program(

@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from math import erf
 from typing import Any, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.codegen.program import program as p
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
+from mirage_formal.semantics.functions import FUNCTION_SPECS
+from tests.kit.graphs.function_values import METHODS
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -590,24 +592,17 @@ class Interpreter:
             self.put(s.d, first + k, self.registers[s.d][:, :, first + k] + part, mask)
 
 
+def _function(kind: OpKind) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    return lambda a: np.asarray(FUNCTION_SPECS[kind].evaluate(np, a), np.float32)
+
+
 _UNARY: dict[p.UnaryFn, Callable[[NDArray[Any]], NDArray[Any]]] = {
-    p.UnaryFn.NEG: lambda a: -a,
-    p.UnaryFn.EXP: np.exp,
-    p.UnaryFn.SQRT: np.sqrt,
-    p.UnaryFn.RSQRT: lambda a: 1 / np.sqrt(a),
-    p.UnaryFn.SQUARE: lambda a: a * a,
-    p.UnaryFn.SILU: lambda a: a / (1 + np.exp(-a)),
-    p.UnaryFn.GELU: lambda a: (0.5 * a * (1 + np.vectorize(erf)(a / np.sqrt(2)))).astype(np.float32),
-    p.UnaryFn.RELU: lambda a: np.maximum(a, 0),
-    p.UnaryFn.SIGMOID: lambda a: 1 / (1 + np.exp(-a)),
-    p.UnaryFn.TANH: np.tanh,
-    p.UnaryFn.ERF: np.vectorize(erf, otypes=[np.float32]),
-    p.UnaryFn.LOG: np.log,
-    p.UnaryFn.ABS: np.abs,
-    p.UnaryFn.RECIPROCAL: lambda a: 1 / a,
-    p.UnaryFn.LOGICAL_NOT: lambda a: (a == 0).astype(np.float32),
-    p.UnaryFn.ROUND_HALF: lambda a: from_storage(to_storage(a, DType.FLOAT16), DType.FLOAT16),
-    p.UnaryFn.ROUND_BFLOAT: lambda a: from_storage(to_storage(a, DType.BFLOAT16), DType.BFLOAT16),
+    **{kind: _function(kind) for kind in METHODS},
+    OpKind.LOGICAL_NOT: lambda a: (a == 0).astype(np.float32),
+    p.KernelFn.NEG: lambda a: -a,
+    p.KernelFn.RSQRT: lambda a: 1 / np.sqrt(a),
+    p.KernelFn.ROUND_HALF: lambda a: from_storage(to_storage(a, DType.FLOAT16), DType.FLOAT16),
+    p.KernelFn.ROUND_BFLOAT: lambda a: from_storage(to_storage(a, DType.BFLOAT16), DType.BFLOAT16),
 }
 
 

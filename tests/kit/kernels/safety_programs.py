@@ -38,10 +38,10 @@ from mirage_formal.codegen.program.program import (
     SharedWrite,
     ShuffleReduce,
     Stmt,
-    UnaryFn,
     Var,
     WaitGroups,
 )
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 
 Operand = IntExpr | int
@@ -149,7 +149,7 @@ def softmax(rows: int = 8, columns: int = 200) -> Program:
     largest = If(
         less(e, columns), (SetReg("r", Int(0), Combine(BinaryFn.MAX, Reg("r", Int(0)), SharedRead("row", e))),)
     )
-    shifted = Apply(UnaryFn.EXP, Combine(BinaryFn.SUB, SharedRead("row", e), Reg("m", Int(0))))
+    shifted = Apply(OpKind.EXP, Combine(BinaryFn.SUB, SharedRead("row", e), Reg("m", Int(0))))
     exponential = If(
         less(e, columns),
         (
@@ -184,7 +184,7 @@ def elementwise(rows: int = 12, columns: int = 80) -> Program:
     value = tuple(
         Combine(
             BinaryFn.ADD,
-            Apply(UnaryFn.SILU, Reg("x", Int(j))),
+            Apply(OpKind.SILU, Reg("x", Int(j))),
             GlobalRead("S", div(e, columns)),
         )
         for j in range(8)
@@ -235,7 +235,7 @@ def generic(rows: int = 24, columns: int = 40, depth: int = 48, loops: int = 3) 
     loop = For("i", loops, (load_x, load_w, Barrier(), multiply, Barrier(), accumulate))
     # The accumulator is read with columns transposed round, so this needs the barrier.
     transposed = add(mul(div(e, columns), columns), sub(columns - 1, mod(e, columns)))
-    finish = every(n, SharedWrite("final", e, (Apply(UnaryFn.SQUARE, SharedRead("acc", transposed)),)))
+    finish = every(n, SharedWrite("final", e, (Apply(OpKind.SQUARE, SharedRead("acc", transposed)),)))
     y_at = add(mul(bx, n), e)
     save = every(n, GlobalWrite("Y", y_at, (SharedRead("final", sub(n - 1, e)),)))
     body = (

@@ -17,7 +17,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from types import ModuleType
 from typing import overload
 
@@ -26,8 +26,10 @@ import numpy as np
 import mirage_formal as mf
 from mirage_formal import BlockTensor, Graph, Tensor
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DimMap, DTensor, DType
 from mirage_formal.semantics import reference
+from mirage_formal.semantics.functions import FUNCTION_SPECS, Reals
 from tests.kit.paths import REPOSITORY
 
 HERE = REPOSITORY / "tests"
@@ -83,6 +85,30 @@ def claim(*, positive: bool = False, negative: bool = False, **small: object) ->
         return Claim(f"{family}.{build.__name__}", build, dict(small), positive, negative)
 
     return made
+
+
+def of_functions(
+    family: str, build: Callable[..., Pair], kinds: Sequence[tuple[OpKind, ...]], name: str
+) -> tuple[Claim, ...]:
+    """Claims about functions of one element, one for each tuple of them.
+
+    Args:
+        family: The module.
+        build: Takes the functions, the first of which are given, and the extents a and n.
+        kinds: The functions.
+        name: The claims' name, with {0} for the first function and {1} for the second.
+    """
+    partly = {kind for kind, row in FUNCTION_SPECS.items() if row.domain is not Reals.ALL}
+    return tuple(
+        Claim(
+            f"{family}.{name.format(*each)}",
+            partial(build, *each),
+            {"a": 2, "n": 3},
+            not partly.isdisjoint(each),
+            False,
+        )
+        for each in kinds
+    )
 
 
 def program(inputs: Mapping[str, Sequence[int]], body: Callable[..., object]) -> KernelGraph:
@@ -174,8 +200,10 @@ def modules(corpus: str) -> list[ModuleType]:
 
 @cache
 def load(corpus: str) -> tuple[Claim, ...]:
-    """All claims of ``prove`` or ``refute``, in the order of files and lines."""
-    return tuple(item for module in modules(corpus) for item in vars(module).values() if isinstance(item, Claim))
+    """All claims of ``prove`` or ``refute``, in the order of files and lines; a tuple of claims is one line."""
+    found = (item for module in modules(corpus) for item in vars(module).values())
+    each = (one for item in found for one in (item if isinstance(item, tuple) else (item,)))
+    return tuple(one for one in each if isinstance(one, Claim))
 
 
 def points(

@@ -13,6 +13,8 @@ from enum import Enum
 from fractions import Fraction
 from typing import Any
 
+from mirage_formal.check.proof.operator_terms import UNARY, UNINTERPRETED
+
 Proof = dict[str, Any]
 Path = tuple[str | int, ...]
 
@@ -77,9 +79,9 @@ STEPS = {
 }  # fmt: skip
 TABLES: dict[str, dict[str, tuple[Any, ...]]] = {"factors": FACTORS, "lemmas": LEMMAS, "steps": STEPS}
 WORDS = (
-    ("exp", "sqrt", "square", "sigmoid", "gelu", "relu", "erf", "log", "round_float16", "round_bfloat16"),
+    UNARY,
     ("add", "sub", "mul", "div", "max", "select", "eq", "lt", "le", "div_no_nan"),
-    ("erf", "relu", "log", "zero", "negative", "inv0", "round_float16", "round_bfloat16"), ("top", "keep"),
+    (*UNINTERPRETED, "zero", "negative", "inv0"), ("top", "keep"),
     ("pmax", "carry"), ("running_max", "carry"), ("sum", "max"), ("scale", "offset"), ("matmul", "rescaled"),
     ("exp", "pow"), ("fold", "rename"), ("reshape", "transpose"),
 )  # fmt: skip

@@ -23,7 +23,9 @@ from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import Index, Poly, ProofError, Ring
 from mirage_formal.check.proof.tensor_steps import Steps
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.semantics.functions import round_to_bfloat16
+from tests.kit.graphs import function_values
 from tests.kit.graphs.random_graphs import with_masks
 from tests.kit.proofs.proof_edits import Normal, Proof
 
@@ -105,12 +107,8 @@ class Values:
                 return self.poly(dict(value), env) if abs(self.poly(dict(mask), env)) > 0.5 else 0
         argument = self.poly(dict(payload[1]), env).real
         match payload[0]:
-            case "erf":
-                return math.erf(argument)
             case "log":
                 return math.log(argument) if argument > 0 else math.nan
-            case "relu":
-                return max(argument, 0)
             case "negative":
                 return float(argument < -TINY)
             case "zero":
@@ -122,7 +120,8 @@ class Values:
                     return float(np.float16(argument))
             case "round_bfloat16":
                 return float(round_to_bfloat16(np, np.array(argument)))
-        raise AssertionError(payload[0])
+            case name:
+                return function_values.value(OpKind(name), argument)
 
     def prefix(self, payload: Any, env: Env, t: int) -> float:
         _, u, digits, body = payload
@@ -148,20 +147,16 @@ class Numbers:
             return self.inputs[rest[0]]
         if kind == "unary":
             x = self(rest[1])
-            erf = np.vectorize(math.erf, otypes=[float])
             functions: dict[str, Callable[[], NDArray[Any]]] = {
                 "exp": lambda: np.exp(x),
                 "sqrt": lambda: np.sqrt(x),
                 "square": lambda: x**2,
                 "sigmoid": lambda: 1 / (1 + np.exp(-x)),
-                "relu": lambda: np.where(x > 0, x, 0),
-                "erf": lambda: erf(x),
                 "log": lambda: np.log(x),
-                "gelu": lambda: x / 2 * (1 + erf(x / 2**0.5)),
                 "round_float16": lambda: x.astype(np.float16).astype(float),
                 "round_bfloat16": lambda: round_to_bfloat16(np, x),
             }
-            return functions[rest[0]]()
+            return functions.get(rest[0], lambda: function_values.values(OpKind(rest[0]), x))()
         if kind == "binary":
             return self.pair(rest[0], self(rest[1]), self(rest[2]))
         if kind == "concat":
