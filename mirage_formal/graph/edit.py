@@ -17,6 +17,18 @@ def renumber(op: _AnyOp, number: Mapping[int, int] | Sequence[int]) -> _AnyOp:
     return replace(op, operands=tuple([number[n] for n in op.operands]))
 
 
+def replace_axis(axes: tuple[_T, _T, _T], axis: int, value: _T) -> tuple[_T, _T, _T]:
+    """Return the values of the grid axes, extents or dims, with another value for one axis."""
+    x, y, z = (value if at == axis else old for at, old in enumerate(axes))
+    return x, y, z
+
+
+def renumber_graph(graph: KernelGraph, number: Mapping[int, int] | Sequence[int]) -> KernelGraph:
+    """Return the graph with the operands of all operators and the outputs replaced."""
+    ops = tuple(renumber(op, number) for op in graph.ops)
+    return replace(graph, ops=ops, outputs=tuple(number[n] for n in graph.outputs))
+
+
 def inline_blocks(block: BlockGraph) -> BlockGraph:
     """Return the block graph with each thread graph replaced by its operators."""
     number = list(range(len(block.inputs)))
@@ -35,6 +47,29 @@ def inline_blocks(block: BlockGraph) -> BlockGraph:
     return replace(block, ops=tuple(ops), outputs=savers)
 
 
+def number_in_order(
+    inputs: Iterable[int], items: Iterable[tuple[_AnyOp, Iterable[int]]]
+) -> tuple[tuple[_AnyOp, ...], dict[int, int]]:
+    """Return operators with their tensors numbered anew, and the new number of each tensor.
+
+    Args:
+        inputs: The tensors that become the inputs, in this order.
+        items: The operators in order, each with the results that are kept, which are numbered after the inputs.
+    """
+    number = {n: i for i, n in enumerate(inputs)}
+    ops: list[_AnyOp] = []
+    for op, results in items:
+        ops.append(renumber(op, number))
+        for n in results:
+            number[n] = len(number)
+    return tuple(ops), number
+
+
+def with_results(first: int, ops: Iterable[_AnyOp]) -> list[tuple[_AnyOp, range]]:
+    """Return the operators of a graph, each with the numbers of its results, which follow ``first`` inputs."""
+    return [(op, range(n, n + op.results)) for n, op in enumerate_results(first, tuple(ops))]
+
+
 def needed_items(items: Sequence[tuple[_T, Iterable[int], Iterable[int]]], roots: Iterable[int]) -> list[_T]:
     """Return the items that some root depends on; each item is an operator with its results and its operands."""
     live = set(roots)
@@ -49,47 +84,31 @@ def needed_items(items: Sequence[tuple[_T, Iterable[int], Iterable[int]]], roots
 def eliminate_dead_code(graph: KernelGraph) -> KernelGraph:
     """Return the graph without operators, results and iterators that no output of the program depends on."""
     live = set(graph.outputs)
-    kept: list[tuple[int, KernelOp, tuple[int, ...]]] = []
-    for first, op in reversed(list(enumerate_results(len(graph.inputs), graph.ops))):
-        used = tuple(r for r in range(op.results) if first + r in live)
-        if not used:
-            continue
-        if isinstance(op, GraphDefined):
-            op, results = _prune_block(op, used), used
-        else:
-            results = tuple(range(op.results))
-        live |= set(op.operands)
-        kept.append((first, op, results))
-    number = {n: n for n in range(len(graph.inputs))}
-    ops: list[KernelOp] = []
-    for first, op, results in reversed(kept):
-        ops.append(renumber(op, number))
-        for r in results:
-            number[first + r] = len(number)
-    return replace(graph, ops=tuple(ops), outputs=tuple(number[n] for n in graph.outputs))
+    kept: list[tuple[KernelOp, Sequence[int]]] = []
+    for op, every in reversed(with_results(len(graph.inputs), graph.ops)):
+        used = [n for n in every if n in live]
+        if used:
+            pruned = _prune_block(op, [n - every[0] for n in used]) if isinstance(op, GraphDefined) else op
+            live |= set(pruned.operands)
+            # Other operators than graph-defined kernels keep all results.
+            kept.append((pruned, used if isinstance(op, GraphDefined) else every))
+    ops, number = number_in_order(range(len(graph.inputs)), reversed(kept))
+    return replace(graph, ops=ops, outputs=tuple(number[n] for n in graph.outputs))
 
 
-def _prune_block(op: GraphDefined, results: tuple[int, ...]) -> GraphDefined:
+def _prune_block(op: GraphDefined, results: Iterable[int]) -> GraphDefined:
     block = op.graph
     savers = [block.outputs[r] for r in results]
     roots = {saver.operand for saver in savers}
-    all_ops = [
-        ((first, item), range(first, first + item.results), item.operands)
-        for first, item in enumerate_results(len(block.inputs), block.ops)
-    ]
-    kept = needed_items(all_ops, roots)
-    live = roots.union(*(item.operands for _, item in kept))
+    items = [((item, made), made, item.operands) for item, made in with_results(len(block.inputs), block.ops)]
+    kept = needed_items(items, roots)
+    live = roots.union(*(item.operands for item, _ in kept))
     inputs = [n for n in range(len(block.inputs)) if n in live]
-    number = {old: new for new, old in enumerate(inputs)}
-    ops: list[BlockOp] = []
-    for first, item in kept:
-        ops.append(renumber(item, number))
-        for r in range(item.results):
-            number[first + r] = len(number)
+    ops, number = number_in_order(inputs, kept)
     made = replace(
         block,
         inputs=tuple(block.inputs[n] for n in inputs),
-        ops=tuple(ops),
+        ops=ops,
         outputs=tuple(replace(saver, operand=number[saver.operand]) for saver in savers),
     )
     return GraphDefined(tuple(op.operands[n] for n in inputs), made)

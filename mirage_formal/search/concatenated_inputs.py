@@ -7,47 +7,35 @@ that reads the sum then reads the pads, which are views (``graph.views``), and a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from functools import reduce
-from typing import Final
+from collections.abc import Callable, Container, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import Final, TypeVar
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.edit import eliminate_dead_code, renumber
+from mirage_formal.graph.edit import number_in_order, with_results
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
     GraphDefined,
     InputIterator,
     KernelGraph,
-    KernelOp,
     Op,
     enumerate_results,
 )
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.views import storage_locations
+from mirage_formal.rewrite.builder import KernelGraphBuilder
+from mirage_formal.rewrite.failure import MatchFailure, rewriting
+
+_T = TypeVar("_T")
+_Pads = tuple[Attrs, ...]
 
 #: Elementwise operators of one operand that map zeros to zeros, as the prover knows.
 KEEP_ZERO: Final = frozenset({OpKind.SCALE, OpKind.SQUARE, OpKind.SQRT, OpKind.ABS, OpKind.TANH})
 #: Most pads that a kernel reads in place of one tensor.
 _MOST: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class _PaddedView:
-    """A view of an input with zeros around it."""
-
-    source: int
-    pads: tuple[Attrs, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _OperatorNode:
-    """Tree node: an elementwise operator over pads and other such nodes."""
-
-    op: Op
-    parts: tuple[_PaddedView | _OperatorNode, ...]
 
 
 def reading_operator(tensor: DTensor) -> OpKind:
@@ -82,128 +70,116 @@ def absorb_concatenations(graph: KernelGraph) -> KernelGraph:
     Sound: nothing is accepted here; candidates are proved as they come out. Zeros stay zeros under the operators, so
     a tile of the tensor is the operators' result on the tiles of the pads.
     """
-    inside = pad_expressions(graph)
-    trees: dict[int, _PaddedView | _OperatorNode] = {}
-    for first, op in enumerate_results(len(graph.inputs), graph.ops):
-        if first in inside and isinstance(op, Op):
-            trees[first] = _pad_tree_of(op, trees)
-    wanted = {
-        n for n, tree in trees.items() if isinstance(tree, _OperatorNode) and len(list(_tree_pads(tree))) <= _MOST
-    }
-    if not any(isinstance(op, GraphDefined) and wanted.intersection(op.operands) for op in graph.ops):
-        return graph
-    number = list(range(len(graph.inputs)))
-    ops: list[KernelOp] = []
-    made: dict[KernelOp, int] = {}
-    count = len(number)
-
-    def put(op: KernelOp) -> int:
-        """Add an operator and return the number of its first result; equal pads are added once."""
-        nonlocal count
-        pad = isinstance(op, Op) and op.kind is OpKind.PAD
-        if not (pad and op in made):
-            ops.append(op)
-            made[op], count = count, count + op.results
-        return made[op]
-
-    for op in graph.ops:
-        if isinstance(op, Op):
-            first = put(renumber(op, number))
-        else:
-            operands: list[int] = []
-            for n in op.operands:
-                for pad in _tree_pads(trees[n]) if n in wanted else ():
-                    last = number[pad.source]
-                    for attrs in pad.pads:
-                        last = put(Op(OpKind.PAD, (last,), attrs))
-                    operands.append(last)
-                if n not in wanted:
-                    operands.append(number[n])
-            first = put(GraphDefined(tuple(operands), _block_over_pads(op, trees, wanted)))
-        number += range(first, first + op.results)
-    return eliminate_dead_code(replace(graph, ops=tuple(ops), outputs=tuple(number[n] for n in graph.outputs)))
+    return _absorb_concatenations(graph) or graph
 
 
 def sink_pads_to_inputs(graph: KernelGraph) -> KernelGraph:
     """Return the graph with pads at inputs and views of inputs only; pads of sums and functions move to operands."""
-    count, inside = len(graph.inputs), pad_expressions(graph)
-    trees: dict[int, _PaddedView | _OperatorNode] = {}
-    number = list(range(count))
-    ops: list[KernelOp] = []
-    made: dict[KernelOp, int] = {}
+    return _sink_pads(graph) or graph
 
-    def put(op: Op) -> int:
-        if op not in made:
-            ops.append(op)
-            made[op] = count + len(ops) - 1
-        return made[op]
 
-    def grown(tree: _PaddedView | _OperatorNode) -> int:
-        if isinstance(tree, _OperatorNode):
-            return put(replace(tree.op, operands=tuple(grown(part) for part in tree.parts)))
-        return reduce(lambda last, attrs: put(Op(OpKind.PAD, (last,), attrs)), tree.pads, number[tree.source])
+class _PadRewriter:
+    """A builder of a new graph, with the pads of sums and functions distributed over their operands.
 
-    for first, op in enumerate_results(count, graph.ops):
+    Args:
+        graph: The old graph.
+        share: As of the builder.
+    """
+
+    def __init__(self, graph: KernelGraph, share: Container[OpKind]) -> None:
+        self.new = KernelGraphBuilder(graph.inputs, share)
+        self.number = list(range(len(graph.inputs)))
+        inside = pad_expressions(graph)
+        items = enumerate_results(len(graph.inputs), graph.ops)
+        self.makers = {first: op for first, op in items if first in inside and isinstance(op, Op)}
+
+    def fold(
+        self, tensor: int, leaf: Callable[[int, _Pads], _T], node: Callable[[Op, list[_T]], _T], pads: _Pads = ()
+    ) -> _T:
+        """Return the value of a tensor of the old graph, under further pads.
+
+        Args:
+            tensor: The tensor.
+            leaf: Returns the value of a view of an input, or another tensor, under pads.
+            node: Returns the value of an operator's result, given those of its operands under the same pads.
+            pads: The further pads.
+        """
+        op = self.makers.get(tensor)
+        if op is None:
+            return leaf(tensor, pads)
+        if op.kind is OpKind.PAD:
+            return self.fold(op.operands[0], leaf, node, (op.attrs, *pads))
+        return node(op, [self.fold(operand, leaf, node, pads) for operand in op.operands])
+
+    def pad(self, tensor: int, pads: _Pads) -> int:
+        """Emit the pads of a tensor of the old graph."""
+        found = self.number[tensor]
+        for attrs in pads:
+            found = self.new.emit(OpKind.PAD, found, attrs=attrs)
+        return found
+
+    def pad_count(self, tensor: int) -> int:
+        """Return the number of pads under the sums and functions that a tensor is made of."""
+        return self.fold(tensor, lambda *_: 1, lambda _, counts: sum(counts))
+
+    def is_pad(self, tensor: int) -> bool:
+        """Return whether a tensor is made by pads only, without sums and functions."""
+        return self.fold(tensor, lambda *_: True, lambda *_: False)
+
+
+@rewriting
+def _sink_pads(graph: KernelGraph) -> KernelGraph | None:
+    made = _PadRewriter(graph, OpKind.__members__.values())
+    for first, op in enumerate_results(len(graph.inputs), graph.ops):
         if not isinstance(op, Op):
-            return graph
-        if first in inside:
-            trees[first] = _pad_tree_of(op, trees)
-            number.append(grown(trees[first]))
+            raise MatchFailure("expected predefined operators")
+        inside = first in made.makers
+        made.number.append(
+            made.fold(first, made.pad, made.new.copy)
+            if inside
+            else made.new.copy(op, [made.number[n] for n in op.operands])
+        )
+    return made.new.finish([made.number[n] for n in graph.outputs])
+
+
+@rewriting
+def _absorb_concatenations(graph: KernelGraph) -> KernelGraph | None:
+    made = _PadRewriter(graph, {OpKind.PAD})
+    wanted = {n for n in made.makers if not made.is_pad(n) and made.pad_count(n) <= _MOST}
+    if not any(isinstance(op, GraphDefined) and wanted.intersection(op.operands) for op in graph.ops):
+        raise MatchFailure("no kernel reads a sum of pads")
+    for op in graph.ops:
+        if isinstance(op, GraphDefined):
+            made.number += made.new.define(*_read_pads(made, op, wanted))
         else:
-            number.append(put(renumber(op, number)))
-    return eliminate_dead_code(replace(graph, ops=tuple(ops), outputs=tuple(number[n] for n in graph.outputs)))
+            made.number += made.new.place(op, [made.number[n] for n in op.operands])
+    return made.new.finish([made.number[n] for n in graph.outputs])
 
 
-def _pad_tree_of(op: Op, trees: dict[int, _PaddedView | _OperatorNode]) -> _PaddedView | _OperatorNode:
-    if op.kind is not OpKind.PAD:
-        return _OperatorNode(op, tuple(trees[i] for i in op.operands))
-    below = trees.get(op.operands[0])
-    return _PaddedView(op.operands[0], (op.attrs,)) if below is None else _pad_tree(below, op.attrs)
+def _read_pads(made: _PadRewriter, op: GraphDefined, wanted: set[int]) -> tuple[BlockGraph, list[int]]:
+    """Return a block graph that reads pads and computes the sums of them first, and the operands in the new graph."""
+    block, fresh = op.graph, count(len(op.operands) + sum(item.results for item in op.graph.ops))
+    operands: list[int] = []
+    reads: dict[int, InputIterator] = {}
+    items: list[tuple[BlockOp, Sequence[int]]] = []
+    stands: dict[int, int] = {}
+    for position, (tensor, iterator) in enumerate(zip(op.operands, block.inputs, strict=True)):
 
+        def leaf(source: int, pads: _Pads, iterator: InputIterator = iterator) -> int:
+            operands.append(made.pad(source, pads))
+            reads[tile := next(fresh)] = iterator
+            return tile
 
-def _pad_tree(tree: _PaddedView | _OperatorNode, attrs: Attrs) -> _PaddedView | _OperatorNode:
-    """Return a further pad of a tree's result, as a tree with each of its pads padded."""
-    if isinstance(tree, _PaddedView):
-        return replace(tree, pads=(*tree.pads, attrs))
-    return replace(tree, parts=tuple(_pad_tree(part, attrs) for part in tree.parts))
+        def node(inner: Op, parts: list[int]) -> int:
+            items.append((replace(inner, operands=tuple(parts)), (result := next(fresh),)))
+            return result
 
-
-def _tree_pads(tree: _PaddedView | _OperatorNode) -> Iterator[_PaddedView]:
-    if isinstance(tree, _PaddedView):
-        yield tree
-    else:
-        for part in tree.parts:
-            yield from _tree_pads(part)
-
-
-def _block_over_pads(op: GraphDefined, trees: dict[int, _PaddedView | _OperatorNode], wanted: set[int]) -> BlockGraph:
-    """Return the block graph over the pads; the operators that compute the sums come first."""
-    block = op.graph
-    iterators: list[InputIterator] = []
-    first: list[int] = []  # for each old iterator, its first new one
-    for n, iterator in zip(op.operands, block.inputs, strict=True):
-        first.append(len(iterators))
-        iterators += [iterator] * (len(list(_tree_pads(trees[n]))) if n in wanted else 1)
-    ops: list[BlockOp] = []
-
-    def put(tree: _PaddedView | _OperatorNode, leaves: Iterator[int]) -> int:
-        if isinstance(tree, _PaddedView):
-            return next(leaves)
-        operands = tuple(put(part, leaves) for part in tree.parts)
-        ops.append(replace(tree.op, operands=operands))
-        return len(iterators) + len(ops) - 1
-
-    number = [
-        put(trees[n], iter(range(start, len(iterators)))) if n in wanted else start
-        for n, start in zip(op.operands, first, strict=True)
-    ]
-    count = len(iterators) + len(ops)
-    for item in block.ops:
-        ops.append(renumber(item, number))
-        number += range(count, count + item.results)
-        count += item.results
+        stands[position] = made.fold(tensor, leaf, node) if tensor in wanted else leaf(tensor, ())
+    for item, results in with_results(len(block.inputs), block.ops):
+        items.append((replace(item, operands=tuple(stands.get(n, n) for n in item.operands)), results))
+    ops, number = number_in_order(reads, items)
     savers = tuple(replace(saver, operand=number[saver.operand]) for saver in block.outputs)
-    return replace(block, inputs=tuple(iterators), ops=tuple(ops), outputs=savers)
+    return replace(block, inputs=tuple(reads.values()), ops=ops, outputs=savers), operands
 
 
 __all__ = ["KEEP_ZERO", "absorb_concatenations", "pad_expressions", "reading_operator", "sink_pads_to_inputs"]

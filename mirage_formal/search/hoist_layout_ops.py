@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from mirage_formal.graph.check import faults, kernel_types
-from mirage_formal.graph.edit import eliminate_dead_code
+from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op, enumerate_results
 from mirage_formal.graph.memory.place import Move
-from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, Family, OpKind
-from mirage_formal.graph.rules import device_results
+from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.views import moved_tensors, trailing_moves
+from mirage_formal.rewrite.builder import KernelGraphBuilder
+from mirage_formal.rewrite.failure import MatchFailure, rewriting
 from mirage_formal.search.concatenated_inputs import KEEP_ZERO
 
 _Moves = tuple[Move, ...]
@@ -31,10 +31,7 @@ _MOST = 4
 _SOME = 8
 
 
-class _RewriteError(Exception):
-    """Signal that the program cannot be rewritten."""
-
-
+@rewriting
 def hoist_layout_ops(program: KernelGraph, *, behind: bool = False) -> KernelGraph | None:
     """Return the program with its moves hoisted towards its inputs as far as possible; None if nothing changes.
 
@@ -44,28 +41,23 @@ def hoist_layout_ops(program: KernelGraph, *, behind: bool = False) -> KernelGra
         program: The program.
         behind: Whether reshapes, transposes and rolls that come last, behind all other operators, stay there.
     """
-    made = _HoistBuilder(program)
-    try:
-        outputs = tuple(made.ended(output) if behind else made.moved(output, ()) for output in program.outputs)
-    except _RewriteError:
-        return None
-    found = eliminate_dead_code(KernelGraph(program.inputs, tuple(made.ops), outputs))
-    return None if found == program or len(set(outputs)) < len(outputs) or faults(found) else found
+    made = _Hoisting(program)
+    found = made.new.finish([made.ended(output) if behind else made.moved(output, ()) for output in program.outputs])
+    if found == program:
+        raise MatchFailure("all moves stand at inputs")
+    return found
 
 
-class _HoistBuilder:
-    """Builder of the new graph, operator by operator; equal operators are one."""
+class _Hoisting:
+    """The new graph, with tensors of the program under sequences of moves; equal operators are one."""
 
     def __init__(self, program: KernelGraph) -> None:
-        self.ops: list[Op] = []
-        self._types = list(kernel_types(program)[: len(program.inputs)])
+        self.new = KernelGraphBuilder(program.inputs)
         self._program = program
         self._shapes = [tensor.shape for tensor in kernel_types(program)]
-        self._count = len(program.inputs)
-        self._makers = dict(enumerate_results(self._count, program.ops))
+        self._makers = dict(enumerate_results(len(program.inputs), program.ops))
         self._sources = moved_tensors(program)
-        self._most = _SOME + _MOST * len(program.ops)
-        self._known: dict[Op, int] = {}
+        self.new.most = _SOME + _MOST * len(program.ops)
         self._made: dict[tuple[int, _Moves], int] = {}
 
     def moved(self, tensor: int, moves: _Moves) -> int:
@@ -84,16 +76,17 @@ class _HoistBuilder:
         if tensor in self._sources:
             source, move = self._sources[tensor]
             return self.moved(source, _simplify_moves((move, *moves)))
-        if tensor < self._count:
+        if tensor < len(self._program.inputs):
             return self._behind(tensor, moves)
         op = self._makers[tensor]
         if not isinstance(op, Op):
-            raise _RewriteError
+            raise MatchFailure("expected predefined operators")
         found = self._passed(op, tensor, moves) if moves else None
         if found is not None:
             ways, attrs = found
-            return self._add(op.kind, [self.moved(n, way) for n, way in zip(op.operands, ways, strict=True)], attrs)
-        return self._behind(self._add(op.kind, [self.moved(n, ()) for n in op.operands], op.attrs), moves)
+            operands = [self.moved(n, way) for n, way in zip(op.operands, ways, strict=True)]
+            return self.new.emit(op.kind, *operands, attrs=attrs)
+        return self._behind(self.new.copy(op, [self.moved(n, ()) for n in op.operands]), moves)
 
     def _passed(self, op: Op, result: int, moves: _Moves) -> tuple[list[_Moves], Attrs] | None:
         """Return the moves of each operand that give the moved result, and the attributes then.
@@ -130,22 +123,11 @@ class _HoistBuilder:
                 dim, start = move.attrs.dim, move.attrs.start
                 assert dim is not None
                 ends = ((start, move.given[dim]), (0, start))
-                parts = [self._add(OpKind.SLICE, [tensor], Attrs(dim=dim, start=a, stop=b)) for a, b in ends]
-                tensor = self._add(OpKind.CONCAT, parts, Attrs(dim=dim))
+                parts = [self.new.emit(OpKind.SLICE, tensor, attrs=Attrs(dim=dim, start=a, stop=b)) for a, b in ends]
+                tensor = self.new.emit(OpKind.CONCAT, *parts, attrs=Attrs(dim=dim))
             else:
-                tensor = self._add(move.kind, [tensor], move.attrs)
+                tensor = self.new.emit(move.kind, tensor, attrs=move.attrs)
         return tensor
-
-    def _add(self, kind: OpKind, operands: Sequence[int], attrs: Attrs = NO_ATTRS) -> int:
-        op = Op(kind, tuple(operands), attrs)
-        if op not in self._known:
-            types = device_results(kind, attrs, tuple(self._types[i] for i in operands))
-            if isinstance(types, str) or len(types) != 1 or len(self.ops) == self._most:
-                raise _RewriteError
-            self.ops.append(op)
-            self._types += types
-            self._known[op] = len(self._types) - 1
-        return self._known[op]
 
 
 def _simplify_moves(moves: _Moves) -> _Moves:

@@ -13,16 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from math import prod
 
-from mirage_formal.graph.check import faults, kernel_types
-from mirage_formal.graph.edit import eliminate_dead_code
 from mirage_formal.graph.graph import KernelGraph, Op, enumerate_results
-from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, Family, OpKind
-from mirage_formal.graph.rules import device_results
+from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.views import is_view, storage_locations
+from mirage_formal.rewrite.builder import KernelGraphBuilder
+from mirage_formal.rewrite.failure import MatchFailure, rewriting
 from mirage_formal.search.concatenated_inputs import KEEP_ZERO, reading_operator
 
 _ALONG = (Family.REDUCTION, Family.NORM)
@@ -54,10 +53,6 @@ class _SplitTensor:
         return tuple(prod(extents) for extents in self.split)
 
 
-class _RewriteError(Exception):
-    """Signal that an operator cannot be rewritten for these operands."""
-
-
 def normalize_layout_ops(program: KernelGraph) -> KernelGraph | None:
     """Return the program with slices, pads and transposes moved to inputs, merged dims to outputs; None if unchanged.
 
@@ -68,69 +63,52 @@ def normalize_layout_ops(program: KernelGraph) -> KernelGraph | None:
     return plain if found is None or _count_products(found) > _count_products(plain or program) else found
 
 
-def _rewrite(program: KernelGraph, *, turning: bool) -> KernelGraph | None:
-    made = _LayoutBuilder(program, turning=turning)
-    try:
-        outputs = made.outputs()
-    except _RewriteError:
-        return None
-    found = KernelGraph(program.inputs, tuple(made.ops), outputs)
-    if not made.moved or len(set(outputs)) < len(outputs) or faults(found):
-        return None
-    return eliminate_dead_code(found)
+@rewriting
+def _rewrite(program: KernelGraph, *, turning: bool) -> KernelGraph:
+    made = _LayoutRewriter(program, turning=turning)
+    found = made.graph()
+    if not made.moved:
+        raise MatchFailure("all slices, transposes and reshapes stand where they should")
+    return found
 
 
 def _count_products(graph: KernelGraph) -> int:
     return sum(isinstance(op, Op) and op.kind is OpKind.MATMUL for op in graph.ops)
 
 
-class _LayoutBuilder:
-    """Builder of the new graph, operator by operator; equal operators are one.
+class _LayoutRewriter:
+    """A rewriter of all operators of a program, in order, in a builder of the new graph.
 
     Attributes:
-        ops: Its operators.
         moved: Whether a slice, transpose or reshape has moved, or a concatenation become a sum.
     """
 
     def __init__(self, program: KernelGraph, *, turning: bool) -> None:
-        self.ops: list[Op] = []
         self.moved = False
+        self._new = KernelGraphBuilder(program.inputs)
         self._program = program
         self._turning = turning  # whether the transpose of a product is written as one
-        self._types = list(kernel_types(program)[: len(program.inputs)])
-        self._known: dict[Op, int] = {}
         self._cuts: dict[tuple[int, tuple[int, int, int]], int] = {}
         self._turns: dict[tuple[int, tuple[int, ...]], int | None] = {}
-        self._together: set[int] = set()  # pads and what is made of them
 
-    def outputs(self) -> tuple[int, ...]:
-        """Write all operators and return the outputs."""
-        values = [_unsplit_value(i, tensor.shape) for i, tensor in enumerate(self._types)]
+    def graph(self) -> KernelGraph:
+        """Rewrite all operators and return the new graph.
+
+        Raises:
+            MatchFailure: The program has graph-defined kernels, or an operator does not fit in its new place.
+        """
+        values = [_unsplit_value(i, item.tensor.shape) for i, item in enumerate(self._program.inputs)]
         for first, op in enumerate_results(len(self._program.inputs), self._program.ops):
             if not isinstance(op, Op):
-                raise _RewriteError
+                raise MatchFailure("expected predefined operators")
             values.append(self._operator(op, [values[i] for i in op.operands], view=is_view(self._program, first)))
-        return tuple(self._whole(values[i]) for i in self._program.outputs)
-
-    def _add(self, kind: OpKind, operands: Sequence[int], attrs: Attrs = NO_ATTRS) -> int:
-        op = Op(kind, tuple(operands), attrs)
-        if op not in self._known:
-            types = device_results(kind, attrs, tuple(self._types[i] for i in operands))
-            if isinstance(types, str) or len(types) != 1:
-                raise _RewriteError
-            self.ops.append(op)
-            self._types += types
-            self._known[op] = len(self._types) - 1
-            sums = kind is OpKind.ADD or kind in KEEP_ZERO
-            if kind is OpKind.PAD or (sums and self._together.issuperset(operands)):
-                self._together.add(self._known[op])
-        return self._known[op]
+        return self._new.finish([self._whole(values[i]) for i in self._program.outputs])
 
     def _shaped(self, tensor: int, shape: Shape) -> int:
         """Return a tensor reshaped to another shape."""
-        if self._types[tensor].shape == shape:
+        if self._new.shape(tensor) == shape:
             return tensor
-        return self._add(OpKind.RESHAPE, (tensor,), Attrs(shape=shape))
+        return self._new.emit(OpKind.RESHAPE, tensor, attrs=Attrs(shape=shape))
 
     def _whole(self, value: _SplitTensor) -> int:
         """Return the tensor of a value, reshaped to the program's shape."""
@@ -162,13 +140,13 @@ class _LayoutBuilder:
         return self._plainly(op, values)
 
     def _plainly(self, op: Op, values: Sequence[_SplitTensor]) -> _SplitTensor:
-        tensor = self._add(op.kind, [self._whole(value) for value in values], op.attrs)
-        return _unsplit_value(tensor, self._types[tensor].shape)
+        tensor = self._new.copy(op, [self._whole(value) for value in values])
+        return _unsplit_value(tensor, self._new.shape(tensor))
 
     def _reshape(self, op: Op, value: _SplitTensor, *, view: bool) -> _SplitTensor:
         """Return the result of a reshape; one that would be a copy and only merges leading dims is deferred."""
         assert op.attrs.shape is not None
-        split = None if view else _merging_split(self._types[value.tensor].shape, op.attrs.shape)
+        split = None if view else _merging_split(self._new.shape(value.tensor), op.attrs.shape)
         if split is None:
             return self._plainly(op, [value])
         self.moved = True
@@ -179,8 +157,8 @@ class _LayoutBuilder:
         moved = tuple(starts[i] + n for i in perm for n in range(len(value.split[i])))
         found = self._turned(value.tensor, moved)
         if found is None:
-            return _SplitTensor(self._add(OpKind.TRANSPOSE, (value.tensor,), Attrs(perm=moved)), split)
-        self.moved |= self._maker(value.tensor) is not None
+            return _SplitTensor(self._new.emit(OpKind.TRANSPOSE, value.tensor, attrs=Attrs(perm=moved)), split)
+        self.moved |= self._new.maker(value.tensor) is not None
         return _SplitTensor(found, split)
 
     def _turned(self, tensor: int, perm: tuple[int, ...]) -> int | None:
@@ -193,9 +171,9 @@ class _LayoutBuilder:
         return self._turns[tensor, perm]
 
     def _turn(self, tensor: int, perm: tuple[int, ...]) -> int | None:
-        op, attrs = self._maker(tensor), Attrs(perm=perm)
+        op, attrs = self._new.maker(tensor), Attrs(perm=perm)
         if op is None or op.kind is OpKind.RESHAPE:
-            return self._view(self._add(OpKind.TRANSPOSE, (tensor,), attrs))
+            return self._view(self._new.emit(OpKind.TRANSPOSE, tensor, attrs=attrs))
         operands, family = op.operands, SPECS[op.kind].family
         if op.kind is OpKind.TRANSPOSE:
             assert op.attrs.perm is not None
@@ -213,12 +191,12 @@ class _LayoutBuilder:
         made = [self._turned(operand, perm) for operand in operands]
         found = [operand for operand in made if operand is not None]
         own_attrs = op.attrs if op.attrs.dim is None else replace(op.attrs, dim=perm.index(op.attrs.dim))
-        return self._add(op.kind, found, own_attrs) if len(found) == len(made) else None
+        return self._new.emit(op.kind, *found, attrs=own_attrs) if len(found) == len(made) else None
 
     def _view(self, tensor: int) -> int | None:
         """Return the tensor if it is a view of an input; None if it is a copy."""
-        reader = Op(reading_operator(self._types[tensor]), (tensor,))  # an output would be no view
-        known = storage_locations(KernelGraph(self._program.inputs, (*self.ops, reader), (len(self._types),)))
+        reader = Op(reading_operator(self._new.types[tensor]), (tensor,))  # an output would be no view
+        known = storage_locations(KernelGraph(self._program.inputs, (*self._new.ops, reader), (len(self._new.types),)))
         return tensor if known[tensor].base < len(self._program.inputs) else None
 
     def _slice(self, value: _SplitTensor, attrs: Attrs) -> _SplitTensor:
@@ -235,7 +213,7 @@ class _LayoutBuilder:
         if split is None or not all(_is_unmerged(v.split, i) for v in values for i in (rank - 2, rank - 1)):
             return None
         a, b = (self._at(value, (*split, *value.split[-2:])) for value in values)
-        return _SplitTensor(self._add(OpKind.MATMUL, (a, b)), (*split, values[0].split[-2], values[1].split[-1]))
+        return _SplitTensor(self._new.emit(OpKind.MATMUL, a, b), (*split, values[0].split[-2], values[1].split[-1]))
 
     def _joined(self, op: Op, values: list[_SplitTensor]) -> _SplitTensor | None:
         """Return a concatenation as a sum of pads of inputs; None if an operand is not zero wherever its inputs are."""
@@ -243,30 +221,36 @@ class _LayoutBuilder:
         assert dim is not None
         tensors = [self._whole(value) for value in values]
         # Masks have no sum.
-        if not all(self._of_inputs(tensor) and self._types[tensor].dtype.floating for tensor in tensors):
+        if not all(self._of_inputs(tensor) and self._new.types[tensor].dtype.floating for tensor in tensors):
             return None
-        extents = [self._types[tensor].shape[dim] for tensor in tensors]
+        extents = [self._new.shape(tensor)[dim] for tensor in tensors]
         parts: list[int] = []
         for number, tensor in enumerate(tensors):
             parts.append(self._padded(tensor, dim, sum(extents[:number]), sum(extents[number + 1 :])))
         self.moved = True
-        result = reduce(lambda left, right: self._add(OpKind.ADD, (left, right)), parts)
-        return _unsplit_value(result, self._types[result].shape)
+        result = reduce(partial(self._new.emit, OpKind.ADD), parts)
+        return _unsplit_value(result, self._new.shape(result))
 
     def _of_inputs(self, tensor: int) -> bool:
         """Return whether a tensor is an input under views and zero-preserving functions, or a pad of such a tensor."""
-        op = self._maker(tensor)
+        op = self._new.maker(tensor)
         if op is None:
             return True
-        known = op.kind in _VIEWS or op.kind in KEEP_ZERO or tensor in self._together
+        known = op.kind in _VIEWS or op.kind in KEEP_ZERO or self._is_pad_sum(tensor)
         return known and all(self._of_inputs(operand) for operand in op.operands)
+
+    def _is_pad_sum(self, tensor: int) -> bool:
+        """Return whether a tensor is a pad, or made of pads by sums and zero-preserving functions."""
+        op = self._new.maker(tensor)
+        sums = op is not None and (op.kind is OpKind.ADD or op.kind in KEEP_ZERO)
+        return op is not None and (op.kind is OpKind.PAD or (sums and all(map(self._is_pad_sum, op.operands))))
 
     def _padded(self, tensor: int, dim: int, before: int, after: int) -> int:
         """Return the pad of such a tensor, placed behind its views and in front of its other operators."""
-        op = self._maker(tensor)
+        op = self._new.maker(tensor)
         if op is None or op.kind in _VIEWS or op.kind is OpKind.PAD:
-            return self._add(OpKind.PAD, (tensor,), Attrs(dim=dim, before=before, after=after))
-        return self._add(op.kind, [self._padded(operand, dim, before, after) for operand in op.operands], op.attrs)
+            return self._new.emit(OpKind.PAD, tensor, attrs=Attrs(dim=dim, before=before, after=after))
+        return self._new.copy(op, [self._padded(operand, dim, before, after) for operand in op.operands])
 
     def _along(self, op: Op, values: list[_SplitTensor]) -> _SplitTensor | None:
         """Return the result of an elementwise operator, or of one along a dim that merges none.
@@ -279,7 +263,7 @@ class _LayoutBuilder:
         found = [self._at(value, _broadcast_split(value.shape, split)) for value in values]
         if attrs.dim is not None:
             attrs = replace(attrs, dim=_split_position(split, attrs.dim))
-        tensor = self._add(op.kind, found, attrs)
+        tensor = self._new.emit(op.kind, *found, attrs=attrs)
         if SPECS[op.kind].family is Family.REDUCTION:
             assert op.attrs.dim is not None
             split = (*split[: op.attrs.dim], (1,), *split[op.attrs.dim + 1 :])
@@ -289,11 +273,6 @@ class _LayoutBuilder:
         """Return a value's tensor with its dims split as given."""
         return value.tensor if value.split == split else self._shaped(self._whole(value), _flat_shape(split))
 
-    def _maker(self, tensor: int) -> Op | None:
-        """Return the operator whose result a tensor is; None for inputs."""
-        number = tensor - len(self._program.inputs)
-        return self.ops[number] if number >= 0 else None
-
     def _sliced(self, tensor: int, dim: int, start: int, stop: int) -> int:
         """Return the slice of a tensor, computed from slices of its operator's operands where possible."""
         cut = (tensor, (dim, start, stop))
@@ -302,13 +281,13 @@ class _LayoutBuilder:
         return self._cuts[cut]
 
     def _cut(self, tensor: int, dim: int, start: int, stop: int) -> int:
-        shape, op = self._types[tensor].shape, self._maker(tensor)
+        shape, op = self._new.shape(tensor), self._new.maker(tensor)
         if stop - start == shape[dim]:
             return tensor
         if op is not None and (found := self._passed(op, shape, dim, start, stop)) is not None:
             self.moved = True
             return found
-        return self._add(OpKind.SLICE, (tensor,), Attrs(dim=dim, start=start, stop=stop))
+        return self._new.emit(OpKind.SLICE, tensor, attrs=Attrs(dim=dim, start=start, stop=stop))
 
     def _passed(self, op: Op, shape: Shape, dim: int, start: int, stop: int) -> int | None:
         """Return the operator applied to slices of its operands; None if that does not give the slice of its result."""
@@ -320,29 +299,29 @@ class _LayoutBuilder:
         if op.kind is OpKind.MATMUL:
             a, b = op.operands
             mine, theirs = (part(a) if dim != rank - 1 else a), (part(b) if dim != rank - 2 else b)
-            return self._add(op.kind, (mine, theirs))
+            return self._new.copy(op, (mine, theirs))
         if op.kind is OpKind.TRANSPOSE:
             assert op.attrs.perm is not None
-            return self._add(op.kind, (part(op.operands[0], op.attrs.perm[dim]),), op.attrs)
+            return self._new.copy(op, [part(op.operands[0], op.attrs.perm[dim])])
         if op.kind is OpKind.PAD:
             if dim != op.attrs.dim:
-                return self._add(op.kind, (part(op.operands[0]),), op.attrs)
+                return self._new.copy(op, [part(op.operands[0])])
             return self._cut_pad(op.operands[0], op.attrs, start, stop)
         if SPECS[op.kind].elementwise or (family in _ALONG and op.attrs.dim not in (None, dim)):
-            whole = [i if self._types[i].shape[dim] == 1 else part(i) for i in op.operands]
-            return self._add(op.kind, whole, op.attrs)
+            whole = [i if self._new.shape(i)[dim] == 1 else part(i) for i in op.operands]
+            return self._new.copy(op, whole)
         return None
 
     def _cut_pad(self, tensor: int, attrs: Attrs, start: int, stop: int) -> int | None:
         """Return a slice of a pad along its own dim as a pad of a slice; None if the slice has only zeros."""
         assert attrs.dim is not None
-        extent, before = self._types[tensor].shape[attrs.dim], attrs.before or 0
+        extent, before = self._new.shape(tensor)[attrs.dim], attrs.before or 0
         first, last = max(start - before, 0), min(stop - before, extent)
         if first >= last:
             return None
         inner = self._sliced(tensor, attrs.dim, first, last)
         zeros = replace(attrs, before=max(before - start, 0), after=max(stop - before - extent, 0))
-        return self._add(OpKind.PAD, (inner,), zeros) if zeros.before or zeros.after else inner
+        return self._new.emit(OpKind.PAD, inner, attrs=zeros) if zeros.before or zeros.after else inner
 
 
 def _unsplit_value(tensor: int, shape: Shape) -> _SplitTensor:

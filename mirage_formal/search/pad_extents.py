@@ -21,8 +21,8 @@ from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.prove.counterexamples.definedness import check_conditions
 from mirage_formal.prove.equality.prove import prove
+from mirage_formal.rewrite.failure import rewriting
 from mirage_formal.search.dims import Dim, DimClasses
-from mirage_formal.support.errors import GraphError
 
 #: Extents up to this number are one tile.
 _ONE_TILE: Final = 16
@@ -96,6 +96,7 @@ def _round_up(extent: int) -> int:
     return next((n for n in found if (n - extent) * _WASTE <= extent), -(-extent // _ONE_TILE) * _ONE_TILE)
 
 
+@rewriting
 def _program_at(program: KernelGraph, ties: DimClasses, extents: dict[Dim, int]) -> RoundedProgram | None:
     """Return the program with these extents of dim classes; None if the shapes do not fit."""
     types = kernel_types(program)
@@ -104,10 +105,7 @@ def _program_at(program: KernelGraph, ties: DimClasses, extents: dict[Dim, int])
         return tuple(extents.get(ties.root((tensor, dim)), n) for dim, n in enumerate(types[tensor].shape))
 
     count = len(program.inputs)
-    try:
-        larger = resize(program, [shape(i) for i in range(count)])
-    except GraphError:
-        return None
+    larger = resize(program, [shape(i) for i in range(count)])
     if larger is None or [kernel_types(larger)[n].shape for n in larger.outputs] != [shape(n) for n in program.outputs]:
         return None
     front: list[Op] = []

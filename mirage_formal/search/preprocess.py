@@ -18,13 +18,16 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from mirage_formal.graph.check import faults, kernel_types
-from mirage_formal.graph.edit import eliminate_dead_code, renumber
+from mirage_formal.graph.edit import eliminate_dead_code, renumber_graph
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, enumerate_results
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.remainder_tiles.split import Wrapping, split_at
 from mirage_formal.graph.types import row_major
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count, moved_tensors, storage_locations, trailing_moves
+from mirage_formal.rewrite.builder import KernelGraphBuilder
+from mirage_formal.rewrite.failure import MatchFailure, rewriting
+from mirage_formal.rewrite.rules import apply_rules
 from mirage_formal.search.concatenated_inputs import absorb_concatenations, pad_expressions, reading_operator
 from mirage_formal.search.hoist_layout_ops import hoist_layout_ops
 from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
@@ -75,7 +78,7 @@ def preprocess(program: KernelGraph) -> PreprocessedProgram:
     """
     plain = first = program
     if len(program.ops) <= _MOST_OPERATORS:
-        plain = first = _without_maxima(_merge_equal_operators(program))
+        plain = first = _without_maxima(_merge_equal_operators(program) or program)
         anew = normalize_layout_ops(plain)
         if anew is not None and _is_proved_equal(program, anew):
             plain = anew
@@ -108,17 +111,14 @@ def _hoist_moves(program: KernelGraph, plain: KernelGraph) -> PreprocessedProgra
     return None
 
 
-def _merge_equal_operators(program: KernelGraph) -> KernelGraph:
+@rewriting
+def _merge_equal_operators(program: KernelGraph) -> KernelGraph | None:
     """Return the program with equal operators on the same tensors merged (common subexpression elimination)."""
-    types = kernel_types(program)
-    stands = list(range(len(types)))
-    seen: dict[KernelOp, int] = {}
-    for first, op in enumerate_results(len(program.inputs), program.ops):
-        stands[first] = seen.setdefault(renumber(op, stands), first)
-    outputs = tuple(stands[n] for n in program.outputs)
-    if stands == list(range(len(types))) or len(set(outputs)) < len(outputs):
-        return program
-    return eliminate_dead_code(replace(program, ops=tuple(renumber(op, stands) for op in program.ops), outputs=outputs))
+    new = KernelGraphBuilder(program.inputs)
+    number = apply_rules(new, program.ops)
+    if len(new.ops) == len(program.ops):
+        raise MatchFailure("no two operators are equal")
+    return new.finish([number[n] for n in program.outputs])
 
 
 def _is_proved_equal(program: KernelGraph, anew: KernelGraph) -> bool:
@@ -191,7 +191,7 @@ def _replace_result(program: KernelGraph, result: int, operand: int) -> KernelGr
     if result in program.outputs:
         return None
     stands = [operand if n == result else n for n in range(len(kernel_types(program)))]
-    return replace(program, ops=tuple(renumber(op, stands) for op in program.ops))
+    return renumber_graph(program, stands)
 
 
 def _replace_by_zeros(program: KernelGraph, tensor: int) -> KernelGraph | None:
@@ -214,8 +214,7 @@ def _replace_by_zeros(program: KernelGraph, tensor: int) -> KernelGraph | None:
         stands[first] = stands[kept]
     if zeros.intersection(program.outputs):
         return None
-    ops = tuple(renumber(op, stands) for op in program.ops)
-    made = replace(program, ops=ops, outputs=tuple(stands[i] for i in program.outputs))
+    made = renumber_graph(program, stands)
     return None if faults(made) else made
 
 

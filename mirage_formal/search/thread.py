@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from mirage_formal.graph.check import block_types, kernel_types
-from mirage_formal.graph.edit import renumber
+from mirage_formal.graph.edit import number_in_order, renumber
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
@@ -60,18 +60,14 @@ def fuse_block(block: BlockGraph, operands: tuple[DTensor, ...]) -> BlockGraph:
     members: dict[int, list[int]] = {}
     for index, root in enumerate(groups):
         members.setdefault(root, []).append(index)
-    number = {i: i for i in range(len(block.inputs))}
-    ops: list[BlockOp] = []
-    count = len(block.inputs)
+    items: list[tuple[BlockOp, range]] = []
     for root in sorted(members):
-        old = block.ops[root]
-        fused = _fuse_group(block, members[root], firsts, number) if len(members[root]) > 1 else renumber(old, number)
-        ops.append(fused)
-        for k in range(old.results):
-            number[firsts[root] + k] = count + k
-        count += old.results
+        op = block.ops[root]
+        fused = _fuse_group(block, members[root], firsts) if len(members[root]) > 1 else op
+        items.append((fused, range(firsts[root], firsts[root] + op.results)))
+    ops, number = number_in_order(range(len(block.inputs)), items)
     outputs = tuple(replace(saver, operand=number[saver.operand]) for saver in block.outputs)
-    return replace(block, ops=tuple(ops), outputs=outputs)
+    return replace(block, ops=ops, outputs=outputs)
 
 
 def _elementwise(op: BlockOp) -> bool:
@@ -107,9 +103,7 @@ def _fusion_groups(block: BlockGraph, firsts: Sequence[int], shapes: Sequence[Sh
     return groups
 
 
-def _fuse_group(
-    block: BlockGraph, members: Sequence[int], firsts: Sequence[int], number: dict[int, int]
-) -> ThreadDefined:
+def _fuse_group(block: BlockGraph, members: Sequence[int], firsts: Sequence[int]) -> ThreadDefined:
     """Return one thread graph for operators ``members`` (ascending; the last one's results are the outputs)."""
     inside = {firsts[i] + k for i in members for k in range(block.ops[i].results)}
     reads = list(dict.fromkeys(x for i in members for x in block.ops[i].operands if x not in inside))
@@ -127,4 +121,4 @@ def _fuse_group(
             ops += [renumber(part, names) for part in op.graph.ops]
             ends = tuple(names[x] for x in op.graph.outputs)
         local |= {firsts[index] + k: end for k, end in enumerate(ends)}
-    return ThreadDefined(tuple(number[x] for x in reads), ThreadGraph(len(reads), tuple(ops), ends))
+    return ThreadDefined(tuple(reads), ThreadGraph(len(reads), tuple(ops), ends))

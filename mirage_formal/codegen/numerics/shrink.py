@@ -20,8 +20,10 @@ from mirage_formal.codegen.numerics.numerics import draw_all
 from mirage_formal.graph.check import block_outputs, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import Attrs
-from mirage_formal.graph.rules import device_results, iterator_type
+from mirage_formal.graph.rules import iterator_type
 from mirage_formal.graph.types import DTensor, STensor, row_major
+from mirage_formal.rewrite.builder import KernelGraphBuilder
+from mirage_formal.rewrite.failure import rewriting
 from mirage_formal.semantics import reference
 from mirage_formal.semantics.working_set import working_set_size
 from mirage_formal.support.errors import GraphError
@@ -128,14 +130,12 @@ def _shrink_one(
     return found
 
 
+@rewriting
 def _pair_at(program: KernelGraph, candidate: KernelGraph, extents: Extents) -> ShrunkPair | None:
     """Return both graphs at these extents; None if shapes do not fit or a tile of an input would change."""
     inputs = tuple(_resize_input(item, extents) for item in program.inputs)
     small = replace(program, inputs=inputs, ops=tuple(_resize_operator(op, extents) for op in program.ops))
-    try:
-        types = kernel_types(small)
-    except GraphError:
-        return None
+    types = kernel_types(small)
     fitted = _fit_candidate(candidate, inputs, extents)
     if fitted is None or [kernel_types(fitted)[n] for n in fitted.outputs] != [types[n] for n in small.outputs]:
         return None
@@ -165,28 +165,20 @@ def _attrs(attrs: Attrs, extents: Extents) -> Attrs:
     return replace(attrs, shape=shape, times=None if attrs.times is None else extents.get(attrs.times, attrs.times))
 
 
-def _fit_candidate(candidate: KernelGraph, inputs: Sequence[Input], extents: Extents) -> KernelGraph | None:
+@rewriting
+def _fit_candidate(candidate: KernelGraph, inputs: tuple[Input, ...], extents: Extents) -> KernelGraph | None:
     """Return the candidate on smaller inputs; None if it does not fit them."""
-    before = kernel_types(candidate)
-    types = [item.tensor for item in inputs]
-    ops: list[KernelOp] = []
+    before, new = kernel_types(candidate), KernelGraphBuilder(inputs, share=())
     for op in candidate.ops:
-        operands = tuple(types[n] for n in op.operands)
         if isinstance(op, Op):
-            changed = Op(op.kind, op.operands, _attrs(op.attrs, extents))
-            results = device_results(changed.kind, changed.attrs, operands)
-            if isinstance(results, str):
-                return None
-            ops.append(changed)
-        else:
-            fixed = [n < len(inputs) for n in op.operands]
-            block = _shrink_block(op.graph, [before[n] for n in op.operands], operands, fixed)
-            if block is None:
-                return None
-            results = block_outputs(block, operands)
-            ops.append(GraphDefined(op.operands, block))
-        types += results
-    return replace(candidate, inputs=tuple(inputs), ops=tuple(ops))
+            new.emit(op.kind, *op.operands, attrs=_attrs(op.attrs, extents))
+            continue
+        operands, fixed = tuple(new.types[n] for n in op.operands), [n < len(inputs) for n in op.operands]
+        block = _shrink_block(op.graph, [before[n] for n in op.operands], operands, fixed)
+        if block is None:
+            return None
+        new.define(block, op.operands)
+    return replace(candidate, inputs=inputs, ops=tuple(new.ops))
 
 
 def _shrink_block(

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from mirage_formal.codegen.online_softmax.shapes import NoStableForm
-from mirage_formal.graph.check import block_types, kernel_types
-from mirage_formal.graph.edit import renumber
+from mirage_formal.graph.check import block_outputs, block_types, kernel_types
+from mirage_formal.graph.edit import renumber, replace_axis
 from mirage_formal.graph.graph import (
-    BlockGraph,
     BlockOp,
     GraphDefined,
     InputIterator,
@@ -24,8 +22,10 @@ from mirage_formal.graph.graph import (
     OutputSaver,
     enumerate_results,
 )
-from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, OpKind
-from mirage_formal.graph.types import Dim3, DimMap, DTensor, STensor
+from mirage_formal.graph.ops import SPECS, Attrs, OpKind
+from mirage_formal.graph.types import Dim3, DimMap, DTensor
+from mirage_formal.rewrite.builder import BlockGraphBuilder, KernelGraphBuilder
+from mirage_formal.rewrite.failure import MatchFailure
 
 # --- exponentials that leave a kernel --------------------------------------------------------------------------------
 
@@ -39,13 +39,13 @@ def hoist_exponential(graph: KernelGraph, kernel: int, number: int) -> KernelGra
         number: The block operator, -1 if the kernel operator is the exponential.
 
     Raises:
-        NoStableForm: The exponential is not a result of the kernel, or no reader can compute it.
+        MatchFailure: The exponential is not a result of the kernel, or no reader can compute it.
     """
     items = list(enumerate_results(len(graph.inputs), graph.ops))
     first, op = items[kernel]
     made = op.graph.ops[number] if isinstance(op, GraphDefined) else op
     if not isinstance(made, Op) or made.kind is not OpKind.EXP:
-        raise NoStableForm("what is selected of an exponential leaves its kernel and is summed in another")
+        raise MatchFailure("what is selected of an exponential leaves its kernel and is summed in another")
     if isinstance(op, Op):
         results, source = {first}, op.operands[0]
     else:
@@ -53,7 +53,7 @@ def hoist_exponential(graph: KernelGraph, kernel: int, number: int) -> KernelGra
         results = {first + r for r, saver in enumerate(op.graph.outputs) if saver.operand == tensor}
         (source,) = op.graph.ops[number].operands
     if not results:
-        raise NoStableForm("an exponential is worked on before it leaves its kernel and is summed in another")
+        raise MatchFailure("an exponential is worked on before it leaves its kernel and is summed in another")
     readers = [k for k, (_, reader) in enumerate(items) if set(reader.operands) & results]
     ops = list(graph.ops)
     if isinstance(op, GraphDefined):
@@ -66,7 +66,7 @@ def hoist_exponential(graph: KernelGraph, kernel: int, number: int) -> KernelGra
             # Whoever is no block graph reads it from a kernel operator.
             return _with_kernel_exp(replace(graph, ops=tuple(ops)), kernel, sorted(results))
     if not any(isinstance(graph.ops[k], GraphDefined) for k in readers):
-        raise NoStableForm("an exponential cannot be formed nearer to its sum")
+        raise MatchFailure("an exponential cannot be formed nearer to its sum")
     for k in readers:
         reader = ops[k]
         if isinstance(reader, GraphDefined):
@@ -78,14 +78,14 @@ def hoist_exponential(graph: KernelGraph, kernel: int, number: int) -> KernelGra
 
 def _with_kernel_exp(graph: KernelGraph, kernel: int, results: Sequence[int]) -> KernelGraph:
     """Return the graph in which all readers of some results of a kernel read their exponentials instead."""
-    base = len(graph.inputs) + sum(op.results for op in graph.ops[: kernel + 1])
-    last = len(graph.inputs) + sum(op.results for op in graph.ops)
-    number = {n: n if n < base else n + len(results) for n in range(last)}
-    number |= {n: base + k for k, n in enumerate(results)}
-    made = [Op(OpKind.EXP, (n,)) for n in results]
-    later = [renumber(op, number) for op in graph.ops[kernel + 1 :]]
-    outputs = tuple(number[n] for n in graph.outputs)
-    return replace(graph, ops=(*graph.ops[: kernel + 1], *made, *later), outputs=outputs)
+    new = KernelGraphBuilder(graph.inputs, share=())
+    number = list(range(len(graph.inputs)))
+    for index, op in enumerate(graph.ops):
+        number += new.place(op, [number[n] for n in op.operands])
+        if index == kernel:
+            for n in results:
+                number[n] = new.emit(OpKind.EXP, number[n])
+    return replace(graph, ops=tuple(new.ops), outputs=tuple(number[n] for n in graph.outputs))
 
 
 def _with_exp(op: GraphDefined, iterators: Sequence[int]) -> GraphDefined:
@@ -128,7 +128,7 @@ def move_parts(graph: KernelGraph, kernel: int, iterator: int, dim: int) -> Kern
         dim: The dim along which the parts are concatenated with their own elements.
 
     Raises:
-        NoStableForm: There is no such dim, or an operator of the kernel has no counterpart in the other layout.
+        MatchFailure: There is no such dim, or an operator of the kernel has no counterpart in the other layout.
     """
     types = kernel_types(graph)
     items = list(enumerate_results(len(graph.inputs), graph.ops))
@@ -139,20 +139,20 @@ def move_parts(graph: KernelGraph, kernel: int, iterator: int, dim: int) -> Kern
         ((k, n, item) for k, (n, item) in enumerate(items) if n <= tensor < n + item.results), (-1, 0, None)
     )
     if not isinstance(op, GraphDefined):
-        raise NoStableForm("expected partial results of a graph-defined kernel")
-    mine = set(range(first, first + op.results))
-    if set(graph.outputs) & mine:
-        raise NoStableForm("partial results are results of the program")
-    made, parts = _relocate_parts(op, types, tensor - first, dim)
-    known = {number: parts[number - first] for number in mine}
-    ops = list(graph.ops)
+        raise MatchFailure("expected partial results of a graph-defined kernel")
+    mine = range(first, first + op.results)
+    if set(graph.outputs).intersection(mine):
+        raise MatchFailure("partial results are results of the program")
+    made, layouts = _relocate_parts(op, types, tensor - first, dim)
+    parts, ops, now = dict(zip(mine, layouts, strict=True)), list(graph.ops), list(types)
     ops[maker] = made
+    now[first : first + op.results] = block_outputs(made.graph, tuple(types[n] for n in op.operands))
     for k, other in enumerate(graph.ops):
-        if not set(other.operands) & mine:
+        if parts.keys().isdisjoint(other.operands):
             continue
         if isinstance(other, Op):
-            raise NoStableForm("partial results in which several elements form one part are read by a kernel operator")
-        ops[k] = _ReaderRewriter(other, types, known, _preceding_blocks(made)).made()
+            raise MatchFailure("partial results in which several elements form one part are read by a kernel operator")
+        ops[k] = _ReaderRewriter(other, now, parts, _preceding_blocks(made)).made()
     return replace(graph, ops=tuple(ops))
 
 
@@ -171,16 +171,16 @@ def _relocate_parts(
     shapes = [tiles[saver.operand].shape for saver in block.outputs]
     joined = [a for a in range(3) if block.grid[a] > 1 and block.outputs[result].omap[a] == dim]
     if len(joined) != 1:
-        raise NoStableForm("parts are joined by several grid axes, or by none")
+        raise MatchFailure("parts are joined by several grid axes, or by none")
     (axis,) = joined
     free = [n for n in range(len(shapes[0])) if all(n < len(s) and s[n] == 1 for s in shapes)]
     free = [n for n in free if all(saver.omap[axis] != n for saver in block.outputs)]
     if not free:
-        raise NoStableForm("no dim is free for the parts")
+        raise MatchFailure("no dim is free for the parts")
     order = [a for a in range(3) if a != axis] + [axis]
     for dims in (*(i.imap for i in block.inputs), *(s.omap for s in block.outputs)):
         if dims[axis] is not None and dims.count(dims[axis]) > 1:
-            raise NoStableForm("the grid axis of the parts shares a dim with another")
+            raise MatchFailure("the grid axis of the parts shares a dim with another")
 
     def mapped(dims: DimMap, last: int | None) -> DimMap:
         x, y = (dims[a] for a in order[:2])
@@ -202,38 +202,44 @@ def _relocate_parts(
 
 
 class _ReaderRewriter:
-    """A rewriter of a kernel that reads parts."""
+    """A rewriter of a kernel that reads parts.
+
+    Args:
+        op: The kernel.
+        types: The types of the graph's tensors, with the parts along a dim of their own.
+        parts: The tensors that are parts, with their layouts.
+        before: The number of blocks along the first two grid axes that split the same dim as the parts' axis.
+    """
 
     def __init__(self, op: GraphDefined, types: Sequence[DTensor], parts: dict[int, _PartLayout], before: int) -> None:
         self._op = op
         self._types = types
         self._parts = parts
         self._before = before
-        self._ops: list[Op] = []
-        self._count = len(op.graph.inputs)
 
     def made(self) -> GraphDefined:
-        """Return the kernel for the new layout."""
-        block = self._op.graph
-        found = [self._parts.get(n) for n in self._op.operands]
-        new = next(p.new for p in found if p is not None)
-        grid, axis = self._grid(found, new)
-        inputs = tuple(
-            self._iterator(i, p, axis, n) for i, p, n in zip(block.inputs, found, self._op.operands, strict=True)
-        )
-        tiles = block_types(block, tuple(self._types[n] for n in self._op.operands))
+        """Return the kernel for the new layout.
+
+        Raises:
+            MatchFailure: An operator of the kernel has no counterpart in the other layout.
+        """
+        block, operands = self._op.graph, self._op.operands
+        found = [self._parts.get(n) for n in operands]
+        part = next(p.new for p in found if p is not None)
+        grid, axis = self._grid(found, part)
+        inputs = [self._iterator(i, p, axis, n) for i, p, n in zip(block.inputs, found, operands, strict=True)]
+        new = BlockGraphBuilder(replace(block, grid=grid), inputs, [self._types[n] for n in operands])
         values: list[tuple[int, _PartLayout | None]] = list(enumerate(found))
-        for number, item in enumerate_results(len(block.inputs), block.ops):
+        for item in block.ops:
             assert isinstance(item, Op)
-            values.append(self._apply(item, [values[n] for n in item.operands], block, tiles[number]))
+            values.append(_apply(new, item, [values[n] for n in item.operands], block.reduction_dimx))
         if any(values[saver.operand][1] is not None for saver in block.outputs):
-            raise NoStableForm("parts leave the kernel that reads them")
-        savers = tuple(
-            OutputSaver(values[s.operand][0], _replace_axis(s.omap, axis, new if axis is not None else None))
+            raise MatchFailure("parts leave the kernel that reads them")
+        savers = [
+            OutputSaver(values[s.operand][0], s.omap if axis is None else replace_axis(s.omap, axis, part))
             for s in block.outputs
-        )
-        changed = replace(block, grid=grid, inputs=inputs, ops=tuple(self._ops), outputs=savers)
-        return replace(self._op, graph=changed)
+        ]
+        return replace(self._op, graph=new.finish(savers))
 
     def _grid(self, parts: Sequence[_PartLayout | None], new: int) -> tuple[Dim3, int | None]:
         """Return the grid, and the axis that runs over the digits before the parts; None if there are none."""
@@ -243,15 +249,15 @@ class _ReaderRewriter:
         maps = [i.imap for i, p in zip(block.inputs, parts, strict=True) if p is not None]
         split = [a for a in range(3) if block.grid[a] > 1 and all(m[a] == new for m in maps)]
         if len(split) > 1 or any(m[a] == new for m in maps for a in range(3) if block.grid[a] > 1 and a not in split):
-            raise NoStableForm("several grid axes split the dim that the parts shall have")
+            raise MatchFailure("several grid axes split the dim that the parts shall have")
         axis = split[0] if split else next((a for a in range(3) if block.grid[a] == 1), None)
         if axis is None:
-            raise NoStableForm("no grid axis is free to tell rows apart")
+            raise MatchFailure("no grid axis is free to tell rows apart")
         if split and (
             self._before % block.grid[axis]
             or any(m[axis] != new for m in (*(i.imap for i in block.inputs), *(s.omap for s in block.outputs)))
         ):
-            raise NoStableForm("a grid axis splits other dims as well")
+            raise MatchFailure("a grid axis splits other dims as well")
         sizes = list(block.grid)
         sizes[axis] = self._before
         return (sizes[0], sizes[1], sizes[2]), axis
@@ -259,70 +265,57 @@ class _ReaderRewriter:
     def _iterator(
         self, iterator: InputIterator, parts: _PartLayout | None, axis: int | None, tensor: int
     ) -> InputIterator:
+        grid = self._op.graph.grid
         if parts is None:
-            if axis is None or self._op.graph.grid[axis] > 1:
+            if axis is None or grid[axis] > 1:
                 return iterator
             new = next(iter(self._parts.values())).new
             wide = new < len(self._types[tensor].shape) and self._types[tensor].shape[new] > 1
-            return InputIterator(_replace_axis(iterator.imap, axis, new if wide else None), iterator.fmap)
-        grid = self._op.graph.grid
+            return replace(iterator, imap=replace_axis(iterator.imap, axis, new if wide else None))
         if any(dim == parts.old for dim, extent in zip(iterator.imap, grid, strict=True) if extent > 1):
-            raise NoStableForm("a grid axis splits the parts of a sum")
+            raise MatchFailure("a grid axis splits the parts of a sum")
         if iterator.fmap == parts.new:
-            raise NoStableForm("the loop splits the dim that the parts shall have")
-        fmap = parts.new if iterator.fmap == parts.old else iterator.fmap
-        return InputIterator(_replace_axis(iterator.imap, axis, parts.new), fmap)
-
-    def _emit(self, kind: OpKind, *operands: int, attrs: Attrs = NO_ATTRS) -> int:
-        op = Op(kind, operands, attrs)
-        self._ops.append(op)
-        self._count += op.results
-        return self._count - op.results
-
-    def _apply(
-        self,
-        op: Op,
-        operands: list[tuple[int, _PartLayout | None]],
-        block: BlockGraph,
-        result: STensor,
-    ) -> tuple[int, _PartLayout | None]:
-        parts = [p for _, p in operands if p is not None]
-        numbers = tuple(n for n, _ in operands)
-        if op.results != 1:
-            raise NoStableForm(f"{op.kind.value} of partial results")
-        if not parts:
-            return self._emit(op.kind, *numbers, attrs=op.attrs), None
-        if any(p != parts[0] for p in parts):
-            raise NoStableForm("partial results of different layouts meet")
-        part, last = parts[0], len(result.shape) - 1
-        if SPECS[op.kind].elementwise or op.kind is OpKind.ACCUM_SUM:
-            if len(parts) != len(operands):
-                raise NoStableForm("partial results meet what is none")
-            return self._emit(op.kind, *numbers, attrs=op.attrs), part
-        along = last if op.attrs.dim is None else op.attrs.dim
-        if along == part.new:
-            raise NoStableForm("a sum along the dim that the parts shall have")
-        if op.kind in (OpKind.SUM, OpKind.ACCUM_SUM_LAST) and along != part.old:
-            return self._emit(op.kind, *numbers, attrs=op.attrs), part
-        return self._sum(op.kind, numbers[0], part, block.reduction_dimx), None
-
-    def _sum(self, kind: OpKind, number: int, part: _PartLayout, dimx: int) -> int:
-        """Emit a sum over all parts."""
-        folded = self._emit(OpKind.SUM, number, attrs=Attrs(dim=part.new))
-        match kind:
-            case OpKind.SUM:
-                return folded if part.tile == 1 else self._emit(OpKind.SUM, folded, attrs=Attrs(dim=part.old))
-            case OpKind.ACCUM_SUM_LAST:
-                return self._emit(kind if part.tile > 1 else OpKind.ACCUM_SUM, folded)
-            case OpKind.SUM_TO_DIMX if dimx == part.tile:
-                return folded
-            case OpKind.ACCUM_SUM_TO_DIMX if dimx == part.tile:
-                return self._emit(OpKind.ACCUM_SUM, folded)
-            case _:
-                raise NoStableForm(f"{kind.value} of partial results")
+            raise MatchFailure("the loop splits the dim that the parts shall have")
+        imap = iterator.imap if axis is None else replace_axis(iterator.imap, axis, parts.new)
+        return InputIterator(imap, parts.new if iterator.fmap == parts.old else iterator.fmap)
 
 
-def _replace_axis(dims: DimMap, axis: int | None, dim: int | None) -> DimMap:
-    """Return the dim map with another dim for one axis."""
-    x, y, z = (dim if a == axis else d for a, d in enumerate(dims))
-    return (x, y, z)
+def _apply(
+    new: BlockGraphBuilder, op: Op, operands: Sequence[tuple[int, _PartLayout | None]], dimx: int
+) -> tuple[int, _PartLayout | None]:
+    """Emit an operator on parts and other tensors; return its result, with its layout if it consists of parts.
+
+    Raises:
+        MatchFailure: It has no counterpart in the other layout.
+    """
+    parts = [p for _, p in operands if p is not None]
+    numbers = [n for n, _ in operands]
+    if op.results != 1:
+        raise MatchFailure(f"{op.kind.value} of partial results")
+    if not parts:
+        return new.copy(op, numbers), None
+    if any(p != parts[0] for p in parts):
+        raise MatchFailure("partial results of different layouts meet")
+    part = parts[0]
+    if SPECS[op.kind].elementwise or op.kind is OpKind.ACCUM_SUM:
+        if len(parts) != len(operands):
+            raise MatchFailure("partial results meet what is none")
+        return new.copy(op, numbers), part
+    along = len(new.shape(numbers[0])) - 1 if op.attrs.dim is None else op.attrs.dim
+    if along == part.new:
+        raise MatchFailure("a sum along the dim that the parts shall have")
+    if op.kind in (OpKind.SUM, OpKind.ACCUM_SUM_LAST) and along != part.old:
+        return new.copy(op, numbers), part
+    folded = new.emit(OpKind.SUM, numbers[0], attrs=Attrs(dim=part.new))
+    match op.kind:
+        case OpKind.SUM:
+            whole = folded if part.tile == 1 else new.emit(OpKind.SUM, folded, attrs=Attrs(dim=part.old))
+        case OpKind.ACCUM_SUM_LAST:
+            whole = new.emit(op.kind if part.tile > 1 else OpKind.ACCUM_SUM, folded)
+        case OpKind.SUM_TO_DIMX if dimx == part.tile:
+            whole = folded
+        case OpKind.ACCUM_SUM_TO_DIMX if dimx == part.tile:
+            whole = new.emit(OpKind.ACCUM_SUM, folded)
+        case _:
+            raise MatchFailure(f"{op.kind.value} of partial results")
+    return whole, None

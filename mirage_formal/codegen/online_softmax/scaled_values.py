@@ -3,22 +3,24 @@
 A shift is a tensor of the same rank as its value, constant along dims where its extent is 1. A sum may run only along
 dims where the shift is constant. So a value is first rescaled to such a shift: the maximum of the shift along those
 dims, or a running maximum if the sum goes on over the loop. The places are found by trial: an operator that meets an
-unsuitable shift raises MaximumRequest, and the traversal starts again.
+unsuitable shift requests a maximum, and the traversal starts again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import reduce
-from typing import Final, Generic, TypeVar
+from typing import Final
 
-from mirage_formal.codegen.online_softmax.shapes import NoStableForm, reshape_shift
-from mirage_formal.graph.graph import KernelOp, Op
-from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
-from mirage_formal.graph.rules import device_results, shared_results
+from mirage_formal.codegen.online_softmax.normalization import is_bounded_exponential, is_log_softmax
+from mirage_formal.codegen.online_softmax.shapes import reshape_shift
+from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.ops import SPECS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.types import DTensor, DType, STensor, broadcast
+from mirage_formal.rewrite.builder import GraphBuilder
+from mirage_formal.rewrite.failure import MatchFailure
 
 #: The loop, as a member of the dims that a maximum is taken over.
 LOOP: Final = -1
@@ -43,13 +45,33 @@ _FACTORS: Final = frozenset({OpKind.MUL, OpKind.SCALE, OpKind.CAST}) | _QUOTIENT
 _REDUCTIONS: Final = frozenset({OpKind.SUM, OpKind.MEAN, OpKind.SUM_TO_DIMX})
 
 
-class MaximumRequest(Exception):
+@dataclass(frozen=True, slots=True)
+class MaximumRequest:
     """A request for a maximum: exponentials are summed along a dim (or the loop) where their shift is not constant."""
 
-    def __init__(self, origin: Origin, dim: int) -> None:
-        super().__init__(origin, dim)
-        self.origin = origin
-        self.dim = dim
+    origin: Origin
+    dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRequest:
+    """A request to change the graph.
+
+    Attributes:
+        kernel: A kernel operator whose results change, with its readers.
+        change: Returns the new graph.
+    """
+
+    kernel: int
+    change: Callable[[KernelGraph], KernelGraph]
+
+
+class Restart(Exception):
+    """The traversal must start again, with what the request says."""
+
+    def __init__(self, request: MaximumRequest | ChangeRequest) -> None:
+        super().__init__(request)
+        self.request = request
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +114,6 @@ class Value:
     wide: int | None = None
 
 
-_T = TypeVar("_T", STensor, DTensor)
-
-
 @dataclass(frozen=True, slots=True)
 class _PlainExponential:
     """An exponential without a shift, or a masked selection of it.
@@ -111,83 +130,54 @@ class _PlainExponential:
 
 
 @dataclass(slots=True)
-class GraphBuilder(Generic[_T]):
-    """A builder of a new kernel or block graph; an operator that it already holds is not added again.
+class ValueRules:
+    """The rules of all operators for values, which emit to a builder of the new kernel or block graph.
 
     Attributes:
-        rule: The type rule: it returns the types of an operator's results.
+        new: The builder.
         context: Loop and reduction_dimx of a block graph; None at kernel level.
         maxima: The dims along which each shift needs a maximum.
-        types: The types of all tensors.
-        ops: The operators.
-        known: The first result of each operator.
+        makers: The predefined operators of the old graph, by their first results.
         incomplete: Origins of shifts that still lack a dim for their running maximum.
         plain: The exponentials without a shift.
         exponents: Keys of the exponents of values that are linear in one such exponential and nothing else.
         unshifted: For values whose shift begins here, the same value without a shift; masks select from that one.
         values: The value of each tensor.
-        makers: The operator that produces each tensor.
         keys: For each origin, the key of the exponent.
         logarithms: The summands log(t) and m of each tensor that is log(t exp(m)).
         cancelled: Whether the logarithm of an exponential was simplified.
     """
 
-    rule: Callable[[OpKind, Attrs, tuple[_T, ...]], tuple[_T, ...] | str]
+    new: GraphBuilder[STensor] | GraphBuilder[DTensor]
     context: BlockContext | None
     maxima: Maxima
-    types: list[_T] = field(default_factory=list)
-    ops: list[KernelOp] = field(default_factory=list)
-    known: dict[Op, int] = field(default_factory=dict)
+    makers: Mapping[int, Op]
     incomplete: set[Origin] = field(default_factory=set)
     plain: dict[int, _PlainExponential] = field(default_factory=dict)
     exponents: dict[int, Hashable] = field(default_factory=dict)
     unshifted: dict[int, Value] = field(default_factory=dict)
     values: dict[int, Value] = field(default_factory=dict)
-    makers: dict[int, Op] = field(default_factory=dict)
     keys: dict[Origin, Hashable] = field(default_factory=dict)
     logarithms: dict[int, tuple[int, int]] = field(default_factory=dict)
     cancelled: bool = False
-
-    def emit(self, kind: OpKind, *operands: int, attrs: Attrs = NO_ATTRS) -> int:
-        """Add an operator and return the number of its first result."""
-        op = Op(kind, operands, attrs)
-        if op not in self.known:
-            results = self.rule(kind, attrs, tuple(self.types[n] for n in operands))
-            if isinstance(results, str):
-                raise NoStableForm(f"{kind.value}: {results}")
-            self.known[op] = len(self.types)
-            self.makers[len(self.types)] = op
-            self.ops.append(op)
-            self.types += results
-        return self.known[op]
-
-    def shape(self, number: int) -> tuple[int, ...]:
-        """Return the shape of a tensor."""
-        return self.types[number].shape
-
-    def cast(self, number: int, dtype: DType) -> int:
-        """Return the number of a tensor cast to an element type."""
-        if self.types[number].dtype is dtype:
-            return number
-        return self.emit(OpKind.CAST, number, attrs=Attrs(dtype=dtype))
 
     def summed(self, value: Value, dim: int) -> None:
         """Check that a value may be summed along a dim: its shift must be constant there.
 
         Raises:
-            MaximumRequest: The shift is not constant there, or there is no shift yet.
-            NoStableForm: Dims were rearranged between the exponential and its sum.
+            Restart: The shift is not constant there, or there is no shift yet.
+            MatchFailure: Dims were rearranged between the exponential and its sum.
         """
-        if self.shape(value.number)[dim] == 1 and value.shift is None:
+        if self.new.shape(value.number)[dim] == 1 and value.shift is None:
             return
         for origin in sorted(value.raw):
             if value.lost:
-                raise NoStableForm(
+                raise MatchFailure(
                     "dims are rearranged, or elements selected in another way, between an exponential and its sum"
                 )
-            raise MaximumRequest(origin, dim)
-        if value.shift is not None and self.shape(value.shift.tensor)[dim] != 1:
-            raise MaximumRequest(value.shift.origin, dim)
+            raise Restart(MaximumRequest(origin, dim))
+        if value.shift is not None and self.new.shape(value.shift.tensor)[dim] != 1:
+            raise Restart(MaximumRequest(value.shift.origin, dim))
 
     def rebased(self, number: int | None, shift: Shift, moving: bool, scores: int | None = None) -> Value:
         """Return the value tensor * exp(shift), rescaled to the maxima of its shift that are known to be needed.
@@ -203,26 +193,26 @@ class GraphBuilder(Generic[_T]):
         count = 1
         along = sorted(dims - {LOOP})
         for dim in along:
-            count *= self.shape(top)[dim]
+            count *= self.new.shape(top)[dim]
             if dim != along[-1] or LOOP not in dims:
-                top = self.emit(OpKind.MAX, top, attrs=Attrs(dim=dim))
+                top = self.new.emit(OpKind.MAX, top, attrs=Attrs(dim=dim))
         if LOOP in dims:
             # A running maximum needs a dim; along one of extent 1 it is elementwise.
-            ones = [dim for dim, extent in enumerate(self.shape(top)) if extent == 1]
+            ones = [dim for dim, extent in enumerate(self.new.shape(top)) if extent == 1]
             if not along and not ones:
                 # A dim may yet turn out to be needed; if not, there is no form.
                 self.incomplete.add(shift.origin)
-                factor = self.emit(OpKind.EXP, top)
+                factor = self.new.emit(OpKind.EXP, top)
             else:
                 dim = along[-1] if along else ones[0]
-                top = self.emit(OpKind.RUNNING_MAX, top, attrs=Attrs(dim=dim))
+                top = self.new.emit(OpKind.RUNNING_MAX, top, attrs=Attrs(dim=dim))
                 factor = top + 1
         exponent = shift.tensor if scores is None else scores
-        weight = self.emit(OpKind.EXP, self.emit(OpKind.SUB, exponent, top))
+        weight = self.new.emit(OpKind.EXP, self.new.emit(OpKind.SUB, exponent, top))
         if number is not None:
-            if broadcast(self.shape(number), self.shape(weight)) != self.shape(number):
-                raise NoStableForm("a partial result and its shift are laid out differently")
-            weight = self.emit(OpKind.MUL, number, self.cast(weight, self.types[number].dtype))
+            if broadcast(self.new.shape(number), self.new.shape(weight)) != self.new.shape(number):
+                raise MatchFailure("a partial result and its shift are laid out differently")
+            weight = self.new.emit(OpKind.MUL, number, self.new.cast(weight, self.new.types[number].dtype))
         found = replace(
             shift,
             tensor=top,
@@ -233,23 +223,28 @@ class GraphBuilder(Generic[_T]):
         return Value(weight, found, moving=moving)
 
     def apply(self, op: Op, operands: tuple[Value, ...], origin: Origin, key: Hashable) -> tuple[Value, ...]:
-        """Return the results of an operator on values with shifts, and record them; see ``_applied``."""
+        """Return the results of an operator on values with shifts, and record them; see ``_applied``.
+
+        Exponentials that are at most 1 may be summed without a maximum.
+        """
         found = self._applied(op, operands, origin, key)
         self.values.update((value.number, value) for value in found)
+        if is_bounded_exponential(op, self.makers) or (op.kind is OpKind.EXP and is_log_softmax(key)):
+            found = tuple(replace(value, raw=frozenset()) for value in found)
         return found
 
     def _applied(self, op: Op, operands: tuple[Value, ...], origin: Origin, key: Hashable) -> tuple[Value, ...]:
         """Return the results of an operator on values with shifts.
 
         Args:
-            op: The operator; its operand numbers are not read.
+            op: The operator of the old graph.
             operands: Its operands.
             origin: The name of the shift that it may begin.
             key: A key of its first operand, for shifts that begin here.
 
         Raises:
-            MaximumRequest: A shift must be constant where it is not.
-            NoStableForm: The operator is not linear in a shifted operand.
+            Restart: A shift must be constant where it is not.
+            MatchFailure: The operator is not linear in a shifted operand.
         """
         moving = any(v.moving for v in operands) and not SPECS[op.kind].accumulator
         if op.kind is OpKind.EXP and operands[0].shift is None and origin in self.maxima:
@@ -271,7 +266,7 @@ class GraphBuilder(Generic[_T]):
                 return (self._selected(op, (operands[0], of), origin, key),)
         if op.kind is OpKind.LOG and operands[0].shift is None and self._is_exponential(before[0]):
             scores = self.plain[before[0]].scores
-            if scores in self.known.values():  # log(exp(s)) is s, but a result is no input
+            if self.new.maker(scores) is not None:  # log(exp(s)) is s, but a result is no input
                 self.cancelled = True
                 return (Value(scores, moving=moving),)
         if op.kind is OpKind.LOG and (whole := operands[0].shift) is not None:
@@ -313,15 +308,15 @@ class GraphBuilder(Generic[_T]):
         before = tuple(v.number for v in operands)
         wides = [v.wide for v in operands]
         if not SPECS[op.kind].elementwise or op.kind is OpKind.CAST or all(wide is None for wide in wides):
-            return self.emit(op.kind, *before, attrs=op.attrs), None
+            return self.new.emit(op.kind, *before, attrs=op.attrs), None
         given = [
-            wide if wide is not None else self.cast(n, DType.FLOAT32) if self.types[n].dtype.floating else n
+            wide if wide is not None else self.new.cast(n, DType.FLOAT32) if self.new.types[n].dtype.floating else n
             for n, wide in zip(before, wides, strict=True)
         ]
-        found = self.emit(op.kind, *given, attrs=op.attrs)
-        if not self.types[found].dtype.floating:
+        found = self.new.emit(op.kind, *given, attrs=op.attrs)
+        if not self.new.types[found].dtype.floating:
             return found, None
-        return self.cast(found, self.types[before[-1]].dtype), found
+        return self.new.cast(found, self.new.types[before[-1]].dtype), found
 
     def _is_exponential(self, number: int) -> bool:
         """Return whether a tensor is an exponential without a shift and without masks."""
@@ -346,7 +341,7 @@ class GraphBuilder(Generic[_T]):
         if exponent is not None and origin in self.maxima:
             shift = Shift(-1, origin, (("selected", mask, exponent), 1))
             found = self._shifted(value.number, (chooses.number,), shift)
-            chosen = self.emit(op.kind, chooses.number, found.number, attrs=op.attrs)
+            chosen = self.new.emit(op.kind, chooses.number, found.number, attrs=op.attrs)
             self.unshifted[chosen] = self._chosen(op, operands, origin, mask)
             return replace(found, number=chosen, moving=moving)
         return self._chosen(op, operands, origin, mask)
@@ -359,7 +354,7 @@ class GraphBuilder(Generic[_T]):
         number, wide = self._emitted(op, operands)
         if exponent is None:
             # An exponential of another kernel may be computed here; for others the selected maximum is not known.
-            lost = value.lost or self.context is None or value.number in self.makers
+            lost = value.lost or self.context is None or self.new.maker(value.number) is not None
             return Value(number, raw=value.raw, moving=moving, lost=lost, wide=wide)
         key = self.exponents[number] = self.keys[origin] = ("selected", mask, exponent)
         if value.number in self.plain:
@@ -377,25 +372,26 @@ class GraphBuilder(Generic[_T]):
         """
         if self._is_exponential(number):
             moving = any(self.values[n].moving for n in (number, *masks) if n in self.values)
-            scores = self.cast(self.plain[number].scores, DType.FLOAT32)
-            mask = reduce(lambda a, b: self.emit(OpKind.MUL, a, b), masks)
-            chosen = self.emit(OpKind.SELECT, mask, scores, attrs=Attrs(value=LOWEST))
+            scores = self.new.cast(self.plain[number].scores, DType.FLOAT32)
+            mask = reduce(lambda a, b: self.new.emit(OpKind.MUL, a, b), masks)
+            chosen = self.new.emit(OpKind.SELECT, mask, scores, attrs=Attrs(value=LOWEST))
             weight = self.rebased(None, replace(shift, tensor=chosen, moving=moving), moving, scores)
-            return replace(weight, number=self.cast(weight.number, self.types[number].dtype))
-        op = self.makers[number]
+            return replace(weight, number=self.new.cast(weight.number, self.new.types[number].dtype))
+        op = self.new.maker(number)
+        assert op is not None
         if op.kind is OpKind.SELECT:
             masks = (*masks, op.operands[0])
         values = tuple(
             self._shifted(n, masks, shift) if n in self.exponents else self.values.get(n, Value(n)) for n in op.operands
         )
-        result = self.emit(op.kind, *(v.number for v in values), attrs=op.attrs)
+        result = self.new.emit(op.kind, *(v.number for v in values), attrs=op.attrs)
         return Value(result, self._shift(op, values), moving=any(v.moving for v in values))
 
     def _single(self, above: Value, below: Value) -> None:
         """Check a quotient exp(s) / exp(s), whose divisor is a sum of one term: both may overflow without a maximum.
 
         Raises:
-            MaximumRequest: They have a dim of extent 1, along which the maximum is taken.
+            Restart: They have a dim of extent 1, along which the maximum is taken.
         """
         if len(below.raw) != 1 or below.shift is not None or above.lost or below.lost:
             return
@@ -403,9 +399,9 @@ class GraphBuilder(Generic[_T]):
         alike = above.raw == below.raw or (
             above.number in self.plain and self.plain[above.number].key == self.keys.get(origin)
         )
-        ones = [dim for dim, extent in enumerate(self.shape(below.number)) if extent == 1]
+        ones = [dim for dim, extent in enumerate(self.new.shape(below.number)) if extent == 1]
         if alike and ones:
-            raise MaximumRequest(origin, ones[0])
+            raise Restart(MaximumRequest(origin, ones[0]))
 
     def _divided(self, kind: OpKind, above: Value, below: Value) -> int | None:
         """Return exp(s) / (t exp(m)) as exp(s - m) / t, where t exp(m) is the sum of exponentials of the same scores.
@@ -419,12 +415,12 @@ class GraphBuilder(Generic[_T]):
         if plain.key != below.shift.key[0]:
             return None
         top = below.shift.tensor
-        scores = self.cast(plain.scores, self.types[top].dtype)
-        exponential = self.emit(OpKind.EXP, self.emit(OpKind.SUB, scores, top))
-        exponential = self.cast(exponential, self.types[above.number].dtype)
+        scores = self.new.cast(plain.scores, self.new.types[top].dtype)
+        exponential = self.new.emit(OpKind.EXP, self.new.emit(OpKind.SUB, scores, top))
+        exponential = self.new.cast(exponential, self.new.types[above.number].dtype)
         for mask in reversed(plain.masks):
-            exponential = self.emit(OpKind.SELECT, mask, exponential, attrs=Attrs(value=Fraction(0)))
-        return self.emit(kind, exponential, below.number)
+            exponential = self.new.emit(OpKind.SELECT, mask, exponential, attrs=Attrs(value=Fraction(0)))
+        return self.new.emit(kind, exponential, below.number)
 
     def _logarithm(self, number: int, shift: int) -> tuple[int, int | None]:
         """Return log(t exp(m)) as log(t) + m in the element type of t, and the unrounded sum in the type of m.
@@ -432,17 +428,17 @@ class GraphBuilder(Generic[_T]):
         The unrounded sum is None at kernel level: operators are launched one by one there, so it would cost more
         launches.
         """
-        dtype = self.types[number].dtype
-        logarithm = self.cast(self.emit(OpKind.LOG, number), self.types[shift].dtype)
-        found = self.emit(OpKind.ADD, logarithm, shift)
+        dtype = self.new.types[number].dtype
+        logarithm = self.new.cast(self.new.emit(OpKind.LOG, number), self.new.types[shift].dtype)
+        found = self.new.emit(OpKind.ADD, logarithm, shift)
         result, wide = self._rounded_pair(found, dtype)
         self.logarithms[result] = (logarithm, shift)
         return result, wide
 
     def _rounded_pair(self, number: int, dtype: DType) -> tuple[int, int | None]:
         """Return a tensor as another element type, and in a block graph the same in float32 if that rounds it."""
-        unrounded = self.context is not None and self.types[number].dtype is DType.FLOAT32 is not dtype
-        return self.cast(number, dtype), number if unrounded else None
+        unrounded = self.context is not None and self.new.types[number].dtype is DType.FLOAT32 is not dtype
+        return self.new.cast(number, dtype), number if unrounded else None
 
     def _without_logarithm(self, op: Op, scores: Value, total: Value) -> tuple[int, int | None]:
         """Return s - (log(t) + m) as (s - m) - log(t): for a large m the sum would lose log(t).
@@ -453,9 +449,9 @@ class GraphBuilder(Generic[_T]):
             total: The logarithm.
         """
         logarithm, shift = self.logarithms[total.number]
-        exact = self.cast(scores.number if scores.wide is None else scores.wide, self.types[shift].dtype)
-        found = self.emit(op.kind, self.emit(op.kind, exact, shift), logarithm)
-        return self._rounded_pair(found, self.types[scores.number].dtype)
+        exact = self.new.cast(scores.number if scores.wide is None else scores.wide, self.new.types[shift].dtype)
+        found = self.new.emit(op.kind, self.new.emit(op.kind, exact, shift), logarithm)
+        return self._rounded_pair(found, self.new.types[scores.number].dtype)
 
     def _raw(self, op: Op, operands: tuple[Value, ...]) -> tuple[frozenset[Origin], bool]:
         """Return the unshifted exponentials in which the results are linear, and whether dims were rearranged.
@@ -485,8 +481,8 @@ class GraphBuilder(Generic[_T]):
         shifts: list[Shift | None] = [v.shift for v in operands]
         match kind:
             case OpKind.MATMUL:
-                self.summed(first, len(self.shape(first.number)) - 1)
-                self.summed(operands[1], len(self.shape(first.number)) - 2)
+                self.summed(first, len(self.new.shape(first.number)) - 1)
+                self.summed(operands[1], len(self.new.shape(first.number)) - 2)
                 return self._only(op, shifts)
             case OpKind.MUL:
                 return self._only(op, shifts)
@@ -499,11 +495,11 @@ class GraphBuilder(Generic[_T]):
             case OpKind.SELECT if op.attrs.value is None:
                 return self._common(op, shifts[1:])
             case OpKind.TRANSPOSE if first.shift is not None:
-                return replace(first.shift, tensor=self.emit(kind, first.shift.tensor, attrs=op.attrs))
+                return replace(first.shift, tensor=self.new.emit(kind, first.shift.tensor, attrs=op.attrs))
             case OpKind.RESHAPE if first.shift is not None:
                 assert op.attrs.shape is not None
-                shape = reshape_shift(self.shape(first.number), self.shape(first.shift.tensor), op.attrs.shape)
-                return replace(first.shift, tensor=self.emit(kind, first.shift.tensor, attrs=Attrs(shape=shape)))
+                shape = reshape_shift(self.new.shape(first.number), self.new.shape(first.shift.tensor), op.attrs.shape)
+                return replace(first.shift, tensor=self.new.emit(kind, first.shift.tensor, attrs=Attrs(shape=shape)))
             case OpKind.SQUARE if first.shift is not None:
                 return self._squared(first.shift)
             case _ if kind in _LINEAR:
@@ -521,21 +517,21 @@ class GraphBuilder(Generic[_T]):
                 return self._common(op, [None, *shifts])
 
     def _squared(self, shift: Shift) -> Shift:
-        factor = None if shift.factor is None else self.emit(OpKind.SQUARE, shift.factor)
-        twice = self.emit(OpKind.SCALE, shift.tensor, attrs=Attrs(factor=Fraction(2)))
+        factor = None if shift.factor is None else self.new.emit(OpKind.SQUARE, shift.factor)
+        twice = self.new.emit(OpKind.SCALE, shift.tensor, attrs=Attrs(factor=Fraction(2)))
         return replace(shift, tensor=twice, key=(("squared", shift.key[0]), shift.key[1]), factor=factor)
 
     def _only(self, op: Op, shifts: list[Shift | None]) -> Shift | None:
         found = [shift for shift in shifts if shift is not None]
         if len(found) > 1:
-            raise NoStableForm(f"{op.kind.value} of two sums of exponentials")
+            raise MatchFailure(f"{op.kind.value} of two sums of exponentials")
         return found[0] if found else None
 
     def _quotient(self, above: Shift | None, below: Shift | None) -> Shift | None:
         if below is None:
             return above
         if above is None or above.key != below.key:
-            raise NoStableForm("a quotient whose parts are not sums of the same exponentials")
+            raise MatchFailure("a quotient whose parts are not sums of the same exponentials")
         return None
 
     def _common(self, op: Op, shifts: list[Shift | None]) -> Shift | None:
@@ -543,7 +539,7 @@ class GraphBuilder(Generic[_T]):
             return None
         if op.kind in (OpKind.ADD, OpKind.SUB, OpKind.SELECT) and shifts[0] == shifts[1]:
             return shifts[0]
-        raise NoStableForm(f"{op.kind.value} of a sum of exponentials")
+        raise MatchFailure(f"{op.kind.value} of a sum of exponentials")
 
     def _accumulated(self, op: Op, operands: tuple[Value, ...]) -> Value:
         """Return the result of an accumulator."""
@@ -552,53 +548,39 @@ class GraphBuilder(Generic[_T]):
         summing = kind in _LAST or kind in (OpKind.ACCUM_SUM, OpKind.ACCUM_SUM_TO_DIMX)
         if not summing:
             if any(v.shift is not None for v in operands):
-                raise NoStableForm(f"{kind.value} of a sum of exponentials")
+                raise MatchFailure(f"{kind.value} of a sum of exponentials")
             raw = value.raw if kind is OpKind.ACCUM_CONCAT else frozenset()
-            return Value(self.emit(kind, *before, attrs=op.attrs), raw=raw)
+            return Value(self.new.emit(kind, *before, attrs=op.attrs), raw=raw)
         if kind is not OpKind.ACCUM_SUM:
-            self.summed(value, len(self.shape(value.number)) - 1)
+            self.summed(value, len(self.new.shape(value.number)) - 1)
         assert self.context is not None
         if value.moving:
             for origin in sorted(value.raw):
-                raise MaximumRequest(origin, LOOP)
+                raise Restart(MaximumRequest(origin, LOOP))
         shift = value.shift
         if shift is None:
-            return Value(self.emit(kind, *before, attrs=op.attrs), raw=value.raw)
+            return Value(self.new.emit(kind, *before, attrs=op.attrs), raw=value.raw)
         if shift.moving:
-            raise MaximumRequest(shift.origin, LOOP)
+            raise Restart(MaximumRequest(shift.origin, LOOP))
         # A running maximum does not fall, so its largest value is its last.
-        top = self.emit(OpKind.ACCUM_MAX, shift.tensor)
+        top = self.new.emit(OpKind.ACCUM_MAX, shift.tensor)
         if shift.factor is None:
-            return Value(self.emit(kind, *before, attrs=op.attrs), replace(shift, tensor=top))
+            return Value(self.new.emit(kind, *before, attrs=op.attrs), replace(shift, tensor=top))
         count = shift.key[1] * self.context.forloop_range
         after = replace(shift, tensor=top, factor=None, key=(shift.key[0], count))
         return Value(self._rescaled(kind, value.number, shift.factor), after)
 
     def _rescaled(self, kind: OpKind, number: int, factor: int) -> int:
         assert self.context is not None
-        factor = self.cast(factor, self.types[number].dtype)
-        last = len(self.shape(number)) - 1
+        factor = self.new.cast(factor, self.new.types[number].dtype)
+        last = len(self.new.shape(number)) - 1
         match kind:
             case OpKind.ACCUM_SUM_TO_DIMX:
-                folded = self.emit(OpKind.SUM_TO_DIMX, number, attrs=Attrs(dim=last))
-                return self.emit(OpKind.ACCUM_RESCALED_SUM, folded, factor)
+                folded = self.new.emit(OpKind.SUM_TO_DIMX, number, attrs=Attrs(dim=last))
+                return self.new.emit(OpKind.ACCUM_RESCALED_SUM, folded, factor)
             case OpKind.ACCUM_MEAN_LAST:
-                share = Fraction(1, self.shape(number)[last] * self.context.forloop_range)
-                total = self.emit(OpKind.ACCUM_RESCALED_SUM_LAST, number, factor)
-                return self.emit(OpKind.SCALE, total, attrs=Attrs(factor=share))
+                share = Fraction(1, self.new.shape(number)[last] * self.context.forloop_range)
+                total = self.new.emit(OpKind.ACCUM_RESCALED_SUM_LAST, number, factor)
+                return self.new.emit(OpKind.SCALE, total, attrs=Attrs(factor=share))
             case _:
-                return self.emit(_RESCALED[kind], number, factor)
-
-
-def kernel_builder(maxima: Maxima) -> GraphBuilder[DTensor]:
-    """Return a builder of an empty kernel graph."""
-    return GraphBuilder(device_results, None, maxima)
-
-
-def block_builder(context: BlockContext, maxima: Maxima, tiles: list[STensor]) -> GraphBuilder[STensor]:
-    """Return a builder of a block graph that holds only the tiles of its input iterators."""
-
-    def rule(kind: OpKind, attrs: Attrs, types: tuple[STensor, ...]) -> tuple[STensor, ...] | str:
-        return shared_results(kind, attrs, types, context)
-
-    return GraphBuilder(rule, context, maxima, list(tiles))
+                return self.new.emit(_RESCALED[kind], number, factor)

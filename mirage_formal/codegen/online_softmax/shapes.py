@@ -1,14 +1,11 @@
-"""Shapes of shifts under reshapes, and the exception for graphs without a stable form."""
+"""Shapes of shifts under reshapes."""
 
 from __future__ import annotations
 
 from math import prod
 
 from mirage_formal.graph.types import Shape
-
-
-class NoStableForm(Exception):
-    """This rewriting finds no stable form; the text gives the reason."""
+from mirage_formal.rewrite.failure import MatchFailure
 
 
 def reshape_shift(whole: Shape, part: Shape, target: Shape) -> Shape:
@@ -20,6 +17,9 @@ def reshape_shift(whole: Shape, part: Shape, target: Shape) -> Shape:
         whole: The value's shape.
         part: The shift's shape.
         target: The value's new shape.
+
+    Raises:
+        MatchFailure: It differs otherwise.
     """
     found: list[int] = []
     i = 0
@@ -40,12 +40,12 @@ def reshape_shift(whole: Shape, part: Shape, target: Shape) -> Shape:
         constant = False
         for extent, kept in zip(whole[i:j], part[i:j], strict=True):
             if constant and kept != 1:
-                raise NoStableForm("a reshape that mixes dims of a sum of exponentials")
+                raise MatchFailure("a reshape that mixes dims of a sum of exponentials")
             constant = constant or kept != extent
         for extent in target[len(found) : k]:
             kept = extent if runs % extent == 0 else runs
             if extent % kept:
-                raise NoStableForm("a reshape that mixes dims of a sum of exponentials")
+                raise MatchFailure("a reshape that mixes dims of a sum of exponentials")
             found.append(kept)
             runs //= kept
         i = j

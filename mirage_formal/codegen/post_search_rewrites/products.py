@@ -15,11 +15,11 @@ from math import prod
 from typing import Final
 
 from mirage_formal.codegen.cost import CANNOT_LAUNCH_US, block_cost
-from mirage_formal.codegen.post_search_rewrites.block import RewriteNotApplicable
 from mirage_formal.codegen.target import Target
-from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
+from mirage_formal.graph.graph import BlockGraph, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DimMap, DTensor, DType
+from mirage_formal.rewrite.builder import KernelGraphBuilder
 
 #: Extents of a tile along rows, columns and the inner dim, beside those of the whole product.
 _ROWS: Final = (16, 32, 64, 128)
@@ -33,10 +33,11 @@ _MOST_RESULTS: Final = 1 << 15
 _THREADS: Final = 128
 
 
-def tile_product(graph: KernelGraph, parts: int, target: Target) -> KernelGraph:
+def tile_product(graph: KernelGraph, parts: int, target: Target) -> KernelGraph | None:
     """Return a graph that computes a predefined product by a generated kernel, with the best tiles by estimate.
 
-    Views may come before the kernel: operands get a batch of one where the loop is to be split.
+    Views may come before the kernel: operands get a batch of one where the loop is to be split. None if the graph has
+    another operator, tensor cores do not compute this product, or no tiles divide it.
 
     Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the graph.
 
@@ -44,31 +45,21 @@ def tile_product(graph: KernelGraph, parts: int, target: Target) -> KernelGraph:
         graph: A graph whose only operator is a product at kernel level.
         parts: The number of blocks over which the loop will be split (split-K); the tiles are the best ones for it.
         target: The GPU that estimates are for.
-
-    Raises:
-        RewriteNotApplicable: Tensor cores do not compute this product, or no tiles divide it.
     """
     (op,) = graph.ops
     if not isinstance(op, Op) or op.kind is not OpKind.MATMUL:
-        raise RewriteNotApplicable("expected a predefined product")
-    a, b = (graph.inputs[n].tensor for n in op.operands)
-    views: list[Op] = []
-    operands = op.operands
-    if parts > 1 and len(a.shape) == len(b.shape) == 2 and a.shape[0] > 1:
+        return None
+    new = KernelGraphBuilder(graph.inputs, share=())
+    left, right = op.operands
+    if parts > 1 and len(new.shape(left)) == len(new.shape(right)) == 2 and new.shape(left)[0] > 1:
         # Parts that lie along a dim of their own can be added up several at a time.
-        a, b = (DTensor((1, *tensor.shape), tensor.dtype) for tensor in (a, b))
-        views = [
-            Op(OpKind.RESHAPE, (n,), Attrs(shape=tensor.shape)) for n, tensor in zip(op.operands, (a, b), strict=True)
-        ]
-        operands = (len(graph.inputs), len(graph.inputs) + 1)
-    if a.dtype is not b.dtype:
-        raise RewriteNotApplicable("tensor cores compute no such product")
-    if a.shape[:-2] != b.shape[:-2] or sum(extent > 1 for extent in a.shape[:-2]) > 1:
-        raise RewriteNotApplicable("expected one batch at most, of both operands")
+        left, right = (new.emit(OpKind.RESHAPE, n, attrs=Attrs(shape=(1, *new.shape(n)))) for n in (left, right))
+    a, b = new.types[left], new.types[right]
+    if a.dtype is not b.dtype or a.shape[:-2] != b.shape[:-2] or sum(extent > 1 for extent in a.shape[:-2]) > 1:
+        return None
     dot = a.shape[-2] == b.shape[-1] == 1
     if dot:
-        views = [Op(OpKind.RESHAPE, (operands[1],), Attrs(shape=a.shape))]
-        operands, b = (operands[0], len(graph.inputs)), a
+        right, b = new.emit(OpKind.RESHAPE, right, attrs=Attrs(shape=a.shape)), a
     found: list[tuple[float, int, BlockGraph]] = []
     for block in _dot_block_graphs(a, parts) if dot else _product_block_graphs(a, b, parts):
         dealt = _partial_sum_kernel(block, parts, len(a.shape))
@@ -76,9 +67,9 @@ def tile_product(graph: KernelGraph, parts: int, target: Target) -> KernelGraph:
         if cost.us < CANNOT_LAUNCH_US:
             found.append((round(cost.us, 3), -min(dealt.blocks, target.sms), block))
     if not found:
-        raise RewriteNotApplicable("no tiles divide the product evenly")
+        return None
     best = min(found, key=lambda one: one[:2])[2]
-    return KernelGraph(graph.inputs, (*views, GraphDefined(operands, best)), (len(graph.inputs) + len(views),))
+    return new.finish(new.define(best, (left, right)))
 
 
 def _product_block_graphs(a: DTensor, b: DTensor, parts: int) -> Iterator[BlockGraph]:

@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from math import gcd, prod
-from typing import Final, TypeVar
+from typing import Final
 
 from mirage_formal.codegen.cost import block_cost
 from mirage_formal.codegen.post_search_rewrites.block import (
-    RewriteNotApplicable,
     can_merge_blocks,
-    is_independent_along,
+    split_dim,
+    splittable_dims,
 )
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.check import block_outputs, block_types
@@ -26,9 +26,7 @@ from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Op
 from mirage_formal.graph.ops import SPECS, Family
 from mirage_formal.graph.types import DTensor, Shape
-from mirage_formal.support.errors import GraphError
-
-_T = TypeVar("_T")
+from mirage_formal.rewrite.failure import rewriting
 
 #: The most elements of a tile that a block's registers hold, the same limit as for kernels that searches make.
 _MOST: Final = 1 << 15
@@ -42,8 +40,12 @@ _COLUMNS: Final = 8
 _LONGER: Final = (1, 2, 4)
 
 
-def retile(op: GraphDefined, operands: Sequence[DTensor], factor: int, target: Target, *, larger: bool) -> BlockGraph:
+def retile(
+    op: GraphDefined, operands: Sequence[DTensor], factor: int, target: Target, *, larger: bool
+) -> BlockGraph | None:
     """Return the kernel on ``factor`` times fewer or more blocks, on the grid with the best estimate.
+
+    None if it has products, whose tiles are other candidates of a search, or if no axis of its grid can be cut so.
 
     Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the kernel.
 
@@ -53,36 +55,24 @@ def retile(op: GraphDefined, operands: Sequence[DTensor], factor: int, target: T
         factor: A power of 2.
         target: The GPU that estimates are for.
         larger: Whether tiles become larger, and blocks fewer.
-
-    Raises:
-        RewriteNotApplicable: It has products, or no axis of its grid can be cut in another way.
     """
     block = inline_blocks(op.graph)
-    if any(isinstance(item, Op) and SPECS[item.kind].family is Family.PRODUCT for item in block.ops):
-        raise RewriteNotApplicable("tiles of products are other candidates of a search")
+    if _has_products(block):
+        return None
     found: list[tuple[float, int, BlockGraph]] = []
     for made in _scaled_grids(block, operands, factor, larger=larger):
-        try:
-            block_outputs(made, tuple(operands))
-            shapes = [tile.shape for tile in block_types(made, tuple(operands))]
-        except GraphError:
-            continue
-        if _FEWEST <= max(prod(shape) for shape in shapes) <= _MOST:
+        shapes = _tile_shapes(made, operands)
+        if shapes is not None and _FEWEST <= max(prod(shape) for shape in shapes) <= _MOST:
             cost, _ = block_cost(made, operands, target)
             found.append((round(cost.us, 3), -shapes[made.outputs[0].operand][-1], made))
-    if not found:
-        raise RewriteNotApplicable("no axis of the grid can be cut otherwise")
-    return min(found, key=lambda one: one[:2])[2]
+    return min(found, key=lambda one: one[:2])[2] if found else None
 
 
-def retile_product(op: GraphDefined, operands: Sequence[DTensor], rank: int, target: Target) -> BlockGraph:
+def retile_product(op: GraphDefined, operands: Sequence[DTensor], rank: int, target: Target) -> BlockGraph | None:
     """Return the kernel with products on another grid: the ``rank``-th best of all others by estimate.
 
     For each grid only the best loop with as long or longer steps is kept. The kernel's own grid counts once for each
-    loop of longer steps.
-
-    Of the loops with as long or longer steps each grid has the one that is estimated best; the kernel's own grid counts
-    with each loop of longer steps.
+    loop of longer steps. None if it has no products, or there are fewer grids.
 
     Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the kernel.
 
@@ -91,29 +81,33 @@ def retile_product(op: GraphDefined, operands: Sequence[DTensor], rank: int, tar
         operands: The device tensors that it reads.
         rank: 1 or more.
         target: The GPU that estimates are for.
-
-    Raises:
-        RewriteNotApplicable: It has no products, or there are fewer grids.
     """
     block = inline_blocks(op.graph)
-    if not any(isinstance(item, Op) and SPECS[item.kind].family is Family.PRODUCT for item in block.ops):
-        raise RewriteNotApplicable("a kernel without products has fewer or more blocks")
+    if not _has_products(block):
+        return None
     best: dict[tuple[tuple[int, int, int], int], tuple[float, int, BlockGraph]] = {}
     for made in _product_grids(block, operands, target):
-        try:
-            block_outputs(made, tuple(operands))
-            cost, _ = block_cost(made, operands, target)
-        except GraphError:
+        if _tile_shapes(made, operands) is None:
             continue
+        cost, _ = block_cost(made, operands, target)
         found = (round(cost.us, 3), made.forloop_range, made)
         key = made.grid, made.forloop_range if made.grid == block.grid else 0
         if key not in best or found[:2] < best[key][:2]:
             best[key] = found
     ranked = sorted(best.values(), key=lambda one: (*one[:2], one[2].grid))
     others = [made for _, _, made in ranked if made != block]
-    if rank > len(others):
-        raise RewriteNotApplicable(f"expected {rank} other grids, got {len(others)}")
-    return others[rank - 1]
+    return others[rank - 1] if rank <= len(others) else None
+
+
+@rewriting
+def _tile_shapes(block: BlockGraph, operands: Sequence[DTensor]) -> list[Shape] | None:
+    """Return the shapes of all tiles of a block graph; None if it is not well-formed on these operands."""
+    block_outputs(block, tuple(operands))
+    return [tile.shape for tile in block_types(block, tuple(operands))]
+
+
+def _has_products(block: BlockGraph) -> bool:
+    return any(isinstance(op, Op) and SPECS[op.kind].family is Family.PRODUCT for op in block.ops)
 
 
 def _product_grids(block: BlockGraph, operands: Sequence[DTensor], target: Target) -> Iterator[BlockGraph]:
@@ -142,8 +136,11 @@ def _product_grids(block: BlockGraph, operands: Sequence[DTensor], target: Targe
 def _scaled_grids(block: BlockGraph, operands: Sequence[DTensor], factor: int, *, larger: bool) -> Iterator[BlockGraph]:
     """Yield the block graph with a factor distributed over its grid axes in every way."""
     shapes = [tile.shape for tile in block_types(block, tuple(operands))]
-    if not larger:
-        yield from _with_another_axis(block, shapes, factor)
+    unused = next((axis for axis, extent in enumerate(block.grid) if extent == 1), None)
+    if not larger and unused is not None:
+        for dim, extent in splittable_dims(block, shapes):
+            if extent % factor == 0:
+                yield split_dim(block, shapes, dim, unused, factor)
     free = [extent > 1 and can_merge_blocks(block, axis, shapes) for axis, extent in enumerate(block.grid)]
     shares = [1 << n for n in range(factor.bit_length())]
     for each in product(*(shares if may else [1] for may in free)):
@@ -154,33 +151,6 @@ def _scaled_grids(block: BlockGraph, operands: Sequence[DTensor], factor: int, *
             continue
         x, y, z = (extent // share if larger else extent * share for extent, share in pairs)
         yield replace(block, grid=(x, y, z))
-
-
-def _with_another_axis(block: BlockGraph, shapes: Sequence[Shape], factor: int) -> Iterator[BlockGraph]:
-    """Yield the block graph with an unused grid axis (extent 1) splitting a dim of all its tiles."""
-    axis = next((axis for axis, extent in enumerate(block.grid) if extent == 1), None)
-    if axis is None:
-        return
-    for dim in range(len(shapes[0])):
-        if any(dim >= len(shape) for shape in shapes) or not is_independent_along(block.ops, dim):
-            continue
-        extents = {shape[dim] for shape in shapes} - {1}
-        if len(extents) != 1 or extents.pop() % factor or any(shapes[s.operand][dim] == 1 for s in block.outputs):
-            continue
-        yield replace(
-            block,
-            grid=_replace_axis(block.grid, axis, factor),
-            inputs=tuple(
-                replace(one, imap=_replace_axis(one.imap, axis, dim if shapes[i][dim] > 1 else None))
-                for i, one in enumerate(block.inputs)
-            ),
-            outputs=tuple(replace(one, omap=_replace_axis(one.omap, axis, dim)) for one in block.outputs),
-        )
-
-
-def _replace_axis(axes: tuple[_T, _T, _T], axis: int, value: _T) -> tuple[_T, _T, _T]:
-    x, y, z = (value if at == axis else old for at, old in enumerate(axes))
-    return x, y, z
 
 
 __all__ = ["retile", "retile_product"]

@@ -7,7 +7,6 @@ from enum import Enum
 from typing import Final
 
 from mirage_formal.codegen.cost import estimate
-from mirage_formal.codegen.post_search_rewrites.block import RewriteNotApplicable
 from mirage_formal.codegen.post_search_rewrites.products import tile_product
 from mirage_formal.codegen.post_search_rewrites.retile import retile, retile_product
 from mirage_formal.codegen.post_search_rewrites.scale_hoisting import hoist_scales
@@ -105,45 +104,38 @@ def apply_rewrite(graph: KernelGraph, change: Change, target: Target, slack: flo
             predefined product made a kernel.
     """
     if change.products:
-        return _rewrite_product(graph, change.parts, target, slack)
+        return _rewrite_product(graph, change.parts, target, slack) or graph
     if not isinstance(graph.ops[-1], GraphDefined):
         return graph
-    changed = graph
-    try:
-        if change.grids:
-            return _retile_kernel(graph, change, target, slack)
-        if change.factors is not HoistedFactors.NONE:
-            changed = hoist_scales(graph, target if change.factors is HoistedFactors.ALL else None)
-        return changed if change.parts == 1 else _split_kernel(changed, change.parts, target, slack)
-    except RewriteNotApplicable:
-        return graph
+    if change.grids:
+        return _retile_kernel(graph, change, target, slack) or graph
+    changed: KernelGraph | None = graph
+    if change.factors is not HoistedFactors.NONE:
+        changed = hoist_scales(graph, target if change.factors is HoistedFactors.ALL else None)
+    if changed is not None and change.parts > 1:
+        changed = _split_kernel(changed, change.parts, target, slack)
+    return changed or graph
 
 
-def _rewrite_product(graph: KernelGraph, parts: int, target: Target, slack: float) -> KernelGraph:
+def _rewrite_product(graph: KernelGraph, parts: int, target: Target, slack: float) -> KernelGraph | None:
     """Return the graph with a generated kernel for its predefined product, or two kernels where the loop is split.
 
-    Where no form exists, or its estimate is too slow, return the graph itself.
+    None where no form exists, or its estimate is too slow.
     """
-    if len(graph.ops) > 1:
-        return graph
-    try:
-        made = tile_product(graph, parts, target)
-        made = made if parts == 1 else _split_kernel(made, parts, target, ANY)
-    except RewriteNotApplicable:
-        return graph
+    made = tile_product(graph, parts, target) if len(graph.ops) == 1 else None
+    if made is not None and parts > 1:
+        made = _split_kernel(made, parts, target, ANY)
+    if made is None:
+        return None
     shape, found = (kernel_types(one)[one.outputs[0]].shape for one in (graph, made))
     if found != shape:
         view = Op(OpKind.RESHAPE, made.outputs, Attrs(shape=shape))
         made = replace(made, ops=(*made.ops, view), outputs=(len(kernel_types(made)),))
-    return made if estimate(made, target).us <= slack * estimate(graph, target).us else graph
+    return made if estimate(made, target).us <= slack * estimate(graph, target).us else None
 
 
-def _retile_kernel(graph: KernelGraph, change: Change, target: Target, slack: float) -> KernelGraph:
-    """Return the graph with its last kernel on another grid.
-
-    Raises:
-        RewriteNotApplicable: It has no such form, or its estimate is too slow.
-    """
+def _retile_kernel(graph: KernelGraph, change: Change, target: Target, slack: float) -> KernelGraph | None:
+    """Return the graph with its last kernel on another grid; None if there is none, or its estimate is too slow."""
     *before, op = graph.ops
     assert isinstance(op, GraphDefined)
     types = kernel_types(graph)
@@ -152,24 +144,23 @@ def _retile_kernel(graph: KernelGraph, change: Change, target: Target, slack: fl
         block = retile_product(op, operands, change.tiles, target)
     else:
         block = retile(op, operands, max(change.fewer, change.more), target, larger=change.fewer > 1)
+    if block is None:
+        return None
     made = replace(graph, ops=(*before, replace(op, graph=block)))
-    if estimate(made, target).us > slack * estimate(graph, target).us:
-        raise RewriteNotApplicable("another grid is not estimated to pay")
-    return made
+    return made if estimate(made, target).us <= slack * estimate(graph, target).us else None
 
 
-def _split_kernel(graph: KernelGraph, parts: int, target: Target, slack: float) -> KernelGraph:
+def _split_kernel(graph: KernelGraph, parts: int, target: Target, slack: float) -> KernelGraph | None:
     """Return the graph with its last kernel split into two along its loop (split-K).
 
-    Raises:
-        RewriteNotApplicable: It has no such form, or its estimate is too slow.
+    None if it has no such form, or its estimate is too slow.
     """
     *before, op = graph.ops
     assert isinstance(op, GraphDefined)
     types = kernel_types(graph)
     found = split_loop(op, [types[n] for n in op.operands], parts, target)
-    if found.us > slack * estimate(graph, target).kernels[-1].us:
-        raise RewriteNotApplicable("more blocks along the loop are not estimated to pay")
+    if found is None or found.us > slack * estimate(graph, target).kernels[-1].us:
+        return None
     first = len(types) - op.results
     handed = range(first, first + len(found.first.outputs))
     given = tuple(op.operands[i] for i in found.loads)

@@ -17,14 +17,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mirage_formal.codegen.post_search_rewrites.block import BlockGraphBuilder, RewriteNotApplicable
 from mirage_formal.codegen.post_search_rewrites.transposed_factors import TransposedFactor, transpose_factor
 from mirage_formal.codegen.target import Target
-from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.edit import eliminate_dead_code, inline_blocks
+from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.types import DType, broadcast
+from mirage_formal.rewrite.builder import BlockGraphBuilder, KernelGraphBuilder
+from mirage_formal.rewrite.failure import MatchFailure, rewriting
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,52 +44,32 @@ class _FactoredValue:
     moving: bool = False
 
 
-class _IteratorRequest(Exception):
-    """A request to start again with one more input iterator, which reads a factor with its last dims exchanged."""
-
-    def __init__(self, wanted: TransposedFactor) -> None:
-        super().__init__(wanted)
-        self.wanted = wanted
-
-
-def hoist_scales(graph: KernelGraph, target: Target | None = None) -> KernelGraph:
+@rewriting
+def hoist_scales(graph: KernelGraph, target: Target | None = None) -> KernelGraph | None:
     """Return the graph with factors of its products' operands hoisted; the kernel is the last operator of the result.
+
+    None if no operand of a product in the loop has a factor that another place can take.
 
     Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the graph.
 
     Args:
         graph: A well-formed graph of one graph-defined kernel.
         target: The GPU for which kernels that compute factors first are tiled; None: factors only move behind products.
-
-    Raises:
-        RewriteNotApplicable: No factor moves.
     """
-    (op,) = graph.ops
-    assert isinstance(op, GraphDefined)
-    wanted: list[TransposedFactor] = []
-    while True:
-        try:
-            return _FactorHoisting(graph, op, tuple(wanted), target).made()
-        except _IteratorRequest as more:
-            wanted.append(more.wanted)
+    return _FactorHoisting(graph, target).made()
 
 
 class _FactorHoisting:
-    def __init__(
-        self, graph: KernelGraph, op: GraphDefined, wanted: tuple[TransposedFactor, ...], target: Target | None
-    ) -> None:
-        self._graph, self._op, self._wanted, self._target = graph, op, wanted, target
+    def __init__(self, graph: KernelGraph, target: Target | None) -> None:
+        (op,) = graph.ops
+        assert isinstance(op, GraphDefined)
+        self._graph, self._target = graph, target
         self._block = block = inline_blocks(op.graph)
-        self._before = KernelGraph(graph.inputs, (), ())
-        operands = list(op.operands)
-        for one in wanted:
-            assert target is not None
-            self._before, number = one.computed(self._before, op.operands[one.iterator], block, target)
-            operands.append(number)
-        types = kernel_types(replace(self._before, outputs=(0,)))
-        inputs = (*block.inputs, *(one.follows(block) for one in wanted))
-        self._operands = tuple(operands)
-        self._new = BlockGraphBuilder(block, block.grid, block.forloop_range, inputs, [types[n] for n in operands])
+        #: The kernels that compute factors first, and the operands of the new kernel.
+        self._before = KernelGraphBuilder(graph.inputs, share=())
+        self._operands = list(op.operands)
+        self._new = BlockGraphBuilder(block, block.inputs, [self._before.types[n] for n in op.operands])
+        self._exchanged: dict[TransposedFactor, int] = {}
         self._readers: dict[int, list[Op]] = {}
         for item in block.ops:
             assert isinstance(item, Op)
@@ -101,8 +81,7 @@ class _FactorHoisting:
         """Return the new graph.
 
         Raises:
-            _IteratorRequest: Another input iterator is needed; start again.
-            RewriteNotApplicable: No factor moves.
+            MatchFailure: No factor moves.
         """
         block = self._block
         values = [
@@ -114,11 +93,10 @@ class _FactorHoisting:
             values += self._results(number, item, tuple(values[n] for n in item.operands))
         savers = [replace(saver, operand=self._plain(values[saver.operand])) for saver in block.outputs]
         if not self._moved:
-            raise RewriteNotApplicable("no operand of a product in the loop has a factor that another place can take")
-        op = GraphDefined(self._operands, self._new.made(savers))
-        more = sum(one.results for one in self._before.ops)
-        outputs = tuple(number + more for number in self._graph.outputs)
-        return eliminate_dead_code(KernelGraph(self._graph.inputs, (*self._before.ops, op), outputs))
+            raise MatchFailure("no factor moves")
+        results = self._before.define(self._new.finish(savers), self._operands)
+        place = (*range(len(self._graph.inputs)), *results)
+        return self._before.finish([place[n] for n in self._graph.outputs])
 
     def _results(self, number: int, item: Op, given: tuple[_FactoredValue, ...]) -> tuple[_FactoredValue, ...]:
         moving = any(value.moving for value in given) and not SPECS[item.kind].accumulator
@@ -129,13 +107,13 @@ class _FactorHoisting:
                 return (self._arithmetic(item, given, moving),)
             case OpKind.SCALE if item.attrs.factor:  # 0 times a factor that is infinite would be NaN
                 (x,) = given
-                scaled = self._new.again(item, (x.number,))
+                scaled = self._new.copy(item, (x.number,))
                 return (_FactoredValue(scaled, x.factors, moving=moving),)
             case OpKind.MATMUL:
                 return (self._product(number, item, given, moving),)
             case _:
-                made = self._new.again(item, [self._plain(value) for value in given])
-                return tuple(_FactoredValue(made + r, moving=moving) for r in range(item.results))
+                made = self._new.place(item, [self._plain(value) for value in given])
+                return tuple(_FactoredValue(n, moving=moving) for n in made)
 
     def _behind(self, given: tuple[_FactoredValue, ...]) -> bool:
         """Return whether all operands lie after the loop, where a product is computed once only."""
@@ -171,7 +149,7 @@ class _FactorHoisting:
         if item.kind is OpKind.MUL and a != b and broadcast(a, b) == b:
             left, right, a, b = right, left, b, a
         if a == b or broadcast(a, b) != a:
-            return _FactoredValue(block.again(item, [self._plain(value) for value in given]), moving=moving)
+            return _FactoredValue(block.copy(item, [self._plain(value) for value in given]), moving=moving)
         factor = self._plain(right)
         if item.kind is OpKind.DIV:
             factor = block.emit(OpKind.RECIPROCAL, factor)
@@ -196,7 +174,7 @@ class _FactorHoisting:
             numbers.append(self._times(found, places[1 - position][1]))
         left = tuple(factor for behind, _ in places for factor in behind)
         self._moved |= any(behind or across for behind, across in places)
-        return _FactoredValue(block.again(item, numbers), left, moving=moving)
+        return _FactoredValue(block.copy(item, numbers), left, moving=moving)
 
     def _places(self, value: _FactoredValue, summed: int, number: int) -> tuple[list[int], list[int]]:
         """Return the factors of an operand that move behind its product, and those that move to the other operand."""
@@ -209,26 +187,21 @@ class _FactorHoisting:
                     behind.append(factor)
             elif self._target is not None and max((*shape[:summed], *shape[summed + 1 :])) == 1:
                 across.append(factor)
-        return behind, [factor for factor in across if self._exchanged(factor, summed) is not None]
+        return behind, [factor for factor in across if self._exchange(factor, summed) is not None]
 
-    def _exchanged(self, factor: int, summed: int) -> int | None:
-        """Return the input iterator that reads a factor with its last dims exchanged; None if none is possible.
-
-        Raises:
-            _IteratorRequest: The iterator is not there yet.
-        """
-        block = self._new
-        read, ops = block.behind(factor)
-        types = kernel_types(replace(self._before, outputs=(0,)))
+    def _exchange(self, factor: int, summed: int) -> int | None:
+        """Return the tile of an input iterator that reads a factor with its last dims exchanged; None if none can."""
+        read, ops = self._new.backward_slice(factor)
         if len(read) != 1 or read[0] >= len(self._block.inputs):
             return None
-        tensor = types[self._operands[read[0]]]
-        found = transpose_factor(self._block, read[0], ops, tensor.shape, summed)
-        if found is None:
-            return None
-        if found not in self._wanted:
-            raise _IteratorRequest(found)
-        return len(self._block.inputs) + self._wanted.index(found)
+        shape = self._before.shape(self._operands[read[0]])
+        found = transpose_factor(self._block, read[0], ops, shape, summed)
+        if found is not None and found not in self._exchanged:
+            assert self._target is not None
+            number = found.compute(self._before, self._operands[read[0]], self._block, self._target)
+            self._operands.append(number)
+            self._exchanged[found] = self._new.read(found.follows(self._block), self._before.types[number])
+        return None if found is None else self._exchanged[found]
 
     def _times(self, number: int, factors: list[int]) -> int:
         """Return an operand multiplied, in float32, by factors that come from the other operand."""
@@ -237,7 +210,7 @@ class _FactorHoisting:
         for factor in factors:
             rank = len(block.shape(factor))
             summed = rank - 1 if block.shape(factor)[rank - 1] > 1 else rank - 2
-            read = self._exchanged(factor, summed)
+            read = self._exchange(factor, summed)
             assert read is not None
             found = block.emit(OpKind.MUL, block.cast(found, DType.FLOAT32), block.cast(read, DType.FLOAT32))
         return block.cast(found, dtype)
@@ -254,7 +227,7 @@ class _FactorHoisting:
         if not value.factors:
             return value.number
         if value.source is not None:
-            return self._new.again(*value.source)
+            return self._new.copy(*value.source)
         found = value.number
         for factor in value.factors:
             found = self._new.emit(OpKind.MUL, found, factor)

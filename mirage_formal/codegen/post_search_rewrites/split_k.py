@@ -20,10 +20,9 @@ from typing import Final
 
 from mirage_formal.codegen.cost import block_cost
 from mirage_formal.codegen.post_search_rewrites.block import (
-    BlockGraphBuilder,
-    RewriteNotApplicable,
     can_merge_blocks,
-    is_independent_along,
+    split_dim,
+    splittable_dims,
 )
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.check import block_outputs, block_types
@@ -38,8 +37,9 @@ from mirage_formal.graph.graph import (
     enumerate_results,
 )
 from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
-from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape
-from mirage_formal.support.errors import GraphError
+from mirage_formal.graph.types import DimMap, DTensor, DType, Shape
+from mirage_formal.rewrite.builder import BlockGraphBuilder
+from mirage_formal.rewrite.failure import MatchFailure, rewriting
 
 #: The accumulator that combines the parts of each accumulator.
 _COMBINED: Final = {
@@ -83,8 +83,11 @@ class SplitKernels:
     reads: tuple[int, ...]
 
 
-def split_loop(op: GraphDefined, operands: Sequence[DTensor], parts: int, target: Target) -> SplitKernels:
+def split_loop(op: GraphDefined, operands: Sequence[DTensor], parts: int, target: Target) -> SplitKernels | None:
     """Return the kernel with its loop split over ``parts`` times as many blocks, on the tiles with the best estimate.
+
+    None if no split is possible: ``parts`` does not divide the loop, no grid axis is free for the loop, there are
+    blocks enough without the loop's, or no tiles have a split.
 
     Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the kernel.
 
@@ -93,32 +96,23 @@ def split_loop(op: GraphDefined, operands: Sequence[DTensor], parts: int, target
         operands: The device tensors that it reads.
         parts: Two or more.
         target: The GPU that estimates are for.
-
-    Raises:
-        RewriteNotApplicable: No split is possible.
     """
     block = inline_blocks(op.graph)
-    if block.forloop_range % parts:
-        raise RewriteNotApplicable(f"expected a loop of a multiple of {parts} iterations, got {block.forloop_range}")
-    if sum(extent > 1 for extent in block.grid) > 2:
-        raise RewriteNotApplicable("no grid axis is free for the loop")
-    best: SplitKernels | None = None
-    reason = "there are blocks enough without the loop's"
+    if block.forloop_range % parts or sum(extent > 1 for extent in block.grid) > 2:
+        return None
     shapes = [tile.shape for tile in block_types(block, tuple(operands))]
+    found: list[SplitKernels] = []
     for scale in product(*(_tile_scales(block, axis, shapes) for axis in range(3))):
         larger = _enlarge_tiles(block, scale)
-        if larger.blocks * parts > _MOST_BLOCKS * target.sms:
-            continue
-        try:
-            found = _Splitter(larger, operands, parts, target).made()
-        except (RewriteNotApplicable, GraphError) as error:
-            reason = error.what
-            continue
-        if best is None or found.us < best.us:
-            best = found
-    if best is None:
-        raise RewriteNotApplicable(reason)
-    return best
+        enough = larger.blocks * parts > _MOST_BLOCKS * target.sms
+        if not enough and (split := _split_on_grid(larger, operands, parts, target)) is not None:
+            found.append(split)
+    return min(found, key=lambda split: split.us, default=None)
+
+
+@rewriting
+def _split_on_grid(block: BlockGraph, operands: Sequence[DTensor], parts: int, target: Target) -> SplitKernels | None:
+    return _Splitter(block, operands, parts, target).made()
 
 
 def _tile_scales(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> tuple[int, ...]:
@@ -164,7 +158,7 @@ class _Splitter:
         """Return both kernels.
 
         Raises:
-            RewriteNotApplicable: No split is possible.
+            MatchFailure: No split is possible.
         """
         first, kept = self._first()
         loads, reads = ([self._operands[i] for i in places] for places in (self._loads, self._reads))
@@ -187,9 +181,12 @@ class _Splitter:
         x, y = (dims[axis] for axis in self._axes[:2])
         return (x, y, last)
 
-    def _grid(self, last: int) -> Dim3:
+    def _builder(
+        self, last: int, loop: int, inputs: Sequence[InputIterator], tensors: Sequence[DTensor]
+    ) -> BlockGraphBuilder:
+        """Return a builder with reordered grid axes, of which the last one has another extent, and another loop."""
         x, y = (self._block.grid[axis] for axis in self._axes[:2])
-        return (x, y, last)
+        return BlockGraphBuilder(replace(self._block, grid=(x, y, last), forloop_range=loop), inputs, tensors)
 
     def _first(self) -> tuple[BlockGraph, list[tuple[int, Op]]]:
         """Return the kernel that writes partial results, and the accumulators that they belong to."""
@@ -197,7 +194,7 @@ class _Splitter:
         iterators = [block.inputs[i] for i in self._loads]
         inputs = [InputIterator(self._turned(i.imap, i.fmap), i.fmap) for i in iterators]
         operands = [self._operands[i] for i in self._loads]
-        new = BlockGraphBuilder(block, self._grid(self._parts), block.forloop_range // self._parts, inputs, operands)
+        new = self._builder(self._parts, block.forloop_range // self._parts, inputs, operands)
         values = [self._loads.index(i) if i in self._loads else -1 for i in range(len(block.inputs))]
         kept: list[tuple[int, Op]] = []
         savers: list[OutputSaver] = []
@@ -211,15 +208,14 @@ class _Splitter:
                 continue
             given = [values[n] for n in item.operands]
             if not SPECS[item.kind].accumulator:
-                made = new.again(item, given)
-                values[number : number + item.results] = range(made, made + item.results)
+                values[number : number + item.results] = new.place(item, given)
                 continue
             accumulated += prod(self._tiles[number].shape)
             if accumulated > _MOST_ACCUMULATED:
-                raise RewriteNotApplicable("accumulators of larger tiles do not fit in registers")
+                raise MatchFailure("accumulators of larger tiles do not fit in registers")
             savers.append(OutputSaver(new.cast(self._part(new, item, given), DType.FLOAT32), self._place(number)))
             kept.append((number, item))
-        return new.made(savers), kept
+        return new.finish(savers), kept
 
     @staticmethod
     def _part(new: BlockGraphBuilder, item: Op, given: Sequence[int]) -> int:
@@ -228,9 +224,9 @@ class _Splitter:
             case OpKind.ACCUM_RMS_LAST:
                 return new.emit(OpKind.ACCUM_MEAN_LAST, new.emit(OpKind.SQUARE, *given))
             case _ if item.kind in _COMBINED:
-                return new.again(item, given)
+                return new.copy(item, given)
             case _:
-                raise RewriteNotApplicable(f"{item.kind.value} is no sum over the loop")
+                raise MatchFailure(f"{item.kind.value} is no sum over the loop")
 
     def _place(self, number: int) -> DimMap:
         """Return the omap of an accumulator's partial results: along the results' dims, one part after another."""
@@ -263,7 +259,7 @@ class _Splitter:
         block = self._block
         inputs = [InputIterator((*saver.omap[:2], None), _PARTS) for saver in first.outputs]
         inputs += [InputIterator(self._turned(block.inputs[i].imap, None), None) for i in self._reads]
-        new = BlockGraphBuilder(block, self._grid(1), self._parts // together, inputs, tensors)
+        new = self._builder(1, self._parts // together, inputs, tensors)
         read = {i: n for n, i in enumerate(self._reads, len(first.outputs))}
         values = {number: new.emit(OpKind.ACCUM_MAX, read[i]) for number, i in self._carried.items()}
         for position, (number, accumulator) in enumerate(kept):
@@ -278,7 +274,7 @@ class _Splitter:
             OutputSaver(new.cast(values[s.operand], self._tiles[s.operand].dtype), self._turned(s.omap, None))
             for s in block.outputs
         ]
-        return new.made(savers)
+        return new.finish(savers)
 
     def _whole(self, new: BlockGraphBuilder, position: int, item: Op, together: int) -> int:
         """Return an accumulator combined from its parts, ``together`` of them in each iteration."""
@@ -300,7 +296,7 @@ class _Splitter:
         if item.kind is OpKind.CAST:
             assert item.attrs.dtype is not None
             return new.cast(given[0], item.attrs.dtype)
-        return new.again(item, given)
+        return new.copy(item, given)
 
     # --- tiles of the second kernel
 
@@ -308,33 +304,11 @@ class _Splitter:
         """Yield the second kernel with smaller tiles along one dim, which its third grid axis splits."""
         types = block_types(block, tuple(tensors))
         shapes = [tile.shape for tile in types]
-        for dim in range(1, len(shapes[0])):
-            extents = {shape[dim] for shape in shapes if dim < len(shape)} - {1}
-            if (
-                len(extents) != 1
-                or not is_independent_along(block.ops, dim)
-                or any(shapes[s.operand][dim] == 1 for s in block.outputs)
-            ):
-                continue
-            (extent,) = extents
+        for dim, extent in splittable_dims(block, shapes):
             count = 2
-            while extent % count == 0 and extent // count >= _SMALLEST:
-                yield _split_dim(block, shapes, dim, count)
+            while dim != _PARTS and extent % count == 0 and extent // count >= _SMALLEST:
+                yield split_dim(block, shapes, dim, 2, count)
                 count *= 2
-
-
-def _split_dim(block: BlockGraph, shapes: Sequence[Shape], dim: int, count: int) -> BlockGraph:
-    """Return the block graph with its third grid axis splitting a dim."""
-
-    def mapped(dims: DimMap, operand: int) -> DimMap:
-        return (*dims[:2], dim if shapes[operand][dim] > 1 else None)
-
-    return replace(
-        block,
-        grid=(*block.grid[:2], count),
-        inputs=tuple(InputIterator(mapped(one.imap, i), one.fmap) for i, one in enumerate(block.inputs)),
-        outputs=tuple(OutputSaver(one.operand, mapped(one.omap, one.operand)) for one in block.outputs),
-    )
 
 
 __all__ = ["SplitKernels", "split_loop"]

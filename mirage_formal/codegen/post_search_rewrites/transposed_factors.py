@@ -10,16 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mirage_formal.codegen.cost import block_cost
-from mirage_formal.codegen.post_search_rewrites.block import (
-    BlockGraphBuilder,
-    RewriteNotApplicable,
-    is_independent_along,
-)
+from mirage_formal.codegen.post_search_rewrites.block import is_independent_along
 from mirage_formal.codegen.target import Target
-from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, KernelOp, Op, OutputSaver
+from mirage_formal.graph.graph import BlockGraph, InputIterator, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DimMap, DTensor, DType, Shape
+from mirage_formal.rewrite.builder import BlockGraphBuilder, KernelGraphBuilder
+from mirage_formal.rewrite.failure import MatchFailure
 
 #: Tile extents along the dim of a factor, for the kernel that computes it.
 _TILES: Final = (8, 16, 32, 64, 128, 256)
@@ -55,32 +52,25 @@ class TransposedFactor:
         x, y, z = (turned(dim, extent) for dim, extent in zip(mine.imap, block.grid, strict=True))
         return InputIterator((x, y, z), turned(mine.fmap, block.forloop_range))
 
-    def computed(self, graph: KernelGraph, tensor: int, like: BlockGraph, target: Target) -> tuple[KernelGraph, int]:
-        """Return a graph that also computes the transposed factor.
+    def compute(self, new: KernelGraphBuilder, tensor: int, like: BlockGraph, target: Target) -> int:
+        """Add what computes the transposed factor to a graph, and return its number.
 
         Args:
-            graph: The graph to extend; its outputs are not read.
+            new: The builder of the graph.
             tensor: The number of the device tensor that the iterator reads.
             like: The block graph whose threads the new kernel gets.
             target: The GPU that estimates are for.
 
-        Returns:
-            The graph, and the number of the factor with its dims exchanged.
-
         Raises:
-            RewriteNotApplicable: No kernel computes it.
+            MatchFailure: No kernel computes it.
         """
-        types = kernel_types(replace(graph, outputs=(0,)))
-        added: list[KernelOp] = []
-        number, shape = tensor, types[tensor].shape
+        shape = new.shape(tensor)
         if self.ops:
-            added.append(GraphDefined((tensor,), self._kernel(types[tensor], like, target)))
-            number = len(types)
+            (tensor,) = new.define(self._kernel(new.types[tensor], like, target), [tensor])
             shape = tuple(n if d in (self.dim, *self.split) else 1 for d, n in enumerate(shape))
         turned = list(shape)
         turned[self.dim], turned[self.partner] = shape[self.partner], shape[self.dim]
-        added.append(Op(OpKind.RESHAPE, (number,), Attrs(shape=tuple(turned))))
-        return replace(graph, ops=(*graph.ops, *added)), len(types) + len(added) - 1
+        return new.emit(OpKind.RESHAPE, tensor, attrs=Attrs(shape=tuple(turned)))
 
     def _kernel(self, tensor: DTensor, like: BlockGraph, target: Target) -> BlockGraph:
         """Return the kernel that computes the factor from the whole tensor, on the tiles with the best estimate."""
@@ -91,7 +81,7 @@ class TransposedFactor:
             axes = [(d, tensor.shape[d]) for d in self.split if d != self.dim and tensor.shape[d] > 1]
             axes += [(self.dim, extent // tile)] if tile < extent else []
             if len(axes) > 3:
-                raise RewriteNotApplicable("a factor lies along more dims than a grid has axes")
+                raise MatchFailure("a factor lies along more dims than a grid has axes")
             # The x axis may be the longest by far.
             axes = [*sorted(axes, key=lambda axis: -axis[1]), *[(-1, 1)] * (3 - len(axes))]
             (_, x), (_, y), (_, z) = axes
@@ -102,13 +92,12 @@ class TransposedFactor:
         return min(found, key=lambda one: one[:2])[2]
 
     def _block_graph(self, grid: tuple[int, int, int], dims: DimMap, tensor: DTensor, like: BlockGraph) -> BlockGraph:
-        new = BlockGraphBuilder(like, grid, 1, [InputIterator(dims, None)], [tensor])
+        new = BlockGraphBuilder(replace(like, grid=grid, forloop_range=1), [InputIterator(dims, None)], [tensor])
         values = [0]
         for op in self.ops:
-            made = new.again(op, [values[n] for n in op.operands])
-            values += range(made, made + op.results)
+            values += new.place(op, [values[n] for n in op.operands])
         total = new.emit(OpKind.ACCUM_SUM, new.cast(values[-1], DType.FLOAT32))
-        return new.made([OutputSaver(total, dims)])
+        return new.finish([OutputSaver(total, dims)])
 
 
 def transpose_factor(

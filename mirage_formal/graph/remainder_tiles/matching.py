@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.edit import eliminate_dead_code, renumber
+from mirage_formal.graph.edit import eliminate_dead_code, renumber, renumber_graph
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, enumerate_results
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.remainder_tiles.extents import (
@@ -187,8 +187,7 @@ def _select_inputs(graph: KernelGraph, inputs: Sequence[int]) -> KernelGraph:
     """Return the graph with some of its inputs; it reads no others."""
     count = len(graph.inputs)
     number = {n: i for i, n in enumerate((*inputs, *range(count, len(kernel_types(graph)))))}
-    ops = tuple(renumber(op, number) for op in graph.ops)
-    return KernelGraph(tuple(graph.inputs[n] for n in inputs), ops, tuple(number[n] for n in graph.outputs))
+    return replace(renumber_graph(graph, number), inputs=tuple(graph.inputs[n] for n in inputs))
 
 
 #: A tensor made from one input by pads and views: the input's name, and the operators with their attributes.
@@ -218,8 +217,7 @@ def _pads_as_inputs(graph: KernelGraph, pads: Mapping[int, _Chain], common: Sequ
     number = [n if n < count else n + len(common) for n in range(len(types))]
     for n, one in pads.items():
         number[n] = place.get(one, number[n])
-    ops = tuple(renumber(op, number) for op in graph.ops)
-    return eliminate_dead_code(KernelGraph((*graph.inputs, *added), ops, tuple(number[n] for n in graph.outputs)))
+    return eliminate_dead_code(replace(renumber_graph(graph, number), inputs=(*graph.inputs, *added)))
 
 
 __all__ = ["certificate_pairs", "match_extents"]

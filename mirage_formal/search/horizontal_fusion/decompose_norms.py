@@ -6,14 +6,19 @@ quotient of x and sqrt(mean(x^2) + eps): beside a product of x, a block sums x^2
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial, reduce
 from typing import Final
 
 import msgspec
 
-from mirage_formal.graph.graph import KernelGraph, KernelOp, Op
+from mirage_formal.graph.graph import KernelGraph, Op, operators
 from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DTensor
+from mirage_formal.rewrite.builder import GraphBuilder, KernelGraphBuilder
+from mirage_formal.rewrite.rules import apply_rules
 from mirage_formal.search.engine import SearchOptions, Unit, UnitResult
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace
@@ -31,30 +36,22 @@ def decompose_norms(program: KernelGraph) -> KernelGraph | None:
     Sound: by definition a norm is x / sqrt(mean(x^2) + eps), times the weight where it has one. What is found for the
     result is a candidate for the program itself and proved for it.
     """
-    place = list(range(len(program.inputs)))
-    ops: list[KernelOp] = []
-
-    def put(kind: OpKind, *operands: int, attrs: Attrs | None = None) -> int:
-        ops.append(Op(kind, operands, attrs or Attrs()))
-        return len(program.inputs) + len(ops) - 1
-
-    for op in program.ops:
-        if not isinstance(op, Op):
-            return None
-        operands = tuple(place[i] for i in op.operands)
-        if op.kind is OpKind.RMS_NORM and op.attrs.eps is not None:
-            x, *weight = operands
-            mean = put(OpKind.MEAN, put(OpKind.SQUARE, x), attrs=Attrs(dim=op.attrs.dim))
-            root = put(OpKind.SQRT, put(OpKind.SHIFT, mean, attrs=Attrs(shift=op.attrs.eps)))
-            result = put(OpKind.DIV, x, root)
-            for factor in weight:
-                result = put(OpKind.MUL, result, factor)
-            place.append(result)
-        else:
-            place.append(put(op.kind, *operands, attrs=op.attrs))
-    if len(ops) == len(program.ops) or not any(isinstance(op, Op) and op.kind is OpKind.MATMUL for op in ops):
+    if not all(isinstance(op, Op) for op in program.ops):
         return None
-    return KernelGraph(program.inputs, tuple(ops), tuple(place[i] for i in program.outputs))
+    new = KernelGraphBuilder(program.inputs, share=())
+    number = apply_rules(new, program.ops, _decompose_rms_norm)
+    if len(new.ops) == len(program.ops) or all(op.kind is not OpKind.MATMUL for op in operators(program)):
+        return None
+    return new.finish([number[n] for n in program.outputs])
+
+
+def _decompose_rms_norm(new: GraphBuilder[DTensor], op: Op, operands: Sequence[int]) -> int | None:
+    if op.kind is not OpKind.RMS_NORM or op.attrs.eps is None:
+        return None
+    x, *weights = operands
+    mean = new.emit(OpKind.MEAN, new.emit(OpKind.SQUARE, x), attrs=Attrs(dim=op.attrs.dim))
+    root = new.emit(OpKind.SQRT, new.emit(OpKind.SHIFT, mean, attrs=Attrs(shift=op.attrs.eps)))
+    return reduce(partial(new.emit, OpKind.MUL), weights, new.emit(OpKind.DIV, x, root))
 
 
 class NormDecompositionEngine:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
+from mirage_formal.graph.edit import number_in_order
+from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph
 from mirage_formal.graph.types import DTensor, row_major
 from mirage_formal.support.errors import UnsupportedError
 
@@ -44,14 +45,9 @@ def extract_subgraph(
     inside = {base + number for number in operators}
     used = (i for number in operators for i in program.ops[number].operands)
     reads = tuple(dict.fromkeys(i for i in used if i not in inside))
-    place = {tensor: i for i, tensor in enumerate((*reads, *(base + number for number in operators)))}
-    ops: list[Op] = []
-    for number in operators:
-        op = program.ops[number]
-        assert isinstance(op, Op)
-        ops.append(Op(op.kind, tuple(place[i] for i in op.operands), op.attrs))
+    ops, place = number_in_order(reads, ((program.ops[number], (base + number,)) for number in operators))
     inputs = tuple(_input(program, types, tensor, i) for i, tensor in enumerate(reads))
-    return KernelGraph(inputs, tuple(ops), tuple(place[tensor] for tensor in results)), reads
+    return KernelGraph(inputs, ops, tuple(place[tensor] for tensor in results)), reads
 
 
 def _input(program: KernelGraph, types: Sequence[DTensor], tensor: int, number: int) -> Input:

@@ -18,9 +18,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import permutations
+from itertools import count, permutations
+from typing import NamedTuple
 
 from mirage_formal.graph.check import kernel_types, shared_bytes
+from mirage_formal.graph.edit import number_in_order
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
@@ -33,7 +35,7 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import SPECS, Family, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DType
-from mirage_formal.support.errors import GraphError
+from mirage_formal.rewrite.failure import rewriting
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,7 @@ def fuse_horizontally(
     return union.kernel(outputs)
 
 
+@rewriting
 def united_graph(
     inputs: tuple[Input, ...], pieces: Sequence[ResultKernel], outputs: Sequence[int], most_bytes: int, *, carry: bool
 ) -> KernelGraph | None:
@@ -119,10 +122,7 @@ def united_graph(
         return None
     kernel = replace(kernel, graph=_replace_mask_sums(kernel.graph, [inputs[n].tensor.dtype for n in kernel.operands]))
     graph = KernelGraph(inputs, (kernel,), tuple(range(len(inputs), len(inputs) + len(outputs))))
-    try:
-        types = kernel_types(graph)
-    except GraphError:
-        return None
+    types = kernel_types(graph)
     return graph if shared_bytes(kernel.graph, tuple(types[i] for i in kernel.operands)) <= most_bytes else None
 
 
@@ -152,8 +152,7 @@ def _carried_inputs(block: BlockGraph) -> set[int]:
     return found.difference(saver.operand for saver in block.outputs)
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
+class _Node(NamedTuple):
     """Operator of the united kernel with its operand nodes, or input iterator with the program's tensor it reads."""
 
     what: Op | InputIterator
@@ -206,22 +205,42 @@ class _Union:
     def kernel(self, outputs: Sequence[int]) -> GraphDefined | None:
         """Return the kernel that writes the tensors.
 
-        None if an accumulator would read a result of another accumulator.
+        Operators stand inside the loop as long as all their operands do. Where the loop runs once, accumulators are
+        inserted where operators need them. None if an accumulator would read a result of another accumulator.
         """
-        maker = _BlockGraphBuilder(self._first)
-        place: dict[int, int] = {}
-        for number, node in enumerate(self._nodes):
-            made = maker.iterator(node.what, node.operands[0]) if isinstance(node.what, InputIterator) else None
-            if made is not None:
-                place[number] = made
-        for number, node in enumerate(self._nodes):
-            if isinstance(node.what, Op):
-                made = maker.op(node.what, [place[i] for i in node.operands])
-                if made is None:
-                    return None
-                place[number] = made
-        written = ((place[node], omap) for node, omap in (self._written[tensor] for tensor in outputs))
-        return maker.kernel([OutputSaver(maker.behind(node), omap) for node, omap in written])
+        reads: dict[int, tuple[int, InputIterator]] = {}
+        items: list[tuple[BlockOp, tuple[int]]] = []
+        after: list[bool] = []
+        moved: dict[int, int] = {}
+        fresh = count(len(self._nodes))
+
+        def behind(node: int) -> int:
+            """Return the node behind an accumulator, inserted if the loop runs once; else the node itself."""
+            if after[node] or not self._once:
+                return node
+            if node not in moved:
+                moved[node] = next(fresh)
+                items.append((Op(OpKind.ACCUM_SUM, (node,)), (moved[node],)))
+            return moved[node]
+
+        for number, (what, operands) in enumerate(self._nodes):
+            if isinstance(what, InputIterator):
+                reads[number] = operands[0], what
+                after.append(False)
+                continue
+            late, accumulates = any(after[i] for i in operands), SPECS[what.kind].accumulator
+            if late and accumulates:
+                return None
+            given = tuple(behind(i) for i in operands) if late else operands
+            items.append((replace(what, operands=given), (number,)))
+            after.append(late or accumulates)
+        written = [self._written[tensor] for tensor in outputs]
+        ends = [behind(node) for node, _ in written]
+        ops, place = number_in_order(reads, items)
+        savers = tuple(OutputSaver(place[end], omap) for end, (_, omap) in zip(ends, written, strict=True))
+        inputs = tuple(iterator for _, iterator in reads.values())
+        block = replace(self._first, inputs=inputs, ops=ops, outputs=savers)
+        return GraphDefined(tuple(tensor for tensor, _ in reads.values()), block)
 
     def _mapped(self, dims: DimMap) -> DimMap:
         """Return a map without its entries for grid axes of extent 1."""
@@ -233,57 +252,6 @@ class _Union:
             self._numbers[node] = len(self._nodes)
             self._nodes.append(node)
         return self._numbers[node]
-
-
-class _BlockGraphBuilder:
-    """Builder of a block graph; where the loop runs once, it inserts accumulators where operators need them.
-
-    Operators stand inside the loop as long as all their operands do.
-    """
-
-    def __init__(self, first: BlockGraph) -> None:
-        self._first = first
-        self._once = first.forloop_range == 1
-        self._reads: list[int] = []
-        self._iterators: list[InputIterator] = []
-        self._ops: list[Op] = []
-        self._after: list[bool] = []
-        self._behind: dict[int, int] = {}
-
-    def iterator(self, what: InputIterator, tensor: int) -> int:
-        """Add an input iterator of a tensor of the program and return its number; all of them precede the operators."""
-        self._reads.append(tensor)
-        self._iterators.append(what)
-        self._after.append(False)
-        return len(self._after) - 1
-
-    def op(self, what: Op, operands: Sequence[int]) -> int | None:
-        """Add an operator and return its result's number; None if its operands may not stand where it needs them."""
-        accumulates = SPECS[what.kind].accumulator
-        after = any(self._after[i] for i in operands)
-        if accumulates and after:
-            return None
-        if after:
-            operands = [self.behind(i) for i in operands]
-        return self._put(replace(what, operands=tuple(operands)), after or accumulates)
-
-    def behind(self, tensor: int) -> int:
-        """Return the tensor behind an accumulator, inserted if the loop runs once; else the tensor itself."""
-        if self._after[tensor] or not self._once:
-            return tensor
-        if tensor not in self._behind:
-            self._behind[tensor] = self._put(Op(OpKind.ACCUM_SUM, (tensor,)), True)
-        return self._behind[tensor]
-
-    def _put(self, op: Op, after: bool) -> int:
-        self._ops.append(op)
-        self._after.append(after)
-        return len(self._after) - 1
-
-    def kernel(self, savers: Sequence[OutputSaver]) -> GraphDefined:
-        """Return the complete kernel with these output savers."""
-        block = replace(self._first, inputs=tuple(self._iterators), ops=tuple(self._ops), outputs=tuple(savers))
-        return GraphDefined(tuple(self._reads), block)
 
 
 __all__ = ["ResultKernel", "fuse_horizontally", "permute_grid", "united_graph"]

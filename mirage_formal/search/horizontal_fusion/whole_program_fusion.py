@@ -17,8 +17,10 @@ from typing import Final
 
 from mirage_formal.graph.check import kernel_types, shared_bytes
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
-from mirage_formal.graph.ops import SPECS, Attrs, Family, Level, OpKind
-from mirage_formal.graph.types import DimMap, Shape
+from mirage_formal.graph.ops import SPECS, Family, Level, OpKind
+from mirage_formal.graph.types import DimMap, DTensor, Shape
+from mirage_formal.rewrite.builder import GraphBuilder, KernelGraphBuilder
+from mirage_formal.rewrite.rules import apply_rules
 from mirage_formal.search.dims import Dim, DimClasses
 from mirage_formal.search.space import SearchSpace
 from mirage_formal.support.errors import GraphError
@@ -151,30 +153,21 @@ def _thread_count(tile: int) -> int:
 
 def _block_operators(program: KernelGraph) -> tuple[tuple[Op, ...], tuple[int, ...]]:
     """Return a block's operators, and the tensors that it writes: the program's outputs, each behind an accumulator."""
-    base = len(program.inputs)
-    place = list(range(base))
-    ops: list[Op] = []
+    new = KernelGraphBuilder(program.inputs, share=())
+    number = apply_rules(new, program.ops, _decompose_softmax)
+    first, written = len(new.types), [number[output] for output in program.outputs]
+    # Masks have no sum; over the one iteration the maximum is the mask itself.
+    kinds = (OpKind.ACCUM_SUM if new.types[n].dtype.floating else OpKind.ACCUM_MAX for n in written)
+    closing = (Op(kind, (n,)) for kind, n in zip(kinds, written, strict=True))
+    body = (op for op in new.ops if isinstance(op, Op))  # all of them, see is_fusible
+    return (*body, *closing), tuple(range(first, first + len(written)))
 
-    def put(kind: OpKind, *operands: int, attrs: Attrs) -> int:
-        ops.append(Op(kind, operands, attrs))
-        return base + len(ops) - 1
 
-    for op in program.ops:
-        assert isinstance(op, Op), "see is_mirrored"
-        operands = [place[i] for i in op.operands]
-        if op.kind is OpKind.SOFTMAX:
-            powers = put(OpKind.EXP, *operands, attrs=Attrs())
-            total = put(OpKind.SUM, powers, attrs=op.attrs)
-            place.append(put(OpKind.DIV, powers, total, attrs=Attrs()))
-        else:
-            place.append(put(op.kind, *operands, attrs=op.attrs))
-    types = kernel_types(program)
-    written = tuple(
-        # Masks have no sum; over the one iteration the maximum is the mask itself.
-        put(OpKind.ACCUM_SUM if types[output].dtype.floating else OpKind.ACCUM_MAX, place[output], attrs=Attrs())
-        for output in program.outputs
-    )
-    return tuple(ops), written
+def _decompose_softmax(new: GraphBuilder[DTensor], op: Op, operands: Sequence[int]) -> int | None:
+    if op.kind is not OpKind.SOFTMAX:
+        return None
+    powers = new.emit(OpKind.EXP, *operands)
+    return new.emit(OpKind.DIV, powers, new.emit(OpKind.SUM, powers, attrs=op.attrs))
 
 
 def _tiled_graph(

@@ -12,6 +12,7 @@ import torch
 from torch.fx import Graph, Node
 
 from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.types import row_major
 from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.analysis.aliases import ITSELF, owners, viewed_operand
 from mirage_formal.torch.import_result import Binding, Imported, Output, Region
@@ -224,7 +225,7 @@ class _Rewrite:
 
     def _present(self, output: Output, node: Node) -> Node:
         shape = self._dense_shape(output)
-        return self._laid(MemoryLayout(node, shape, _row_major(shape), True), output.shape, output.strides, 0)
+        return self._laid(MemoryLayout(node, shape, row_major(shape), True), output.shape, output.strides, 0)
 
     def _dense_shape(self, output: Output) -> tuple[int, ...]:
         number = self._made[output.node]
@@ -246,7 +247,7 @@ class _Rewrite:
                 node = self._call(_aten.select.int, node, d, 0)
         order = sorted(range(len(dims)), key=lambda i: -source.strides[dims[i]])
         extents = [source.shape[dims[i]] for i in order]
-        if [source.strides[dims[i]] for i in order] != list(_row_major(extents)):
+        if [source.strides[dims[i]] for i in order] != list(row_major(tuple(extents))):
             return self._call(restride, source.node, list(source.strides), list(shape), list(strides), offset)
         if order != sorted(order):
             node = self._call(_aten.permute.default, node, order)
@@ -259,7 +260,7 @@ class _Rewrite:
             node = self._call(_aten.view.default, node, [-1])
             node = self._call(_aten.slice.Tensor, node, 0, offset, offset + span)
             extents = [span]
-        if steps != list(_row_major(ordered)):
+        if steps != list(row_major(tuple(ordered))):
             node = self._call(_aten.view.default, node, [-1])
             node = self._call(_aten.as_strided.default, node, ordered, steps)
         elif ordered != extents:
@@ -354,10 +355,6 @@ def restride(tensor: Any, own: Sequence[int], shape: Sequence[int], strides: Seq
 def _is_same_view(source: MemoryLayout, shape: Sequence[int], strides: Sequence[int], offset: int) -> bool:
     alike = source.shape == tuple(shape) and offset == 0
     return alike and all(n == 1 or a == b for n, a, b in zip(shape, source.strides, strides, strict=True))
-
-
-def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    return tuple(prod(shape[d + 1 :]) for d in range(len(shape)))
 
 
 __all__ = ["keep_before_write", "region_alone", "restride", "rewrite", "written_to"]

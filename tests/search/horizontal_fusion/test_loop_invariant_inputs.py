@@ -141,6 +141,7 @@ def test_where_a_loop_is_split_the_second_kernel_reads_it() -> None:
     )
     block = replace(block_of(kernel(loop=8)), grid=(2, 1, 1))
     made = split_loop(GraphDefined((0, 1, 2), block), [given.tensor for given in source.inputs], 4, load_target("h200"))
+    assert made is not None
     assert (made.loads, made.reads) == ((0, 1), (2,))
     assert len(made.first.outputs) == 1  # parts of the product, and none of what is added
     ops = (GraphDefined((0, 1), made.first), GraphDefined((3, 2), made.second))
