@@ -1,1 +1,0 @@
-"""µGraphs as levels of nodes and edges, with descriptions in words."""
