@@ -23,8 +23,11 @@ from mirage_formal.graph.formats.json import to_json
 from mirage_formal.support.resources import data_dir
 from mirage_formal.search.space import load_space, preset_names
 from mirage_formal.logic.axioms import load
+from mirage_formal.report.model import Report
+from mirage_formal.report.page.html import page
 print(mirage_formal.__file__)
 print(data_dir("axioms"), len(load().axioms) > 10, load_space("attention").keep > 0, load_target("h200").sms)
+print("The program cannot be read" in page(Report("run", "name", "", "", None)))
 """
 
 
@@ -71,6 +74,8 @@ def test_only_the_package_is_installed(site: Path) -> None:
     files = {str(path.relative_to(site / "mirage_formal")) for path in (site / "mirage_formal").rglob("*.*")}
     assert {
         "py.typed",
+        "report/page/assets/script.js",
+        "report/page/templates/report.html",
         "_data/axioms/equivalence.smt2",
         "_data/search/attention.toml",
         "_data/gpu/targets/h200.toml",
@@ -83,9 +88,10 @@ def test_only_the_package_is_installed(site: Path) -> None:
 def test_it_runs_from_there_with_its_own_data(site: Path) -> None:
     done = python(site, "-c", PROBE)
     assert done.stderr == ""
-    where, data = done.stdout.splitlines()
+    where, data, shown = done.stdout.splitlines()
     assert where == str(site / "mirage_formal" / "__init__.py")
     assert data == f"{site / 'mirage_formal' / '_data' / 'axioms'} True True 132"
+    assert shown == "True"
 
 
 def test_the_command_is_installed(site: Path) -> None:

@@ -4,6 +4,10 @@ Takes programs in Python, or a graph and keyword options. Returns results with e
 Imports autotune, device, frontend, graph, kernel_build, partition, records, report, run, run_directory, search, store
 and support.
 
+Takes programs in Python, or a graph and keyword options. Returns results with evidence and kernels, or a verdict.
+Imports autotune, device, frontend, graph, kernel_build, partition, records, report, run, run_directory, search, store
+and support.
+
 Solvers and numerical packages are loaded by the first call that searches or proves, never by an import.
 """
 

@@ -60,8 +60,7 @@ class _Printed:
 
 
 def _shown(paths: list[Path], out: Path | None, printed: _Printed, *, check: bool, shown: Any) -> int:
-    from mirage_formal.report.page.document import page
-    from mirage_formal.report.page.gallery import comparison_page
+    from mirage_formal.report.page.html import comparison_page, page
     from mirage_formal.report.reading import read_report
     from mirage_formal.report.write import default_page_path, write_page
 
@@ -69,7 +68,7 @@ def _shown(paths: list[Path], out: Path | None, printed: _Printed, *, check: boo
     code = int(any(map(_broken, reports)))
     for one in reports:
         if printed.json:
-            from mirage_formal.report.as_json import report_values
+            from mirage_formal.report.model import report_values
 
             return answer("report", code, report_values(one))
         if printed.text:

@@ -23,13 +23,10 @@ def shorten(text: str) -> str:
     return escape_line(text, MOST)
 
 
-def count_noun(number: int, noun: str) -> str:
-    """Return a count with its noun, as in "1 kernel", "2 kernels"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def graph_line(graph: KernelGraph) -> str:
     """Return a one-line description of a graph."""
+    from mirage_formal.report.sentences import count_noun
+
     fused = sum(isinstance(op, GraphDefined) for op in graph.ops)
     kinds = [
         count_noun(len(graph.inputs), "input"),
@@ -42,6 +39,8 @@ def graph_line(graph: KernelGraph) -> str:
 
 def verdict_line(verdict: Equivalent | Probable | Different | Unknown) -> str:
     """Return a one-line description of a verdict; the bytes of a proof are only counted."""
+    from mirage_formal.report.sentences import count_noun
+
     match verdict:
         case Equivalent():
             added = f", {len(verdict.added)} of them added" if verdict.added else ""
@@ -81,9 +80,11 @@ def _graph_svg(graph: KernelGraph) -> str | None:
 
 
 def _verdict_text(verdict: Any) -> str:
-    from mirage_formal.report.notebook import verdict_html, visible
+    from mirage_formal.report.sentences import verdict_sentences
+    from mirage_formal.support.terminal import escape_line
 
-    return visible(verdict_html(verdict).replace("<li>", "\n  ").replace("</p>", "\n").rstrip()).rstrip()
+    head, held = verdict_sentences(verdict)
+    return "\n".join([escape_line(head), *([""] if held else []), *(f"  {escape_line(one)}" for one in held)])
 
 
 def _verdict_html(verdict: Any) -> str:

@@ -9,10 +9,8 @@ from pathlib import Path
 from mirage_formal.records import RUN_FILE
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.report.model import Candidate
-from mirage_formal.report.page.document import page
-from mirage_formal.report.page.proofs import proof_section
-from mirage_formal.report.proofs.formulas import Formula, latex, text
-from mirage_formal.report.proofs.values import Proof, ProofPart
+from mirage_formal.report.page.html import page, render
+from mirage_formal.report.proofs.formulas import Formula, Proof, ProofPart, latex, text
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.write import default_page_path, write_page
 from mirage_formal.support.errors import RunError, UnsupportedError
@@ -49,10 +47,7 @@ def explain_result(directory: Path, digest: str, form: str) -> str:
         if part.report is not None
     ]
     if form == "html":
-        return "".join(
-            (f"<h4>{name}</h4>" if name else "") + proof_section(one, f"e{number}")
-            for number, (name, one) in enumerate(proofs)
-        )
+        return str(render("proof", "proofs", proofs))
     write, math = (latex, "\\[ {} \\]") if form == "latex" else (text, "  {}")
     return "\n".join(line for name, one in proofs for line in _lines(name, one, write, math)) + "\n"
 
@@ -76,8 +71,7 @@ def _part(part: ProofPart, write: Callable[[Formula], str], math: str) -> Iterat
     for step in part.steps:
         where = " and ".join(f"{place.graph} {place.label} ({place.node})" for place in step.places)
         yield f"t{step.number}: {step.law}{f', {where}' if where else ''}"
-        sides = (step.head, step.right) if step.left == step.right else (step.head, step.left, step.right)
-        yield math.format(" = ".join(map(write, sides)))
+        yield math.format(" = ".join(map(write, step.sides)))
     yield from ("", "Laws of sums, maxima and common factors that the steps use")
     for lemma in part.lemmas:
         yield f"[{lemma.number}] {lemma.law}"

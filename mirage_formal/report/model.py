@@ -1,17 +1,134 @@
-"""Model of a run's report: frozen values, shared by all printers.
+"""Model of a run's report: frozen values, shared by all printers, and their JSON form.
 
 Every value was read from evidence. ``Basis`` says of each claim whether it was established while the report was made.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
+from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.report.proofs.values import Proof
-from mirage_formal.report.search_view import PartSearch, Search
+from mirage_formal.report.proofs.formulas import Formula, Proof, text
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Time span of a unit, in seconds of searching: the search's clock stops between its sessions.
+
+    Attributes:
+        begin, end: Times of dispatch to a worker and of the answer.
+        worker: Number of the worker.
+        samples: Samples of seconds, visited states and built classes.
+    """
+
+    begin: float
+    end: float
+    worker: int
+    samples: tuple[tuple[float, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """One finished unit of the search, in the order of the journal.
+
+    Attributes:
+        number, label, status, states, classes, pruned, candidates, milliseconds: Fields of the journal.
+        span: Its time span; None where it was not recorded.
+    """
+
+    number: int
+    label: str
+    status: str
+    states: int
+    classes: int
+    pruned: int
+    candidates: int
+    milliseconds: float
+    span: Span | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PartSearch:
+    """The search for a subgraph of a whole program.
+
+    Attributes:
+        run: Its directory, relative to the whole's.
+        operators: Numbers of its operators in the program; empty where no reported cover has it.
+        part: Number from 1 of the best cover's subgraph that one of its candidates replaces; 0 for none.
+        units_done, units: Numbers of finished and of all units.
+        kept: Number of candidates that it reports.
+        search: Statistics of the search.
+    """
+
+    run: str
+    operators: tuple[int, ...]
+    part: int
+    units_done: int
+    units: int
+    kept: int
+    search: Search
+
+    @property
+    def states(self) -> int:
+        """Return the number of visited states."""
+        return dict(self.search.stats).get("states", 0)
+
+    @property
+    def pruned(self) -> int:
+        """Return the number of pruned branches."""
+        return sum(count for _, count in self.search.pruned)
+
+    @property
+    def counts(self) -> tuple[str, str, str]:
+        """Return units, states and pruned branches as they are shown."""
+        return f"{self.units_done:,} of {self.units:,}", f"{self.states:,}", f"{self.pruned:,}"
+
+    @property
+    def seconds(self) -> str:
+        """Return the seconds of the search, marked if it was read from the store."""
+        return f"{self.search.wall_s:.1f}" + (" (recalled)" if self.search.recalled else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Statistics and course of a search.
+
+    Attributes:
+        engine, oracle, space, seed, target: Options of the search.
+        status: complete, interrupted or time-limit.
+        wall_s, workers, recalled: Figures of the session that ended it.
+        stats: Counters by name.
+        pruned: Pruned branches, by reason.
+        pruned_at: Pruned branches by level of the µGraph and reason, of units that record levels.
+        units: Units in the order of the journal.
+        allowed: The bounds of the space, as recorded.
+        course: Samples of seconds of searching, and states and classes of all units together, for units with recorded
+            times.
+    """
+
+    engine: str
+    oracle: str
+    space: str
+    seed: int
+    target: str
+    status: str
+    wall_s: float
+    workers: int
+    recalled: bool
+    found: int
+    stats: tuple[tuple[str, int], ...]
+    pruned: tuple[tuple[str, int], ...]
+    units: tuple[Unit, ...]
+    allowed: tuple[tuple[str, str], ...]
+    course: tuple[tuple[float, int, int], ...] = ()
+    pruned_at: tuple[tuple[str, str, int], ...] = ()
+
+
+# --- report ----------------------------------------------------------------------------------------------------------
 
 
 class Basis(StrEnum):
@@ -147,6 +264,11 @@ class Code:
     sources: tuple[tuple[str, str], ...]
     obligations: tuple[Obligation, ...]
     form: KernelGraph | None = None
+
+    @property
+    def drawing(self) -> str:
+        """Return the name of the drawing of their µGraph; empty where it is not drawn."""
+        return "candidate" if self.own else "form" if self.form is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +417,16 @@ class Candidate:
     peers: Baselines | None = None
     remarks: tuple[str, ...] = ()
     faults: tuple[Fault, ...] = ()
+
+    @property
+    def us(self) -> float | None:
+        """Return the measured microseconds, where they are recorded."""
+        return self.measured.us if self.measured else None
+
+    @property
+    def expressions(self) -> dict[str, str]:
+        """Return the abstract expressions by tensor."""
+        return {one.tensor: one.expression for one in self.certificates}
 
 
 @dataclass(frozen=True, slots=True)
@@ -447,3 +579,32 @@ class Report:
         below += [fault for graph in self.judged for fault in graph.faults]
         below += [fault for part in self.parts if part.report for fault in part.report.faults]
         return tuple(dict.fromkeys((*self.faults, *below)))
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+#: Name of the JSON format.
+SCHEMA: Final = "mirage_formal.report"
+VERSION: Final = 1
+_FORMULA: Final = Formula.__args__
+
+
+def report_values(report: Report) -> dict[str, Any]:
+    """Return a report as JSON values; formulas are text, µGraphs are as in mugraph.json."""
+    return {"schema": SCHEMA, "version": VERSION, **_plain(report)}
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case None | bool() | int() | float() | str():
+            return str(value) if isinstance(value, str) else value
+        case KernelGraph():
+            return json.loads(to_json(value))
+        case tuple():
+            return [_plain(one) for one in value]
+        case _ if isinstance(value, _FORMULA):
+            return text(value)
+        case _ if is_dataclass(value):
+            return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    raise TypeError(f"expected a value of the model, got {type(value).__name__}")

@@ -7,14 +7,10 @@ from textwrap import wrap
 from typing import Final
 
 from mirage_formal.records import LEVELS
-from mirage_formal.report.model import Candidate, JudgedGraph, Report, Table
-from mirage_formal.report.page.baselines import describe_measurement, peer_rows
-from mirage_formal.report.page.header import checked_by, conditions, verdict
-from mirage_formal.report.page.search.parts import counts, seconds
-from mirage_formal.report.proofs.formulas import text
+from mirage_formal.report.model import Candidate, JudgedGraph, Report, Search, Table
+from mirage_formal.report.proofs.formulas import Proof, text
 from mirage_formal.report.proofs.program import definitions
-from mirage_formal.report.proofs.values import Proof
-from mirage_formal.report.search_view import Search
+from mirage_formal.report.sentences import checked_by, conditions, describe_measurement, peer_rows, verdict
 from mirage_formal.support.terminal import escape_line
 
 #: Most candidates that are listed.
@@ -56,9 +52,8 @@ def _lines(report: Report, width: int) -> Iterator[str]:
             for sentence in part.summary:
                 yield from wrap(sentence, width, initial_indent="  ", subsequent_indent="    ")
     for fault in report.broken:
-        yield from wrap(
-            f"does not hold: {escape_line(fault.file)}: {escape_line(fault.what)}", width, subsequent_indent="  "
-        )
+        told = f"does not hold: {escape_line(fault.file)}: {escape_line(fault.what)}"
+        yield from wrap(told, width, subsequent_indent="  ")
 
 
 def _row(one: Candidate) -> str:
@@ -80,8 +75,8 @@ def _figures(report: Report, width: int) -> Iterator[str]:
 def _searches(report: Report, width: int) -> Iterator[str]:
     """Yield lines on the searches for a whole program's subgraphs."""
     for one in report.searches[:MOST]:
-        units, states, pruned = counts(one)
-        said = f"{one.run}: {units} units, {states} states, {pruned} pruned, {one.kept} kept, {seconds(one)} s"
+        units, states, pruned = one.counts
+        said = f"{one.run}: {units} units, {states} states, {pruned} pruned, {one.kept} kept, {one.seconds} s"
         where = f", part {one.part} of the best cover" if one.part else ""
         yield from wrap(escape_line(f"Search {said}{where}", 2000), width, subsequent_indent="  ")
     if len(report.searches) > MOST:
@@ -95,9 +90,8 @@ def _search(search: Search, width: int) -> Iterator[str]:
         for level in LEVELS:
             of = [f"{reason} {count:,}" for at, reason, count in search.pruned_at if at == level]
             if of:
-                yield from wrap(
-                    escape_line(f"Pruned at the {level} level: {', '.join(of)}", 2000), width, subsequent_indent="  "
-                )
+                told = escape_line(f"Pruned at the {level} level: {', '.join(of)}", 2000)
+                yield from wrap(told, width, subsequent_indent="  ")
     timed = [(unit, unit.span) for unit in search.units if unit.span is not None]
     if not timed:
         return
@@ -122,16 +116,14 @@ def _table(one: Table, width: int) -> Iterator[str]:
     yield from wrap(escape_line(one.note, 2000), width)
     for first, *others in one.rows:
         said = [f"{head} {cell}" for head, cell in zip(one.heads[1:], others, strict=True) if cell != "-"]
-        yield from wrap(
-            escape_line(f"{first}: {'; '.join(said)}", 2000), width, initial_indent="  ", subsequent_indent="    "
-        )
+        told = escape_line(f"{first}: {'; '.join(said)}", 2000)
+        yield from wrap(told, width, initial_indent="  ", subsequent_indent="    ")
     yield ""
 
 
 def _judged(one: JudgedGraph, width: int) -> Iterator[str]:
-    yield from wrap(
-        f"{escape_line(one.name, 40)}: {one.verdict}: {escape_line(one.reason, 400)}", width, subsequent_indent="  "
-    )
+    told = f"{escape_line(one.name, 40)}: {one.verdict}: {escape_line(one.reason, 400)}"
+    yield from wrap(told, width, subsequent_indent="  ")
     if one.example is not None:
         found = one.example
         where = f"output {found.output}[{', '.join(map(str, found.index))}]"

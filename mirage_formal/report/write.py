@@ -6,10 +6,9 @@ from pathlib import Path
 
 from mirage_formal.records import write_atomic
 from mirage_formal.report.model import Report
-from mirage_formal.report.page.document import page
-from mirage_formal.report.page.gallery import index
+from mirage_formal.report.page.html import index, page
 from mirage_formal.report.reading import ReadLimits, is_evidence, is_shown, read_report
-from mirage_formal.report.reading.verdicts import VERDICTS_FILE
+from mirage_formal.report.reading.candidates import VERDICTS_FILE
 from mirage_formal.support.errors import RunError
 
 INDEX_FILE = "index.html"

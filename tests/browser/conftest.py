@@ -15,8 +15,7 @@ import pytest
 from mirage_formal.cli.graphs.user_file import load_programs
 from mirage_formal.kernel_build.triton.files import write_run
 from mirage_formal.partition.answer import search_or_cover
-from mirage_formal.report.page.document import page
-from mirage_formal.report.page.gallery import comparison_page, index
+from mirage_formal.report.page.html import comparison_page, index, page
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.reading.adjacent_files import BENCH_FILE
 from mirage_formal.run.settings import Settings

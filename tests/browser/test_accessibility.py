@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.report.page.document import page as page_of
+from mirage_formal.report.page.html import page as page_of
 from tests.browser.conftest import Opened
 from tests.browser.test_pictures import shown
 from tests.browser.test_report import ALL

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.graph.graph import GraphDefined
-from mirage_formal.report.page.document import page
+from mirage_formal.report.page.html import page
 from mirage_formal.report.reading import read_report
 from mirage_formal.run.verify.verdicts import judge_graphs, write_verdicts
 from tests.browser.conftest import Opened

@@ -12,7 +12,7 @@ import pytest
 from mirage_formal.graph.canonical import digest
 from mirage_formal.report.drawing.svg import graph_svg
 from mirage_formal.report.model import Basis, Candidate, Report
-from mirage_formal.report.page.document import page
+from mirage_formal.report.page.html import page
 from mirage_formal.report.proofs.replay import replay_and_explain
 from tests.browser.conftest import Opened
 from tests.kit.paths import REPOSITORY

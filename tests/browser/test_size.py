@@ -9,7 +9,7 @@ from pathlib import Path
 
 import mirage_formal as mf
 from mirage_formal.report.model import Report
-from mirage_formal.report.page.document import page
+from mirage_formal.report.page.html import page
 from mirage_formal.report.reading import read_report
 from tests.browser.conftest import Opened
 from tests.kit.runs import small_runs

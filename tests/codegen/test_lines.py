@@ -18,7 +18,7 @@ from mirage_formal.codegen.source_map import LineRange, kernel_lines
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.report.views.levels import Node, all_nodes, levels
+from mirage_formal.report.drawing.levels import Node, all_nodes, levels
 from tests.codegen.test_golden import KERNELS, TARGET
 from tests.kit.reports import NAMES, example
 

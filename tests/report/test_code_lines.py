@@ -12,12 +12,11 @@ import pytest
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import KernelManifestRecord, PlanRecord, ScheduleRecord, TargetRecord, decode
+from mirage_formal.report.drawing.levels import all_nodes, levels
 from mirage_formal.report.model import Code
-from mirage_formal.report.page.code import code_section
-from mirage_formal.report.page.document import page
+from mirage_formal.report.page.html import page, render
 from mirage_formal.report.reading import read_report
-from mirage_formal.report.reading.lines import lines_of
-from mirage_formal.report.views.levels import all_nodes, levels
+from mirage_formal.report.reading.kernels import lines_of
 from tests.kit.runs import tampering
 from tests.report.test_hostile import harmless
 
@@ -49,7 +48,7 @@ def test_lines_of_a_run_lie_in_their_kernels_and_name_nodes_that_are_drawn(small
 
 def test_the_page_links_each_piece_and_its_table_says_the_same(small: Path) -> None:
     code = code_of(small)
-    html = str(code_section(code))
+    html = render("code", "code_section", code)
     pieces = [piece for kernel in code.kernels for piece in kernel.lines]
     drawn = "candidate" if code.own else "form"
     beside = re.findall(r'<span class="l part[^"]*" data-line="(\d+)"><span class="of">(.*?)</span>', html)
@@ -63,7 +62,7 @@ def test_the_page_links_each_piece_and_its_table_says_the_same(small: Path) -> N
     assert marked == sum(piece.last - piece.first + 1 for piece in pieces)
     if code.form is not None:
         assert 'data-graph="form"' in html
-    assert "data-goto" not in str(code_section(replace(code, own=False, form=None)))
+    assert "data-goto" not in render("code", "code_section", replace(code, own=False, form=None))
 
 
 def test_nothing_is_said_about_a_text_that_the_graph_does_not_give(small: Path, tmp_path: Path) -> None:

@@ -19,14 +19,14 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, ThreadDefined
 from mirage_formal.graph.ops import SPECS, Level
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.prove.equality.prove import prove
+from mirage_formal.report.drawing.levels import all_nodes, levels
 from mirage_formal.report.drawing.svg import graph_svg, level_svg
 from mirage_formal.report.model import Basis, Candidate, SpecialValues
-from mirage_formal.report.page.candidates import candidate_section
+from mirage_formal.report.page.html import render
 from mirage_formal.report.proofs.formulas import latex, mathml, text
 from mirage_formal.report.proofs.program import definitions
 from mirage_formal.report.proofs.replay import replay_and_explain
 from mirage_formal.report.reading import read_report
-from mirage_formal.report.views.levels import all_nodes, levels
 from mirage_formal.run.driver import run
 from mirage_formal.run.settings import Settings
 from tests.kit.graphs.graph_strategies import kernel_graphs
@@ -198,11 +198,13 @@ def test_special_values_of_a_candidate_are_told() -> None:
     plain = Candidate(
         1, "0" * 64, "", "equivalent", Basis.RECORDED, None, 1, 1.0, special=SpecialValues(17, 34000, 1200, 0)
     )
-    section = str(candidate_section(plain, None))
+    section = render("candidate", "candidate_section", plain, None)
     assert "special values" in section
     assert "34,000 elements of 17 draws, of which 1,200 have none" in section
     assert "overflow" not in section
-    removed = str(candidate_section(replace(plain, special=SpecialValues(17, 34000, 1200, 5)), None))
+    removed = str(
+        render("candidate", "candidate_section", replace(plain, special=SpecialValues(17, 34000, 1200, 5)), None)
+    )
     assert "an overflow of the program was removed at 5" in removed
 
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +17,13 @@ from typer.testing import CliRunner
 from benchmarks.gpu_table import PEERS
 from mirage_formal.cli.app import app
 from mirage_formal.kernel_build.triton.files import default_out, write_run
-from mirage_formal.report.as_json import report_values
-from mirage_formal.report.model import Candidate
-from mirage_formal.report.page.baselines import peer_rows
-from mirage_formal.report.page.candidates import candidate_section
-from mirage_formal.report.page.code import triton_section
-from mirage_formal.report.page.document import page
-from mirage_formal.report.page.search.overview import roofline_section
+from mirage_formal.report.drawing.levels import all_nodes, levels
+from mirage_formal.report.model import Candidate, report_values
+from mirage_formal.report.page.html import page, render
 from mirage_formal.report.reading import ReadLimits, read_report
 from mirage_formal.report.reading.adjacent_files import BENCH_FILE, triton_directory
+from mirage_formal.report.sentences import peer_rows
 from mirage_formal.report.terminal import report_text
-from mirage_formal.report.views.levels import all_nodes, levels
 from mirage_formal.support.errors import MirageError
 from tests.kit.reports import bench, write_figures
 from tests.report.test_hostile import Elements, harmless
@@ -77,14 +74,16 @@ def test_its_lines_are_linked_to_nodes_that_are_drawn(run: Path) -> None:
         assert all(names[node] == label for node, label in piece.parts)
         if "exp" in dict(piece.parts).values() and piece.does == "computes":
             assert "tl.exp(" in "".join(rows[piece.first - 1 : piece.last])
-    html = str(triton_section(one.triton, one.code))
+    html = render("code", "triton_section", one.triton, one.code)
     beside = re.findall(r'<span class="l part[^"]*" data-line="(\d+)"><span class="of">(.*?)</span>', html)
     assert [int(line) for line, _ in beside] == [piece.first for piece in one.triton.lines]
     for piece, (_, shown) in zip(one.triton.lines, beside, strict=True):
         goals = re.findall(r'data-goto="(\w+):(.*?)"', shown)
         assert [node for _, node in goals] == [node for node, _ in piece.parts]
         assert {graph for graph, _ in goals} == {where(one)}
-    assert where(one) == "candidate" or f'data-graph="{where(one)}"' in str(candidate_section(one, None))
+    assert where(one) == "candidate" or f'data-graph="{where(one)}"' in str(
+        render("candidate", "candidate_section", one, None)
+    )
     values = report_values(read_report(run))["candidates"][0]["triton"]
     assert [row["first"] for row in values["lines"]] == [piece.first for piece in one.triton.lines]
 
@@ -116,7 +115,7 @@ def test_its_form_is_drawn_where_no_kernels_are_built(run: Path) -> None:
     assert one.triton is not None
     assert one.triton.form is not None  # of attention, with running maxima
     assert where(one) == "triton"
-    assert 'data-graph="triton"' in str(candidate_section(one, None))
+    assert 'data-graph="triton"' in render("candidate", "candidate_section", one, None)
 
 
 @pytest.mark.parametrize(
@@ -204,12 +203,12 @@ def test_peers_are_shown_with_the_command_that_timed_them(run: Path) -> None:
 
 
 def test_the_time_of_reading_alone_is_the_floor_of_the_roofline(run: Path) -> None:
-    assert "reading alone" not in str(roofline_section(read_report(run)))
+    assert "reading alone" not in render("search", "roofline_section", read_report(run))
     values = bench(run, Path(best(run).directory).name, ours=4.0, read_plain=2.0)
     (run.parent / BENCH_FILE).write_text(json.dumps(values))
     report = read_report(run)
     assert report.floor is not None
-    html = str(roofline_section(report))
+    html = render("search", "roofline_section", report)
     assert "A kernel that only reads the inputs took 2 µs, as a record beside the run says (not checked)." in html
     least = max(report.floor.read_us, report.floor.compute_us)
     row = f"<td>reading alone</td><td>{report.floor.bytes:,}</td><td>2.00 (measured)</td><td>{2 / least:.2f}</td>"
@@ -291,4 +290,4 @@ def test_figures_are_not_checked_and_are_among_all_reports(reproduced: Path) -> 
     done = CliRunner().invoke(app, ["report", "--all", "--check", str(reproduced.parent)])
     assert done.exit_code == 0, done.output
     assert (reproduced.parent / "figures.html").is_file()
-    assert "The paper&#x27;s search statistics" in (reproduced.parent / "index.html").read_text()
+    assert "The paper's search statistics" in unescape((reproduced.parent / "index.html").read_text())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shutil
@@ -13,12 +14,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.report.as_json import report_json
-from mirage_formal.report.model import Basis
-from mirage_formal.report.page.document import page, page_shell
-from mirage_formal.report.page.markup import element, escape_lines, escape_text
+from mirage_formal.report.model import (
+    Basis,
+    Candidate,
+    CheckResult,
+    Fault,
+    JudgedGraph,
+    Report,
+    Table,
+    report_values,
+)
+from mirage_formal.report.page.html import comparison_page, index, page
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.terminal import report_text
+from tests.kit.paths import REPOSITORY
 from tests.kit.runs import tampering
 from tests.kit.runs.tampering import TEXTS, obeyed
 
@@ -66,11 +75,25 @@ def harmless(html: str) -> None:
 @given(TEXTS | st.sampled_from(NAMES))
 @settings(max_examples=80)
 def test_any_text_is_shown_and_not_obeyed(given_text: str) -> None:
-    made = page_shell(
-        "title", element("p", {"title": given_text}, given_text, escape_text(given_text), escape_lines(given_text))
-    )
-    harmless(made)
-    assert obeyed(Elements(str(escape_text(given_text))).text) == ""
+    """In an element, in an attribute and in a text of several lines, on every kind of page."""
+    text = given_text
+    one = Candidate(1, text, text, text, Basis.RECORDED, None, 1, 1.0, conditions=(text,))
+    report = Report(
+        "run", text, text, text, None, candidates=(one, one), judged=(JudgedGraph("0", text, text),),
+        tables=(Table(text, text, (text,), ((text,),)),), made=((text, text),),
+        checked=CheckResult(True, f"{text}\n{text}", 1.0, text), faults=(Fault(text, text),),
+    )  # fmt: skip
+    for made in (page(report), index(text, [(report, "#")]), comparison_page(report, report)):
+        harmless(made)
+        assert obeyed(Elements(made).text, several=True) == ""
+
+
+def test_templates_let_nothing_pass_that_is_not_escaped() -> None:
+    """Markup comes from macros and from the few functions that say so; ``safe`` is only asked for a line break."""
+    texts = [path.read_text() for path in (REPOSITORY / "mirage_formal" / "report" / "page" / "templates").iterdir()]
+    assert len(texts) > 5
+    assert re.findall(r"\S*\s*\|\s*safe", "".join(texts)) == ['"\\n"|safe']
+    assert not any("autoescape" in text for text in texts)
 
 
 @pytest.mark.parametrize("name", NAMES[:5])
@@ -94,7 +117,7 @@ def test_names_of_evidence(small: Path, tmp_path: Path, name: str) -> None:
     made = page(report)
     harmless(made)
     assert obeyed(report_text(report), several=True) == ""
-    assert report_json(report)
+    assert json.dumps(report_values(report), allow_nan=False)
     assert report.broken  # the digests in the summary are those of the other names
 
 

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal.report.as_json import report_json
-from mirage_formal.report.model import Basis, CheckResult, Report
-from mirage_formal.report.page import header
-from mirage_formal.report.reading import ReadLimits, read_report
-from mirage_formal.report.reading.check_process import run_check
+from mirage_formal.report.model import Basis, CheckResult, Report, report_values
+from mirage_formal.report.reading import ReadLimits, read_report, run_check
+from mirage_formal.report.sentences import checked_by
 from mirage_formal.report.terminal import report_text
 from mirage_formal.support.errors import RunError
 from tests.kit.paths import REPOSITORY
@@ -63,13 +61,13 @@ def test_no_more_proofs_are_replayed_than_asked_for(small: Path) -> None:
 
 def test_nothing_is_established_without_check(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     report = read_report(small)
-    assert "not checked here" in header.checked_by(report)
+    assert "not checked here" in checked_by(report)
     for held, basis in ((True, Basis.CHECKED), (False, Basis.RECORDED)):
         said = CheckResult(held, "what it printed", 1.0, "2026-01-01 00:00 UTC")
         monkeypatch.setattr("mirage_formal.report.reading.run_check", lambda path, said=said: said)
         asked = read_report(small, check=True)
         assert {one.basis for one in asked.candidates} == {basis}
-        assert ("did NOT establish" in header.checked_by(asked)) is not held
+        assert ("did NOT establish" in checked_by(asked)) is not held
 
 
 def test_what_does_not_hold_is_never_shown_as_established(
@@ -84,7 +82,7 @@ def test_what_does_not_hold_is_never_shown_as_established(
     report = read_report(root, check=True)
     assert report.candidates[0].basis is Basis.FAILS
     assert report.candidates[0].proof is None
-    assert "did NOT establish" in header.checked_by(report)
+    assert "did NOT establish" in checked_by(report)
 
 
 @pytest.mark.slow
@@ -102,10 +100,10 @@ def test_reading_and_printing_load_no_solver(small: Path, tmp_path: Path) -> Non
     script = (
         "import sys\nfrom pathlib import Path\n"
         "from mirage_formal.report.reading import read_report\n"
-        "from mirage_formal.report.page.document import page\n"
-        "from mirage_formal.report.as_json import report_json\n"
+        "from mirage_formal.report.page.html import page\n"
+        "from mirage_formal.report.model import report_values\n"
         f"report = read_report(Path({str(small)!r}))\n"
-        "page(report), report_json(report)\n"
+        "page(report), report_values(report)\n"
         "print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=REPOSITORY)
@@ -116,7 +114,7 @@ def test_reading_and_printing_load_no_solver(small: Path, tmp_path: Path) -> Non
 
 def test_json_has_every_field_of_the_model(small: Path) -> None:
     report = read_report(small)
-    value = json.loads(report_json(report))
+    value = report_values(report)
     assert set(value) == {"schema", "version", *Report.__slots__}
     assert value["candidates"][0]["proof"]["parts"][0]["steps"][0]["right"]
     assert value["candidates"][0]["graph"]["schema"] == "mirage_formal/mugraph"

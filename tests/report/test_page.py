@@ -16,8 +16,7 @@ from mirage_formal.cli.graphs.user_file import load_programs
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.report.model import JudgedGraph, Report
 from mirage_formal.report.page.code import highlight
-from mirage_formal.report.page.document import page
-from mirage_formal.report.page.gallery import comparison_page, index
+from mirage_formal.report.page.html import comparison_page, index, page
 from mirage_formal.report.reading import read_report
 from mirage_formal.run.verify.verdicts import judge_graphs, write_verdicts
 from mirage_formal.support.errors import MirageError
@@ -92,7 +91,7 @@ def test_the_table_has_what_the_run_has(small: Path) -> None:
 
 
 def test_code_is_highlighted_line_by_line() -> None:
-    made = highlight('int x = 1; // <b>\n/* two\nlines */ "text" \nfor (;;) {}')
+    made = "\n".join(highlight('int x = 1; // <b>\n/* two\nlines */ "text" \nfor (;;) {}'))
     assert made.count("<span") == made.count("</span>")
     assert all(line.count("<span") == line.count("</span>") for line in made.split("\n"))
     assert "&lt;b&gt;" in made

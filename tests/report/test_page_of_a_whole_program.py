@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.kernel_build.triton.files import default_out, write_run
-from mirage_formal.report.as_json import report_values
-from mirage_formal.report.model import Report
-from mirage_formal.report.page.document import page
-from mirage_formal.report.page.search.parts import counts
+from mirage_formal.report.model import Report, report_values
+from mirage_formal.report.page.html import page
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.reading.adjacent_files import BENCH_FILE
 from mirage_formal.report.terminal import report_text
@@ -72,7 +70,7 @@ def test_searches_and_parts_of_the_best_cover_lead_to_each_other(whole: Path) ->
     for number, (one, cells) in enumerate(zip(report.searches, found, strict=False), 1):
         assert cells[0] == f'<a href="#search-{number}">{one.run}</a>'
         assert html.count(f'id="search-{number}"') == 1
-        assert tuple(cells[4:7]) == counts(one)
+        assert tuple(cells[4:7]) == one.counts
         if not one.part:
             assert cells[2] == "-"
             continue
@@ -85,7 +83,7 @@ def test_searches_and_parts_of_the_best_cover_lead_to_each_other(whole: Path) ->
     parts = rows(html, "Parts, in the order")
     assert f'<a href="#search-{next(n for n, one in enumerate(report.searches, 1) if one.part)}">' in parts[0][-1]
     text = " ".join(report_text(report, 60).split())
-    assert all(f"Search {one.run}: {counts(one)[0]} units" in text for one in report.searches)
+    assert all(f"Search {one.run}: {one.counts[0]} units" in text for one in report.searches)
     values = report_values(report)["searches"]
     assert [one["run"] for one in values] == [one.run for one in report.searches]
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal.report.page.search.pruning import pruned_rows, pruned_section
+from mirage_formal.report.model import Search
+from mirage_formal.report.page.html import render
+from mirage_formal.report.page.search import pruned_rows
 from mirage_formal.report.reading import read_report
-from mirage_formal.report.search_view import Search
 from mirage_formal.report.terminal import report_text
 from tests.kit.runs import tampering
 from tests.report.test_units import SEARCH, cells, edited
@@ -39,7 +40,7 @@ def test_the_table_has_every_level_and_adds_up() -> None:
         ("reason", "kernel", "block", "thread", "all levels"),
         [("copy", "3", "0", "0", "3"), ("shape", "7", "1,000", "0", "1,007"), ("all", "10", "1,000", "0", "1,010")],
     )
-    html = str(pruned_section(LEVELS))
+    html = render("search", "pruned_section", LEVELS)
     assert cells(html)[1:] == [list(row) for row in pruned_rows(LEVELS)[1]]
     bars = re.findall(r'<rect class="bar"[^>]*width="([\d.]+)"[^>]*><title>(.*?)</title>', html)
     assert [words for _, words in bars] == ["block, shape: 1,000", "kernel, shape: 7", "kernel, copy: 3"]
@@ -52,18 +53,18 @@ def test_what_has_no_level_is_counted_by_itself(small: Path, tmp_path: Path) -> 
     some = replace(LEVELS, pruned=(("copy", 5), ("shape", 1007)))
     assert pruned_rows(some)[0] == ("reason", "kernel", "block", "thread", "not recorded", "all levels")
     assert pruned_rows(some)[1][0] == ("copy", "3", "0", "0", "2", "5")
-    assert "not recorded: copy" in str(pruned_section(some))
+    assert "not recorded: copy" in render("search", "pruned_section", some)
     old = read_report(edited(small, tmp_path / "old", lambda entry: entry.pop("pruned_at"))).search
     assert old is not None
     assert old.pruned_at == ()
     assert old.pruned
     assert pruned_rows(old)[0] == ("reason", "count")
-    assert "<svg" not in str(pruned_section(old))
+    assert "<svg" not in render("search", "pruned_section", old)
 
 
 @pytest.mark.parametrize("search", [SEARCH, replace(LEVELS, pruned=(), pruned_at=())])
 def test_where_nothing_was_pruned_nothing_is_shown(search: Search) -> None:
-    assert str(pruned_section(search)) == ""
+    assert render("search", "pruned_section", search) == ""
 
 
 def test_counts_that_contradict_the_whole_are_named(small: Path, tmp_path: Path) -> None:
@@ -79,7 +80,11 @@ def test_counts_that_contradict_the_whole_are_named(small: Path, tmp_path: Path)
 
 def test_hundreds_of_reasons_are_in_the_table(small: Path) -> None:
     many = tuple((f"reason {n}", n + 1) for n in range(300))
-    html = str(pruned_section(replace(SEARCH, pruned=many, pruned_at=tuple(("block", *one) for one in many))))
+    html = str(
+        render(
+            "search", "pruned_section", replace(SEARCH, pruned=many, pruned_at=tuple(("block", *one) for one in many))
+        )
+    )
     assert html.count('class="bar"') == 24
     assert "276 more are in the table only" in html
     assert len(cells(html)) == 302

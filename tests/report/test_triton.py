@@ -9,7 +9,7 @@ import pytest
 
 from mirage_formal.device.sealed_records import write_triton
 from mirage_formal.records import TritonRecord, TritonVariantRecord
-from mirage_formal.report.page.candidates import candidate_section
+from mirage_formal.report.page.html import render
 from mirage_formal.report.reading import ReadLimits, read_report
 
 FAST = TritonVariantRecord(sha256="a" * 64, warps=0.5, stages=3, us=7.2, answer="within")
@@ -47,6 +47,6 @@ def test_a_candidates_facts_say_what_came_of_triton(
     best = report.candidates[0]
     assert best.measured is not None
     assert best.measured.triton == said
-    page = str(candidate_section(best, report.program))
+    page = render("candidate", "candidate_section", best, report.program)
     assert ("in Triton" in page) == bool(said)
     assert "<not>" not in page

@@ -11,12 +11,10 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.report.as_json import report_json
-from mirage_formal.report.page.document import page
-from mirage_formal.report.page.search.units import course_section, units_section
+from mirage_formal.report.model import Search, Span, Unit, report_values
+from mirage_formal.report.page.html import page, render
 from mirage_formal.report.reading import read_report
-from mirage_formal.report.reading.units import POINTS, course
-from mirage_formal.report.search_view import Search, Span, Unit
+from mirage_formal.report.reading.runs import POINTS, course
 from mirage_formal.report.terminal import report_text
 from tests.kit.runs import tampering
 from tests.report.test_hostile import Elements, harmless
@@ -72,7 +70,7 @@ def test_units_have_the_times_of_the_journal(small: Path) -> None:
         assert one.span is not None
         samples = tuple(map(tuple, line["times"]["samples"]))
         assert one.span == Span(line["times"]["begin"], line["times"]["end"], line["times"]["worker"], samples)
-    values = json.loads(report_json(report))["search"]
+    values = report_values(report)["search"]
     assert [one["span"]["end"] for one in values["units"]] == [line["times"]["end"] for line in lines]
     assert values["course"][-1][1] == sum(line["stats"]["states"] for line in lines)
     text = report_text(report)
@@ -81,7 +79,7 @@ def test_units_have_the_times_of_the_journal(small: Path) -> None:
 
 def test_bars_lie_where_units_were_searched() -> None:
     units = [unit(0, 0.0, 4.0), unit(1, 1.0, 10.0, 1), unit(2, 4.0, 5.0, status="failed", states=0, candidates=0)]
-    html = str(units_section(searched(*units)))
+    html = render("search", "units_section", searched(*units))
     bars = drawn(html)
     assert len(bars) == 3
     for one, (left, right, words) in zip(sorted(units, key=lambda u: u.span.begin if u.span else 0), bars, strict=True):
@@ -101,7 +99,7 @@ def test_bars_lie_where_units_were_searched() -> None:
 def test_a_short_unit_that_was_given_up_is_seen() -> None:
     """Between thousands of others, it is wider than its time would be, and drawn over them."""
     units = [unit(n, n / 10, (n + 1) / 10, status="failed" if n == 500 else "done") for n in range(3000)]
-    found = re.findall(r'class="(bar[^"]*)"[^>]*width="([\d.]+)"', str(units_section(searched(*units))))
+    found = re.findall(r'class="(bar[^"]*)"[^>]*width="([\d.]+)"', render("search", "units_section", searched(*units)))
     assert found[-1] == ("bar strong", "3.0")
     assert all(kind == "bar" for kind, _ in found[:-1])
 
@@ -112,7 +110,7 @@ def test_the_course_adds_up_what_units_say() -> None:
     untimed = replace(unit(2, 0.0, 1.0), span=None)
     found = course([first, other, untimed])
     assert found == ((0.0, 0, 0), (1.0, 40, 3), (2.0, 110, 8), (3.0, 140, 8), (4.0, 150, 9))
-    html = str(course_section(searched(first, other, untimed)))
+    html = render("search", "course_section", searched(first, other, untimed))
     rows = cells(html)[1:]
     assert rows == [[f"{at:.2f}", str(states), str(classes)] for at, states, classes in found]
     said = re.findall(r"<title>([\d.]+) s: (\d+) (states|classes)</title>", html)
@@ -145,7 +143,7 @@ def test_thousands_of_units_are_drawn_by_worker_and_none_is_lost() -> None:
         begin = clocks[worker]
         clocks[worker] = begin + rng.choice((0.01, 0.02, 3.0))
         units.append(unit(number, begin, clocks[worker], worker))
-    html = str(units_section(searched(*units)))
+    html = render("search", "units_section", searched(*units))
     bars = drawn(html)
     counted = sum(int(found[1]) if (found := re.match(r"(\d+) units, ", words)) else 1 for _, _, words in bars)
     left = re.search(r"8 more workers with ([\d,]+) units not drawn", html)
@@ -170,7 +168,7 @@ def test_a_run_of_an_earlier_version_says_what_was_not_recorded(small: Path, tmp
 
 def test_of_a_run_that_a_later_version_resumed_both_kinds_are_listed() -> None:
     old = replace(unit(0, 0.0, 1.0), span=None)
-    html = str(units_section(searched(old, unit(1, 0.0, 2.0))))
+    html = render("search", "units_section", searched(old, unit(1, 0.0, 2.0)))
     assert "1 unit whose times were not recorded" in html
     assert len(drawn(html)) == 1
     assert [row[3:6] for row in cells(html)[1:]] == [["-", "-", "-"], ["0", "0.00", "2.00"]]
@@ -199,7 +197,7 @@ def test_times_that_cannot_be_are_named_and_left_out(small: Path, tmp_path: Path
     assert report.search is not None
     assert report.search.course == ()
     harmless(page(report))
-    assert report_json(report)
+    assert json.dumps(report_values(report), allow_nan=False)
 
 
 def test_what_is_just_allowed_is_drawn(small: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
 """Drawings of µGraph levels: one layered layout, printed as SVG.
 
-Takes levels of nodes and edges. Returns SVG text. Imports graph, report.views and support.
+Takes levels of nodes and edges. Returns SVG text. Imports graph and support.
 """

@@ -15,7 +15,7 @@ from typing import Final
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.report.drawing.layered import Layout, Size, assign_layers
-from mirage_formal.report.views.levels import Edge, Level, Node, levels
+from mirage_formal.report.drawing.levels import Edge, Level, Node, levels
 from mirage_formal.support.terminal import escape_line
 
 _LINE: Final = 15.0
@@ -37,7 +37,7 @@ STYLE: Final = """
 --in-line:#5b9bd8;--op:#1d232c;--op-line:#6b7a8d;--kernel:#332712;--kernel-line:#d79a3c;--thread:#2a1f38;
 --thread-line:#a97bdc;--out:#14301f;--out-line:#4caf73}}
 """
-_SHAPES: Final = """
+SHAPES: Final = """
 .mu text{fill:var(--ink)}.mu .f{fill:var(--soft);font:11px ui-monospace,Menlo,Consolas,monospace}
 .mu .m{fill:var(--soft);font-size:10.5px}
 .mu>g>.m{paint-order:stroke;stroke:var(--paper);stroke-width:3px}.mu .h{font-weight:600}
@@ -49,8 +49,7 @@ _SHAPES: Final = """
 .mu .n-thread>rect{fill:var(--thread);stroke:var(--thread-line)}
 .mu .n-output>rect,.mu .n-saver>rect{fill:var(--out);stroke:var(--out-line)}
 .mu .n-view>rect{stroke-dasharray:4 3}
-"""
-SHAPES: Final = _SHAPES.strip()
+""".strip()
 _TITLES: Final = re.compile("<title>.*?</title>", re.DOTALL)
 
 

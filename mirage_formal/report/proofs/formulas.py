@@ -1,7 +1,8 @@
-"""Formula values, and their printers for text, LaTeX and MathML."""
+"""Formulas and the proofs that are made of them, with printers of formulas for text, LaTeX and MathML."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from html import escape
@@ -92,6 +93,7 @@ class OmittedPart:
 
 
 Formula = Digit | Number | Name | Sum | Product | Quotient | Power | Call | BoundOperator | OmittedPart
+_Writer = Callable[[Formula], str]
 CUT: Final = OmittedPart()
 _HALF: Final = Fraction(1, 2)
 _RELATIONS: Final = {"≤": ("<=", r"\le"), "=": ("=", "=")}
@@ -115,6 +117,24 @@ def _is_tight_base(formula: Formula) -> bool:
     return isinstance(formula, Name | Digit | Call) or (isinstance(formula, Number) and formula.value >= 0)
 
 
+def _write_terms(terms: tuple[tuple[bool, Formula], ...], write: _Writer, group: _Writer) -> str:
+    """Return a sum; terms that are sums are grouped."""
+    out = ""
+    for negative, term in terms:
+        sign = ("-" if negative else "") if not out else (" - " if negative else " + ")
+        out += sign + (group if isinstance(term, Sum) else write)(term)
+    return out or "0"
+
+
+def _write_factors(factors: tuple[Formula, ...], write: _Writer, group: _Writer) -> list[str]:
+    """Return the factors of a product, with parentheses where they are needed."""
+    return [(write if _needs_no_parentheses(one) or len(factors) == 1 else group)(one) for one in factors]
+
+
+def _write_base(base: Formula, write: _Writer, group: _Writer) -> str:
+    return (write if _is_tight_base(base) else group)(base)
+
+
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
@@ -128,22 +148,15 @@ def text(formula: Formula) -> str:
         case Name(text=name, indices=indices):
             return escape_line(name, _NAME) + (f"[{', '.join(map(text, indices))}]" if indices else "")
         case Sum(terms=terms):
-            out = ""
-            for negative, term in terms:
-                sign = ("-" if negative else "") if not out else (" - " if negative else " + ")
-                out += sign + (f"({text(term)})" if isinstance(term, Sum) else text(term))
-            return out or "0"
+            return _write_terms(terms, text, _text_group)
         case Product(factors=factors, sign=sign):
-            return f" {sign or '*'} ".join(
-                text(one) if _needs_no_parentheses(one) or len(factors) == 1 else f"({text(one)})" for one in factors
-            )
+            return f" {sign or '*'} ".join(_write_factors(factors, text, _text_group))
         case Quotient(above=above, below=below):
-            parts = [text(one) if _is_tight_base(one) else f"({text(one)})" for one in (above, below)]
-            return " / ".join(parts)
+            return " / ".join(_write_base(one, text, _text_group) for one in (above, below))
         case Power(base=base, exponent=exponent):
             if exponent == _HALF:
                 return f"sqrt({text(base)})"
-            head = text(base) if _is_tight_base(base) else f"({text(base)})"
+            head = _write_base(base, text, _text_group)
             return f"{head}^{exponent}" if exponent.denominator == 1 else f"{head}^({exponent})"
         case Call(name=name, inside=inside):
             return f"{name}({', '.join(map(text, inside))})"
@@ -155,6 +168,10 @@ def text(formula: Formula) -> str:
             return "..."
         case _:
             assert_never(formula)
+
+
+def _text_group(formula: Formula) -> str:
+    return f"({text(formula)})"
 
 
 # --- LaTeX -----------------------------------------------------------------------------------------------------------
@@ -184,22 +201,15 @@ def latex(formula: Formula) -> str:
         case Name(text=name, indices=indices):
             return _latex_name(name) + (f"_{{{', '.join(map(latex, indices))}}}" if indices else "")
         case Sum(terms=terms):
-            out = ""
-            for negative, term in terms:
-                sign = ("-" if negative else "") if not out else (" - " if negative else " + ")
-                out += sign + (_latex_group(term) if isinstance(term, Sum) else latex(term))
-            return out or "0"
+            return _write_terms(terms, latex, _latex_group)
         case Product(factors=factors, sign=sign):
-            parts = (
-                latex(one) if _needs_no_parentheses(one) or len(factors) == 1 else _latex_group(one) for one in factors
-            )
-            return (r" \odot " if sign else r" \, ").join(parts)
+            return (r" \odot " if sign else r" \, ").join(_write_factors(factors, latex, _latex_group))
         case Quotient(above=above, below=below):
             return rf"\frac{{{latex(above)}}}{{{latex(below)}}}"
         case Power(base=base, exponent=exponent):
             if exponent == _HALF:
                 return rf"\sqrt{{{latex(base)}}}"
-            return f"{latex(base) if _is_tight_base(base) else _latex_group(base)}^{{{exponent}}}"
+            return f"{_write_base(base, latex, _latex_group)}^{{{exponent}}}"
         case Call(name=name, inside=inside):
             return rf"{_latex_head(name)}\left({', '.join(map(latex, inside))}\right)"
         case BoundOperator(head=head, bound=bound, body=body, until=until):
@@ -220,10 +230,11 @@ def _latex_group(formula: Formula) -> str:
 # --- MathML ----------------------------------------------------------------------------------------------------------
 
 
-def mathml(*formulas: Formula) -> str:
+def mathml(*formulas: Formula, display: str = "") -> str:
     """Write formulas as a MathML element, joined by equals signs; every name is escaped."""
     inside = "<mo>=</mo>".join(map(_row, formulas))
-    return f"<math><mrow>{inside}</mrow></math>"
+    shown = f' display="{display}"' if display else ""
+    return f"<math{shown}><mrow>{inside}</mrow></math>"
 
 
 def _word(name: str) -> str:
@@ -232,6 +243,10 @@ def _word(name: str) -> str:
 
 def _list(parts: list[str]) -> str:
     return "<mrow>" + "<mo>,</mo>".join(parts) + "</mrow>"
+
+
+def _row_group(formula: Formula) -> str:
+    return _paren(_row(formula))
 
 
 def _paren(inside: str) -> str:
@@ -251,17 +266,14 @@ def _row(formula: Formula) -> str:
         case Sum(terms=terms):
             return _terms(terms)
         case Product(factors=factors, sign=sign):
-            parts = (
-                _row(one) if _needs_no_parentheses(one) or len(factors) == 1 else _paren(_row(one)) for one in factors
-            )
             between = f"<mo>{sign}</mo>" if sign else '<mo lspace="0" rspace="0.17em">\u2062</mo>'
-            return f"<mrow>{between.join(parts)}</mrow>"
+            return f"<mrow>{between.join(_write_factors(factors, _row, _row_group))}</mrow>"
         case Quotient(above=above, below=below):
             return f"<mfrac>{_row(above)}{_row(below)}</mfrac>"
         case Power(base=base, exponent=exponent):
             if exponent == _HALF:
                 return f"<msqrt>{_row(base)}</msqrt>"
-            return f"<msup>{_row(base) if _is_tight_base(base) else _paren(_row(base))}<mn>{exponent}</mn></msup>"
+            return f"<msup>{_write_base(base, _row, _row_group)}<mn>{exponent}</mn></msup>"
         case Call(name=name, inside=inside):
             return f"<mrow>{_word(name)}<mo>\u2061</mo>{_paren(_list([_row(one) for one in inside]))}</mrow>"
         case BoundOperator():
@@ -277,7 +289,7 @@ def _terms(terms: tuple[tuple[bool, Formula], ...]) -> str:
     for negative, term in terms:
         if out or negative:
             out.append(f"<mo>{'-' if negative else '+'}</mo>")
-        out.append(_paren(_row(term)) if isinstance(term, Sum) else _row(term))
+        out.append((_row_group if isinstance(term, Sum) else _row)(term))
     return "<mrow>" + ("".join(out) or "<mn>0</mn>") + "</mrow>"
 
 
@@ -292,3 +304,107 @@ def _over(formula: BoundOperator) -> str:
     body = _row(formula.body)
     body = _paren(body) if isinstance(formula.body, Sum) or formula.head != "sum" else body
     return f"<mrow><munder>{head}{_list(names)}</munder>{body}</mrow>"
+
+
+# --- proofs ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An operator of one of the two graphs of a proof.
+
+    Attributes:
+        graph: "program" or "candidate".
+        node: The id of its node in the graph's levels; empty where it is in a graph that is not drawn.
+        label: Its name for readers.
+    """
+
+    graph: str
+    node: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a replayed proof: a tensor and its element.
+
+    Attributes:
+        number: Its number in the proof object.
+        law: Description of the step.
+        minor: Whether it only renames, splits or folds digits, or moves elements.
+        head: The tensor's element at its position.
+        left: The operator applied to the elements of earlier steps.
+        right: The normal form of its element.
+        operands: Numbers of the steps that it reads.
+        places: Operators of both graphs that compute this tensor.
+    """
+
+    number: int
+    law: str
+    minor: bool
+    head: Formula
+    left: Formula
+    right: Formula
+    operands: tuple[int, ...]
+    places: tuple[Place, ...]
+
+    @property
+    def sides(self) -> tuple[Formula, ...]:
+        """Return the head and what it equals."""
+        return (self.head, self.right) if self.left == self.right else (self.head, self.left, self.right)
+
+
+@dataclass(frozen=True, slots=True)
+class Lemma:
+    """A checked lemma of a law: both sides, equal for all values of their free digits."""
+
+    number: int
+    law: str
+    left: Formula
+    right: Formula
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Identity checked at an output: the program's element and the candidate's."""
+
+    program: Formula
+    candidate: Formula
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProofPart:
+    """Steps, lemmas and closing identities of one proof object.
+
+    Attributes:
+        name: Name of the part, or empty where there is only one.
+        summary: Sentences on how sums are split.
+        shown: Whether formulas were made; else ``steps``, ``lemmas`` and ``identities`` are empty.
+    """
+
+    name: str
+    summary: tuple[str, ...]
+    steps: tuple[Step, ...]
+    lemmas: tuple[Lemma, ...]
+    identities: tuple[Identity, ...]
+    shown: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A proof object that the checker's proof kernel has replayed while the report was made.
+
+    Attributes:
+        parts: Its halves by name, mostly one.
+        conditions: Side conditions of program and candidate.
+        added: Those of the candidate that the program does not have.
+        bytes: Size of the proof object.
+        lemmas_open: Number of halves of the mixed-radix lemma, which ``check`` has solvers refute.
+    """
+
+    parts: tuple[ProofPart, ...]
+    conditions: tuple[str, ...]
+    added: tuple[str, ...]
+    bytes: int
+    lemmas_open: int

@@ -15,7 +15,7 @@ from mirage_formal.check.proof.operator_terms import LOOP
 from mirage_formal.check.proof.ring import Mono, Ring
 from mirage_formal.check.proof.tensor_steps import Steps
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.report.proofs.values import Place
+from mirage_formal.report.proofs.formulas import Place
 
 #: A dim of an input.
 Dim = tuple[int, int]

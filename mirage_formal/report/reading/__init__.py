@@ -1,14 +1,19 @@
 """Readers of evidence files, which return the values of a report.
 
 Takes files of a run directory. Returns the model of its report, and the files that could not be read. Imports check,
-codegen, graph, records, report, report.proofs, report.views, search and support.
+codegen, graph, records, report.drawing, report.proofs, search and support.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Final
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import (
@@ -20,12 +25,11 @@ from mirage_formal.records import (
     decode,
 )
 from mirage_formal.records.partition import WHOLE_FILE
-from mirage_formal.report.model import Basis, Candidate, Report
-from mirage_formal.report.reading.check_process import current_time, run_check
+from mirage_formal.report.model import Basis, Candidate, CheckResult, Report
+from mirage_formal.report.reading.candidates import VERDICTS_FILE, read_verdicts
 from mirage_formal.report.reading.reproduction import FILES, read_reproduced
 from mirage_formal.report.reading.runs import ReadLimits, read_candidate_alone, read_run
 from mirage_formal.report.reading.source import EvidenceReader
-from mirage_formal.report.reading.verdicts import VERDICTS_FILE, read_verdicts
 from mirage_formal.report.reading.wholes import read_whole
 from mirage_formal.support.errors import RunError
 
@@ -117,4 +121,28 @@ def _candidate(source: EvidenceReader) -> Report:
     return Report("candidate", source.root.name, "", str(source.root), program, candidates, faults=tuple(source.faults))
 
 
-__all__ = ["ReadLimits", "is_evidence", "read_report"]
+# --- check -----------------------------------------------------------------------------------------------------------
+
+
+_LIMIT_S: Final = 3600
+_LONGEST: Final = 20_000
+
+
+def current_time() -> str:
+    """Return the current minute, in UTC, as text."""
+    return datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def run_check(path: Path) -> CheckResult:
+    """Run ``mirage-formal check`` on a directory and return its result."""
+    begin = time.monotonic()
+    command = [sys.executable, "-m", "mirage_formal.check", "--", str(path)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S + 120, check=False)
+        held, text = done.returncode == 0, done.stdout + done.stderr
+    except (OSError, subprocess.TimeoutExpired) as error:
+        held, text = False, f"check could not be run: {error}"
+    return CheckResult(held, text[:_LONGEST], time.monotonic() - begin, current_time())
+
+
+__all__ = ["ReadLimits", "is_evidence", "is_shown", "read_report", "run_check"]

@@ -15,7 +15,7 @@ import msgspec
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.report.model import READ_ONLY, Baseline, Baselines, Candidate, Lines, TritonText
-from mirage_formal.report.reading.lines import triton_lines
+from mirage_formal.report.reading.kernels import triton_lines
 from mirage_formal.report.reading.source import EvidenceReader
 from mirage_formal.support.strict_json import load
 

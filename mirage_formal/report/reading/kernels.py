@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+import msgspec
+
+from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.generate import Kernel as GeneratedKernel
+from mirage_formal.codegen.generate import generate, requested_options
+from mirage_formal.codegen.online_softmax.stabilize import NotStable, stabilize
+from mirage_formal.codegen.program.lines import LineRange as Piece
+from mirage_formal.codegen.source_map import kernel_lines
+from mirage_formal.codegen.target import Target, load_target
+from mirage_formal.codegen.triton.file import triton_file
 from mirage_formal.codegen.triton.options import LaunchOptions
-from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.records import (
     LAUNCH_FILE,
     MANIFEST_FILE,
@@ -30,9 +43,10 @@ from mirage_formal.records import (
     sha256,
 )
 from mirage_formal.records.storage import read_lines
-from mirage_formal.report.model import Code, Kernel, MeasuredFigures, Obligation
-from mirage_formal.report.reading.lines import lines_of
+from mirage_formal.report.drawing.levels import all_nodes, levels
+from mirage_formal.report.model import Code, Kernel, Lines, MeasuredFigures, Obligation
 from mirage_formal.report.reading.source import EvidenceReader
+from mirage_formal.support.errors import MirageError
 
 #: Most obligations that are listed; all are counted.
 MOST: Final = 20_000
@@ -200,3 +214,93 @@ def _triton(found: TritonRecord) -> str:
     if timed:
         return f"{timed[0]:.2f} µs, not taken; {count}"
     return "; ".join(one for one in (found.reason, count if found.tried else "") if one)
+
+
+# --- lines of code ---------------------------------------------------------------------------------------------------
+
+
+#: Most characters of a candidate's sources, and most operators of its µGraph, for which kernels are regenerated.
+_TEXT: Final = 1 << 20
+_OPERATORS: Final = 200
+
+
+def lines_of(
+    graph: KernelGraph, target: TargetRecord, plans: PlanRecord, texts: Mapping[str, str]
+) -> dict[tuple[str, int], tuple[Lines, ...]]:
+    """Return lines by file and operator; unknown ones are left out.
+
+    Args:
+        graph: The µGraph that the kernels compute.
+        target: Target that they are planned for.
+        plans: Their plans.
+        texts: The recorded sources.
+    """
+    if sum(map(len, texts.values())) > _TEXT or len(graph.ops) > _OPERATORS:
+        return {}
+    try:
+        return dict(_lines_of(graph, target, plans, texts))
+    except Exception:  # whatever forged plans and targets lead to: then it is not known
+        return {}
+
+
+def _lines_of(
+    graph: KernelGraph, target: TargetRecord, plans: PlanRecord, texts: Mapping[str, str]
+) -> list[tuple[tuple[str, int], tuple[Lines, ...]]]:
+    made = generate(graph, msgspec.convert(msgspec.to_builtins(target), Target), *requested_options(plans.kernels))
+    kernels = [one for one in made.steps if isinstance(one, GeneratedKernel)]
+    types = kernel_types(graph)
+    found = []
+    for one, source in zip(kernels, made.sources, strict=True):
+        op = graph.ops[one.operator] if one.operator >= 0 else None
+        if one.plan is None or not isinstance(op, GraphDefined) or emit_cuda(one.program) != texts.get(source):
+            continue
+        here = f"op{one.operator}"
+        pieces = kernel_lines(one.program, one.plan, op, [types[n] for n in op.operands])
+        inside = [replace(piece, nodes=tuple(f"{here}.{node}" for node in piece.nodes)) for piece in pieces]
+        found.append(((source, one.operator), _label_lines(inside, graph)))
+    return found
+
+
+def triton_lines(
+    graph: KernelGraph, known: KernelGraph | None, program: KernelGraph, target: str, text: str
+) -> tuple[tuple[Lines, ...], KernelGraph | None]:
+    """Return the lines of a Triton file, and the form of the candidate that it computes; no lines if unknown.
+
+    Args:
+        graph: The candidate.
+        known: The form of it that its CUDA kernels compute, if they compute another one.
+        program: Its program.
+        target: Name of the file's target.
+        text: The file.
+    """
+    if len(text) > _TEXT or len(graph.ops) > _OPERATORS:
+        return (), None
+    try:
+        figures = load_target(target)
+        title = text.split("\n", 1)[0].removeprefix('"""')
+        for form in _forms(graph, known):
+            with suppress(MirageError):  # it has no Triton file
+                made = triton_file(form, program, figures, title)
+                if made.text == text:
+                    return _label_lines(made.lines, form), None if form == graph else form
+    except Exception:  # whatever a forged graph leads to: then it is not known
+        return (), None
+    return (), None
+
+
+def _forms(graph: KernelGraph, known: KernelGraph | None) -> Iterator[KernelGraph]:
+    """Yield the graphs that a file may compute: the candidate, and its forms without overflow."""
+    yield graph
+    if known is not None:
+        yield known
+    found = stabilize(graph)
+    if not isinstance(found, NotStable) and found not in (graph, known):
+        yield found
+
+
+def _label_lines(lines: Sequence[Piece], graph: KernelGraph) -> tuple[Lines, ...]:
+    """Return the lines with the labels of their nodes."""
+    names = {node.id: node.label for node in all_nodes(levels(graph))}
+    return tuple(
+        Lines(item.first, item.last, tuple((node, names[node]) for node in item.nodes), item.does) for item in lines
+    )

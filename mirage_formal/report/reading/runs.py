@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
@@ -23,6 +24,7 @@ from mirage_formal.records import (
     RunRecord,
     SummaryRecord,
     TargetRecord,
+    TimesRecord,
     UnitRecord,
     decode,
     key_of,
@@ -30,13 +32,11 @@ from mirage_formal.records import (
     read_lines,
     sha256,
 )
-from mirage_formal.report.model import Basis, Candidate, JudgedGraph, Report, WorkBound
+from mirage_formal.report.model import Basis, Candidate, JudgedGraph, Report, Search, Span, Unit, WorkBound
 from mirage_formal.report.reading.adjacent_files import TritonRequest, with_adjacent_files
 from mirage_formal.report.reading.candidates import ReadOptions, read_candidate
 from mirage_formal.report.reading.kernels import read_kernels
 from mirage_formal.report.reading.source import EvidenceReader
-from mirage_formal.report.reading.units import course, unit_of
-from mirage_formal.report.search_view import Search, Unit
 from mirage_formal.search.engine import add_counts, counts_by_reason
 from mirage_formal.support.errors import FormatError, MirageError
 
@@ -244,4 +244,55 @@ def read_candidate_alone(source: EvidenceReader, program: KernelGraph | None, ve
     return read_candidate(source, program, about, ReadOptions())
 
 
-__all__ = ["ReadLimits", "least_work", "read_candidate_alone", "read_run", "read_search", "with_kernels"]
+# --- units -----------------------------------------------------------------------------------------------------------
+
+
+#: Number of points of a search's course.
+POINTS: Final = 100
+
+
+def unit_of(source: EvidenceReader, record: UnitRecord) -> Unit:
+    """Return a unit; contradictory times are left out and become a fault of the journal."""
+    stats, times, span = record.stats, record.times, None
+    states, classes = stats.get("states", 0), stats.get("classes", 0)
+    if times is not None:
+        if wrong := _contradiction(times, states, classes):
+            source.fault(SEARCH_FILE, f"times of unit {record.unit}: {wrong}")
+        else:
+            span = Span(times.begin, times.end, times.worker, times.samples)
+    cut, found = sum(record.pruned.values()), len(record.candidates)
+    return Unit(record.unit, record.label, record.status, states, classes, cut, found, record.milliseconds, span)
+
+
+def _contradiction(times: TimesRecord, states: int, classes: int) -> str:
+    """Return how times contradict each other, or "": seconds and counts only grow, and end with the unit."""
+    seconds = [times.begin, *(one[0] for one in times.samples), times.end]
+    if seconds != sorted(seconds):
+        return f"expected begin, samples and end one behind another, got {seconds[0]:g} to {seconds[-1]:g} s"
+    for name, at, last in (("states", 1, states), ("classes", 2, classes)):
+        counts = [0, *(one[at] for one in times.samples), last]
+        if counts != sorted(counts):
+            return f"expected {name} that grow up to the {last} of the unit, got {max(counts)}"
+    return ""
+
+
+def course(units: Iterable[Unit]) -> tuple[tuple[float, int, int], ...]:
+    """Return the states and classes of all units together over time, at ``POINTS`` points.
+
+    Args:
+        units: The units; those without times are left out.
+    """
+    more: list[tuple[float, int, int]] = []
+    for unit in units:
+        if unit.span is not None:
+            known = (0, 0)
+            for at, states, classes in (*unit.span.samples, (unit.span.end, unit.states, unit.classes)):
+                more.append((at, states - known[0], classes - known[1]))
+                known = (states, classes)
+    more.sort()
+    found: dict[int, tuple[float, int, int]] = {}
+    states = classes = 0
+    for at, new, built in more:
+        states, classes = states + new, classes + built
+        found[int(at / more[-1][0] * POINTS) if at else 0] = (at, states, classes)
+    return ((0.0, 0, 0), *found.values()) if found else ()

@@ -9,12 +9,11 @@ from typing import Final
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import LEVELS, RUN_FILE, SUMMARY_FILE, RunRecord, SummaryRecord, decode, open_sealed, sha256
 from mirage_formal.records.partition import WHOLE_FILE, CoverRecord, PartRecord, WholeRecord, cover_name
-from mirage_formal.report.model import Basis, Candidate, Part, Report
+from mirage_formal.report.model import Basis, Candidate, Part, PartSearch, Report, Search
 from mirage_formal.report.reading.adjacent_files import TritonRequest, with_adjacent_files
 from mirage_formal.report.reading.candidates import ReadOptions, read_candidate
 from mirage_formal.report.reading.runs import least_work, read_search, with_kernels
 from mirage_formal.report.reading.source import EvidenceReader
-from mirage_formal.report.search_view import PartSearch, Search
 from mirage_formal.support.errors import FormatError
 
 #: Most searches of subgraphs that are read.

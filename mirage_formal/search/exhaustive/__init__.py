@@ -1,6 +1,9 @@
 """The exhaustive engine: the paper's depth-first enumeration with concrete extents and maps (section 4).
 
 Takes a program and a search space. Returns every candidate of the space that the axioms do not exclude. Imports
+graph, logic, prove, records, semantics and support.
+
+Takes a program and a search space. Returns every candidate of the space that the axioms do not exclude. Imports
 graph, logic, prove, records, search, semantics and support.
 
 Kernel graphs grow by one operator at a time, predefined or graph-defined, in canonical order; a graph-defined kernel

@@ -11,7 +11,7 @@ import mirage_formal as mf
 from mirage_formal.codegen.program.lines import LineRange, merge_lines
 from mirage_formal.codegen.triton.file import TritonFile
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.report.views.levels import Node, all_nodes, levels
+from mirage_formal.report.drawing.levels import Node, all_nodes, levels
 from tests.codegen.test_golden import KERNELS
 from tests.kit.kernels import example_kernels
 from tests.kit.kernels import triton_files as kit

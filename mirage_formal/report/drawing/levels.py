@@ -7,16 +7,27 @@ Ids of nodes name their operator: ``in0``, ``op2`` (operator of the kernel graph
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from functools import lru_cache
-from typing import Literal
+from typing import Final, Literal
 
 from mirage_formal.graph.check import block_types, kernel_types, thread_types
-from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, ThreadDefined, enumerate_results
-from mirage_formal.graph.types import DTensor, RTensor, STensor, row_major
+from mirage_formal.graph.graph import (
+    BlockGraph,
+    GraphDefined,
+    InputIterator,
+    KernelGraph,
+    Op,
+    OutputSaver,
+    ThreadDefined,
+    enumerate_results,
+)
+from mirage_formal.graph.ops import Attrs
+from mirage_formal.graph.types import DTensor, RTensor, Shape, STensor, row_major
 from mirage_formal.graph.views import launched_operators
-from mirage_formal.report.views import words
 
 Kind = Literal["input", "op", "view", "kernel", "iterator", "thread", "saver", "output"]
 
@@ -124,9 +135,9 @@ def levels(graph: KernelGraph, expressions: Mapping[str, str] | None = None) -> 
     edges: list[Edge] = []
     made: dict[int, str] = {}
     for number, one in enumerate(graph.inputs):
-        about = words.layout(one.tensor.shape, one.strides)
+        about = layout_text(one.tensor.shape, one.strides)
         shown = _device(number, types[number], known, about, one.name)
-        strides = () if one.strides == row_major(one.tensor.shape) else (("strides", words.format_value(one.strides)),)
+        strides = () if one.strides == row_major(one.tensor.shape) else (("strides", format_value(one.strides)),)
         nodes.append(Node(f"in{number}", "input", one.name, (shown,), strides))
         made[number] = f"in{number}"
     for index, (first, op) in enumerate(enumerate_results(len(graph.inputs), graph.ops)):
@@ -137,7 +148,7 @@ def levels(graph: KernelGraph, expressions: Mapping[str, str] | None = None) -> 
             told: tuple[str, ...] = (
                 () if index in own else ("no kernel is launched: its result lies where its operand lies",)
             )
-            nodes.append(Node(name, kind, op.kind.value, results, words.attributes(op.attrs), told))
+            nodes.append(Node(name, kind, op.kind.value, results, attribute_values(op.attrs), told))
             edges += [Edge(made[n], name, n, slot) for slot, n in enumerate(op.operands)]
         else:
             operands = tuple(types[n] for n in op.operands)
@@ -148,9 +159,9 @@ def levels(graph: KernelGraph, expressions: Mapping[str, str] | None = None) -> 
                 Node(name, "kernel", f"kernel {index}", results, inner.attributes, _describe_sizes(op.graph), inner)
             )
             for slot, (n, how) in enumerate(zip(op.operands, op.graph.inputs, strict=True)):
-                maps = (("imap", words.format_value(how.imap)), ("fmap", words.format_value(how.fmap)))
-                told = words.describe_reads(how, op.graph, near[slot], operands[slot])
-                edges.append(Edge(made[n], name, n, slot, words.read_map(how), "", told, maps))
+                maps = (("imap", format_value(how.imap)), ("fmap", format_value(how.fmap)))
+                told = describe_reads(how, op.graph, near[slot], operands[slot])
+                edges.append(Edge(made[n], name, n, slot, read_map(how), "", told, maps))
         made |= dict.fromkeys(range(first, first + op.results), name)
     savers = _savers(graph)
     for number, n in enumerate(graph.outputs):
@@ -163,7 +174,7 @@ def levels(graph: KernelGraph, expressions: Mapping[str, str] | None = None) -> 
 def _savers(graph: KernelGraph) -> dict[int, tuple[str, tuple[str, ...]]]:
     """Return the omap of each result of a block graph, short and in sentences."""
     return {
-        first + n: (words.write_map(saver), words.describe_writes(saver, op.graph))
+        first + n: (write_map(saver), describe_writes(saver, op.graph))
         for first, op in enumerate_results(len(graph.inputs), graph.ops)
         if isinstance(op, GraphDefined)
         for n, saver in enumerate(op.graph.outputs)
@@ -183,7 +194,7 @@ def _tensor_name(graph: KernelGraph, number: int) -> str:
 
 
 def _device(number: int, tensor: DTensor, known: Mapping[str, str], about: str, name: str = "") -> Tensor:
-    shape, dtype = words.shape(tensor.shape), tensor.dtype.value
+    shape, dtype = shape_text(tensor.shape), tensor.dtype.value
     return Tensor(number, name or f"d{number}", shape, dtype, tensor.bytes, about, known.get(f"k{number}", ""))
 
 
@@ -206,9 +217,9 @@ def _block(
     edges: list[Edge] = []
     made: dict[int, str] = {}
     for number, how in enumerate(block.inputs):
-        maps = (("imap", words.format_value(how.imap)), ("fmap", words.format_value(how.fmap)))
-        told = words.describe_reads(how, block, near[number], operands[number])
-        label = f"{near[number]} {words.read_map(how)}"
+        maps = (("imap", format_value(how.imap)), ("fmap", format_value(how.fmap)))
+        told = describe_reads(how, block, near[number], operands[number])
+        label = f"{near[number]} {read_map(how)}"
         node = Node(f"{name}.it{number}", "iterator", label, (_shared(number, types[number], known),), maps, told)
         nodes.append(node)
         made[number] = node.id
@@ -216,7 +227,7 @@ def _block(
         here = f"{name}.op{index}"
         results = tuple(_shared(n, types[n], known) for n in range(first, first + op.results))
         if isinstance(op, Op):
-            nodes.append(Node(here, "op", op.kind.value, results, words.attributes(op.attrs)))
+            nodes.append(Node(here, "op", op.kind.value, results, attribute_values(op.attrs)))
         else:
             label = " ".join(one.kind.value for one in op.graph.ops)
             inner = _thread(op, tuple(types[n] for n in op.operands), here)
@@ -226,22 +237,20 @@ def _block(
         made |= dict.fromkeys(range(first, first + op.results), here)
     for number, saver in enumerate(block.outputs):
         here = f"{name}.sv{number}"
-        wrote = (("omap", words.format_value(saver.omap)),)
-        nodes.append(
-            Node(here, "saver", f"save {words.write_map(saver)}", (), wrote, words.describe_writes(saver, block))
-        )
+        wrote = (("omap", format_value(saver.omap)),)
+        nodes.append(Node(here, "saver", f"save {write_map(saver)}", (), wrote, describe_writes(saver, block)))
         edges.append(Edge(made[saver.operand], here, saver.operand, 0))
     return Level("block", _geometry(block), tuple(nodes), tuple(edges))
 
 
 def _geometry(block: BlockGraph) -> tuple[tuple[str, str], ...]:
     names = ("grid", "block", "forloop_range", "reduction_dimx")
-    return tuple((name, words.format_value(getattr(block, name))) for name in names)
+    return tuple((name, format_value(getattr(block, name))) for name in names)
 
 
 def _shared(number: int, tensor: STensor, known: Mapping[str, str]) -> Tensor:
     about = "behind the loop" if tensor.after_loop else "inside the loop"
-    shape, dtype = words.shape(tensor.shape), tensor.dtype.value
+    shape, dtype = shape_text(tensor.shape), tensor.dtype.value
     return Tensor(number, f"s{number}", shape, dtype, tensor.bytes, about, known.get(str(number), ""))
 
 
@@ -258,7 +267,7 @@ def _thread(op: ThreadDefined, operands: Sequence[STensor], name: str) -> Level:
         made[number] = nodes[-1].id
     for index, (first, one) in enumerate(enumerate_results(graph.inputs, graph.ops)):
         here = f"{name}.op{index}"
-        nodes.append(Node(here, "op", one.kind.value, (_register(first, types[first]),), words.attributes(one.attrs)))
+        nodes.append(Node(here, "op", one.kind.value, (_register(first, types[first]),), attribute_values(one.attrs)))
         edges += [Edge(made[n], here, n, slot) for slot, n in enumerate(one.operands)]
         made |= dict.fromkeys(range(first, first + one.results), here)
     for number, n in enumerate(graph.outputs):
@@ -272,7 +281,7 @@ def _register(number: int, tensor: RTensor) -> Tensor:
     for extent in tensor.shape:
         count *= extent
     return Tensor(
-        number, f"r{number}", words.shape(tensor.shape), tensor.dtype.value, count * tensor.dtype.bytes, "in registers"
+        number, f"r{number}", shape_text(tensor.shape), tensor.dtype.value, count * tensor.dtype.bytes, "in registers"
     )
 
 
@@ -282,3 +291,130 @@ def all_nodes(level: Level) -> Iterable[Node]:
         yield node
         if node.inner is not None:
             yield from all_nodes(node.inner)
+
+
+@dataclass(frozen=True, slots=True)
+class Slabs:
+    """The parts of tensors that the blocks of a kernel read and write.
+
+    Attributes:
+        figures: JSON text from which the page's script draws the part of a chosen block and iteration.
+        rows: Name, "read" or "written", and index ranges of each part of the first block in its first iteration.
+    """
+
+    figures: str
+    rows: tuple[tuple[str, str, str], ...]
+
+
+def first_slabs(kernel: Node, graph: KernelGraph) -> Slabs:
+    """Return the parts of tensors that a kernel of a well-formed graph reads and writes."""
+    number = int(kernel.id.removeprefix("op"))
+    op, types = graph.ops[number], kernel_types(graph)
+    assert isinstance(op, GraphDefined)
+    first = len(graph.inputs) + sum(one.results for one in graph.ops[:number])
+    block = op.graph
+    found = [(n, (*how.imap, how.fmap), False) for n, how in zip(op.operands, block.inputs, strict=True)]
+    found += [(first + n, (*saver.omap, None), True) for n, saver in enumerate(block.outputs)]
+    tensors = [
+        {"name": _tensor_name(graph, n), "shape": types[n].shape, "cut": cut, "writes": writes}
+        for n, cut, writes in found
+    ]
+    figures = json.dumps({"grid": block.grid, "loop": block.forloop_range, "tensors": tensors})
+    extents = (*block.grid, block.forloop_range)
+    rows = (
+        (_tensor_name(graph, n), "written" if writes else "read", _ranges(types[n].shape, cut, extents))
+        for n, cut, writes in found
+    )
+    return Slabs(figures, tuple(rows))
+
+
+def _ranges(shape: Shape, cut: Sequence[int | None], extents: Sequence[int]) -> str:
+    """Return the index ranges of the first tile of a tensor."""
+    left = list(shape)
+    for dim, extent in zip(cut, extents, strict=True):
+        if dim is not None:
+            left[dim] //= extent
+    return f"[{', '.join(f'0..{extent - 1}' if extent > 1 else '0' for extent in left)}]"
+
+
+# --- words -----------------------------------------------------------------------------------------------------------
+
+
+_AXES: Final = "xyz"
+
+
+def shape_text(extents: Shape) -> str:
+    """Return a shape as text, as in 16 × 64."""
+    return " × ".join(map(str, extents)) if extents else "scalar"
+
+
+def size_text(count: int) -> str:
+    """Format bytes in the largest readable unit."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= factor:
+            return f"{count / factor:.4g} {unit}"
+    return f"{count} B"
+
+
+def layout_text(extents: Shape, strides: tuple[int, ...]) -> str:
+    """Describe the memory layout of a tensor."""
+    if strides == row_major(extents):
+        return "row-major"
+    return f"strides {', '.join(map(str, strides))}"
+
+
+def format_value(given: object) -> str:
+    """Return the value of an attribute as in the text of a µGraph."""
+    if isinstance(given, tuple):
+        return "[" + ",".join("-" if item is None else str(item) for item in given) + "]"
+    if isinstance(given, Fraction):
+        return str(given)
+    return "-" if given is None else str(given)
+
+
+def attribute_values(attrs: Attrs) -> tuple[tuple[str, str], ...]:
+    """Return the set attributes of an operator."""
+    found = ((field.name, getattr(attrs, field.name)) for field in fields(attrs))
+    return tuple((name, format_value(given)) for name, given in found if given is not None)
+
+
+def describe_reads(how: InputIterator, block: BlockGraph, name: str, tensor: DTensor) -> tuple[str, ...]:
+    """Return sentences that describe imap and fmap of an input iterator."""
+    left, out = list(tensor.shape), []
+    for axis, extent, dim in zip(_AXES, block.grid, how.imap, strict=True):
+        if dim is None:
+            if extent > 1:
+                out.append(f"grid axis {axis}: all {extent} blocks along it read the same part of {name}")
+        elif dim < len(left):
+            was, left[dim] = left[dim], left[dim] // extent
+            out.append(f"grid axis {axis} cuts dim {dim} of {name} ({was}) in {extent} slabs of {left[dim]}")
+    if how.fmap is None:
+        if block.forloop_range > 1:
+            out.append(f"all {block.forloop_range} iterations of the loop read the same tile")
+    elif how.fmap < len(left):
+        was = left[how.fmap]
+        count = block.forloop_range
+        out.append(f"the loop cuts dim {how.fmap} of a slab ({was}) in {count} tiles of {was // count}")
+    return tuple(out) or (f"the only block reads all of {name}",)
+
+
+def describe_writes(how: OutputSaver, block: BlockGraph) -> tuple[str, ...]:
+    """Return sentences that describe omap of an output saver."""
+    out = [
+        f"grid axis {axis}: results of its {extent} blocks lie side by side along dim {dim}"
+        for axis, extent, dim in zip(_AXES, block.grid, how.omap, strict=True)
+        if dim is not None
+    ]
+    return tuple(out) or ("the only block writes all of it",)
+
+
+def read_map(how: InputIterator) -> str:
+    """Return imap and fmap in short form, as in x→0 loop→1."""
+    parts = [f"{axis}→{dim}" for axis, dim in zip(_AXES, how.imap, strict=True) if dim is not None]
+    parts += [f"loop→{how.fmap}"] if how.fmap is not None else []
+    return " ".join(parts) or "whole"
+
+
+def write_map(how: OutputSaver) -> str:
+    """Return omap in short form, as in 0←x."""
+    return " ".join(f"{dim}←{axis}" for axis, dim in zip(_AXES, how.omap, strict=True) if dim is not None) or "whole"
