@@ -385,7 +385,7 @@ def _watch() -> Callable[[Progress], None]:
 
     if not in_notebook():
         return _Lines()
-    from mirage_formal.run.progress.notebook import NotebookBars
+    from mirage_formal.run.progress.bars import NotebookBars
 
     return NotebookBars("superoptimize").watch("")
 

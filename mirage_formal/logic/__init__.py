@@ -1,1 +1,1 @@
-"""Terms, axioms, certificates, and confined solver processes, shared by prover and checker."""
+"""Terms, axioms, certificates, and solver processes with limits, shared by prover and checker."""

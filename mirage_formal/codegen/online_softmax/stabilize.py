@@ -12,7 +12,7 @@ exp(-x)) is 0, which is right to within underflow, so they need no maximum.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -41,6 +41,7 @@ from mirage_formal.graph.graph import (
     KernelOp,
     Op,
     OutputSaver,
+    enumerate_results,
 )
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.rules import iterator_type
@@ -430,7 +431,7 @@ def _is_bounded_exponential(inputs: int, ops: Sequence[KernelOp | BlockOp], op: 
     """
     if op.kind not in (OpKind.EXP, OpKind.SELECT):
         return False
-    made = {first + r: (item, r) for first, item in _number_results(inputs, ops) for r in range(item.results)}
+    made = {first + r: (item, r) for first, item in enumerate_results(inputs, ops) for r in range(item.results)}
 
     def maker(number: int, *kinds: OpKind) -> Op | None:
         """Return the operator of one of these kinds whose first result this is; None if there is none."""
@@ -468,13 +469,6 @@ def _is_bounded_exponential(inputs: int, ops: Sequence[KernelOp | BlockOp], op: 
         if top == scores:
             return True
     return False
-
-
-def _number_results(inputs: int, ops: Sequence[KernelOp | BlockOp]) -> Iterator[tuple[int, KernelOp | BlockOp]]:
-    number = inputs
-    for op in ops:
-        yield number, op
-        number += op.results
 
 
 def _mark_summable(values: tuple[Value, ...]) -> tuple[Value, ...]:
