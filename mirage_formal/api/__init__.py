@@ -4,10 +4,6 @@ Takes programs in Python, or a graph and keyword options. Returns results with e
 Imports autotune, device, frontend, graph, kernel_build, partition, records, report, run, run_directory, search, store
 and support.
 
-Takes programs in Python, or a graph and keyword options. Returns results with evidence and kernels, or a verdict.
-Imports autotune, device, frontend, graph, kernel_build, partition, records, report, run, run_directory, search, store
-and support.
-
 Solvers and numerical packages are loaded by the first call that searches or proves, never by an import.
 """
 
@@ -393,7 +389,7 @@ def _watch() -> Callable[[Progress], None]:
 
     if not in_notebook():
         return _Lines()
-    from mirage_formal.run.progress.notebook import NotebookBars
+    from mirage_formal.run.progress.bars import NotebookBars
 
     return NotebookBars("superoptimize").watch("")
 

@@ -224,7 +224,7 @@ def _search_and_measure(program: object, given: Options, settings: Settings, pla
     from mirage_formal.frontend.origins import origins_of
     from mirage_formal.graph.canonical import digest
     from mirage_formal.partition.answer import search_or_cover
-    from mirage_formal.run.results.listing import Results
+    from mirage_formal.run.results.result import Results
     from mirage_formal.run.settings import as_program, check_limits
     from mirage_formal.run_directory.lock import lock_directory
 

@@ -27,10 +27,10 @@ from typing import Final
 import msgspec
 
 from mirage_formal.codegen.executable import Executable
-from mirage_formal.device.cache import cache_dir, replace_file
+from mirage_formal.device.cache import cache_dir
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.records import Launch, ScheduleRecord, TuningRecord, read, sha256
+from mirage_formal.records import Launch, ScheduleRecord, TuningRecord, read, sha256, write_atomic
 from mirage_formal.support import strict_json
 from mirage_formal.support.errors import FormatError, RunError
 
@@ -236,7 +236,7 @@ class TuningDirectory:
 
     def keep_plan(self, plan: TuningPlan) -> None:
         """Write a plan to its file, atomically."""
-        replace_file(self.plan_path(plan.run, plan.arch), msgspec.json.encode(plan))
+        write_atomic(self.plan_path(plan.run, plan.arch), msgspec.json.encode(plan))
 
     # --- kernels
 
@@ -258,7 +258,7 @@ class TuningDirectory:
     def keep_kernel(self, key: str, made: PreparedKernel) -> None:
         """Write a prepared kernel to its file, compressed and sealed with its key."""
         data = gzip.compress(msgspec.msgpack.encode(made), compresslevel=6, mtime=0)
-        replace_file(self.root / "kernels" / key, _kernel_file_header(key, data) + data)
+        write_atomic(self.root / "kernels" / key, _kernel_file_header(key, data) + data)
 
     def origin(self, key: str) -> KernelOrigin:
         """Return the origin of a kernel; with empty fields if there is no such kernel."""
@@ -278,7 +278,7 @@ class TuningDirectory:
 
     def keep_final(self, manifest: str, tuning: TuningRecord) -> None:
         """Write the record of how the kernels of a directory were chosen."""
-        replace_file(self.root / "finals" / f"{manifest}.json", msgspec.json.encode(KernelChoice(manifest, tuning)))
+        write_atomic(self.root / "finals" / f"{manifest}.json", msgspec.json.encode(KernelChoice(manifest, tuning)))
 
     def final(self, manifest: str) -> TuningRecord | None:
         """Return the record of how the kernels of a directory were chosen, if tuning chose them."""

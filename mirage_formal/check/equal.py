@@ -16,7 +16,7 @@ from typing import Final
 
 from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof_composition import replay
-from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.check import faults, output_types
 from mirage_formal.graph.formats.json import from_json, from_value
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.support.errors import FormatError, MirageError
@@ -67,16 +67,11 @@ def establish_equality(root: Path) -> EqualGraphs:
             raise FormatError("; ".join(found)[:600], where=name)
     for what, ours, theirs in (
         ("inputs", program.inputs, candidate.inputs),
-        ("outputs", _outputs(program), _outputs(candidate)),
+        ("outputs", output_types(program), output_types(candidate)),
     ):
         if ours != theirs:
             raise FormatError(f"{what}: expected {str(ours)[:300]}, got {str(theirs)[:300]}", where=GRAPH)
     return EqualGraphs(program, candidate, replay(program, candidate, read(root / PROOF)))
-
-
-def _outputs(graph: KernelGraph) -> list[object]:
-    types = kernel_types(graph)
-    return [types[number] for number in graph.outputs]
 
 
 def main(arguments: Sequence[str]) -> int:

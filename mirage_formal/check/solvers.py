@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, Final
 
-from mirage_formal.logic.process import thread_solvers
 from mirage_formal.logic.script import Script, parse
 from mirage_formal.logic.session import discharge
 from mirage_formal.support.errors import FormatError
@@ -79,15 +78,6 @@ def directory_budget() -> Iterator[None]:
         yield
     finally:
         _CLOCK.inside = not outermost
-
-
-def unconfined_solvers() -> list[str]:
-    """Return report lines on solver processes that kept a privilege; empty if none did."""
-    try:
-        kept = thread_solvers().kept()
-    except RuntimeError as error:
-        kept = (str(error),)
-    return [f"solvers: on this machine their process could not give up: {', '.join(kept)}."] if kept else []
 
 
 @contextmanager

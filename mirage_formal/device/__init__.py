@@ -2,7 +2,4 @@
 
 Takes CUDA text and launches. Returns machine code, results of kernels, and times; on the CPU the emulator's results.
 Imports codegen, frontend, graph, records, semantics and support.
-
-Takes CUDA text and launches. Returns machine code, results of kernels, and times; on the CPU the emulator's results.
-Imports codegen, frontend, graph, records, semantics and support.
 """

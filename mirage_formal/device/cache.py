@@ -1,9 +1,8 @@
-"""Cache directories for compiled kernels, safe for concurrent processes."""
+"""Cache directories for compiled kernels."""
 
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 
@@ -19,15 +18,3 @@ def _platform_dir() -> str:
     import platformdirs  # where kernels only run it need not be there
 
     return platformdirs.user_cache_dir("mirage_formal")
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file atomically: readers see the old or the new content, and the last of several writers wins."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise

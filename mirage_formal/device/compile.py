@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from mirage_formal.codegen.executable import Compiled
-from mirage_formal.device.cache import cache_dir, replace_file
+from mirage_formal.device.cache import cache_dir
+from mirage_formal.records import write_atomic
 from mirage_formal.support import strict_json
 from mirage_formal.support.errors import MirageError, UnsupportedError
 from mirage_formal.support.resources import data_dir
 
-ARCHS: Final = ("sm_80", "sm_90a")
 _OPTIONS: Final = ("--std=c++17", "--ptxas-options=-v")
 #: Version from which NVRTC caches machine code if there is a driver; ptxas then reports nothing.
 _NO_CACHE: Final = (12, 9)
@@ -124,7 +124,7 @@ def _save(path: Path, key: str, compiled: Compiled) -> None:
         "compiler": compiled.compiler,
     }
     text = json.dumps({**record, "sha256": hashlib.sha256(compiled.cubin).hexdigest()})
-    replace_file(path, text.encode() + b"\n" + compiled.cubin)
+    write_atomic(path, text.encode() + b"\n" + compiled.cubin)
 
 
 def _load(path: Path, key: str) -> Compiled | None:

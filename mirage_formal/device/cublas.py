@@ -80,10 +80,6 @@ def _is_uniform(extents: Shape, strides: tuple[tuple[int, ...], ...]) -> bool:
     return True
 
 
-#: cuBLAS's column-major arguments of one product: op and op, m, n, k, ...; see ``calls``.
-Call = Callable[[int], None]
-
-
 class Cublas:
     """A handle of cuBLAS on the current device, which must stay the current one in every call.
 

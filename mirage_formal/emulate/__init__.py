@@ -2,7 +2,4 @@
 
 Takes a run or candidate directory. Returns the errors of its kernels on the CPU emulator, beside float64. Imports
 codegen, device, graph, kernel_build, partition, records, support and workers.
-
-Takes a run or candidate directory. Returns the errors of its kernels on the CPU emulator, beside float64. Imports
-codegen, device, graph, kernel_build, partition, records, support and workers.
 """

@@ -2,7 +2,4 @@
 
 Takes operators, shapes and attributes. Returns checked µGraphs, their canonical form, and verdicts about them.
 Imports support.
-
-Takes operators, shapes and attributes. Returns checked µGraphs, their canonical form, and verdicts about them.
-Imports support.
 """

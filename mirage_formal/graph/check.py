@@ -75,6 +75,16 @@ def kernel_types(graph: KernelGraph) -> tuple[DTensor, ...]:
     return _known_types(types)
 
 
+def output_types(graph: KernelGraph) -> list[DTensor]:
+    """Return the types of the outputs of a graph.
+
+    Raises:
+        GraphError: The graph is not well-formed; all faults are listed.
+    """
+    types = kernel_types(graph)
+    return [types[number] for number in graph.outputs]
+
+
 def block_types(block: BlockGraph, operands: tuple[DTensor, ...]) -> tuple[STensor, ...]:
     """Return the types of all tensors of a block graph: its input iterators, then the results of its operators.
 

@@ -1,4 +1,4 @@
-"""Edits of graphs that keep their meaning: renumbering, inlining of thread graphs, dead-code elimination."""
+"""Edits of graphs: renumbering, extraction of one kernel, inlining of thread graphs, dead-code elimination."""
 
 from __future__ import annotations
 
@@ -6,7 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, KernelOp, Op, enumerate_results
+from mirage_formal.graph.graph import (
+    BlockGraph,
+    BlockOp,
+    GraphDefined,
+    Input,
+    KernelGraph,
+    KernelOp,
+    Op,
+    enumerate_results,
+)
+from mirage_formal.graph.types import DTensor, row_major
 
 _AnyOp = TypeVar("_AnyOp", Op, BlockOp, KernelOp)
 _T = TypeVar("_T")
@@ -27,6 +37,19 @@ def renumber_graph(graph: KernelGraph, number: Mapping[int, int] | Sequence[int]
     """Return the graph with the operands of all operators and the outputs replaced."""
     ops = tuple(renumber(op, number) for op in graph.ops)
     return replace(graph, ops=ops, outputs=tuple(number[n] for n in graph.outputs))
+
+
+def extract_kernel(op: KernelOp, types: Sequence[DTensor]) -> KernelGraph:
+    """Return a graph of one kernel, with an input for each tensor that it reads.
+
+    Args:
+        op: The kernel.
+        types: Types of the tensors of its graph.
+    """
+    read = [types[number] for number in op.operands]
+    inputs = tuple(Input(f"x{i}", tensor, row_major(tensor.shape)) for i, tensor in enumerate(read))
+    own = replace(op, operands=tuple(range(len(read))))
+    return KernelGraph(inputs, (own,), tuple(range(len(read), len(read) + op.results)))
 
 
 def inline_blocks(block: BlockGraph) -> BlockGraph:

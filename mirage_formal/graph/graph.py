@@ -6,7 +6,7 @@ number and must be smaller than the numbers of the operator's own results, so a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -149,10 +149,10 @@ def operators(graph: KernelGraph) -> Iterator[Op]:
             yield from (inner,) if isinstance(inner, Op) else inner.graph.ops
 
 
-_AnyOp = TypeVar("_AnyOp", Op, BlockOp, KernelOp)
+_AnyOp = TypeVar("_AnyOp", bound=KernelOp | BlockOp)
 
 
-def enumerate_results(first: int, ops: tuple[_AnyOp, ...]) -> Iterator[tuple[int, _AnyOp]]:
+def enumerate_results(first: int, ops: Sequence[_AnyOp]) -> Iterator[tuple[int, _AnyOp]]:
     """Yield pairs (number of the first result, operator) of a graph whose operators follow ``first`` inputs."""
     number = first
     for op in ops:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.check import output_types
 from mirage_formal.graph.graph import Input, KernelGraph
-from mirage_formal.graph.types import DTensor
 from mirage_formal.support.errors import GraphError
 
 
@@ -31,7 +30,7 @@ def match_inputs(graph: KernelGraph, program: KernelGraph, where: str = "") -> K
     hint = "the graph must stand for this program: the same inputs and outputs, in the same order"
     for name, want, got in (
         ("inputs", [item.tensor for item in program.inputs], [item.tensor for item in graph.inputs]),
-        ("outputs", _outputs(program), _outputs(graph)),
+        ("outputs", output_types(program), output_types(graph)),
     ):
         wanted, found = ([tensor.signature for tensor in side] for side in (want, got))
         if wanted != found:
@@ -52,8 +51,3 @@ def match_inputs(graph: KernelGraph, program: KernelGraph, where: str = "") -> K
 def _used_strides(item: Input) -> list[int]:
     """Return the strides of the dims with extent above 1; others are never used."""
     return [step for step, extent in zip(item.strides, item.tensor.shape, strict=True) if extent > 1]
-
-
-def _outputs(graph: KernelGraph) -> list[DTensor]:
-    types = kernel_types(graph)
-    return [types[number] for number in graph.outputs]

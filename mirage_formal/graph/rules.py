@@ -86,29 +86,29 @@ def result_dtype(kind: OpKind, attrs: Attrs, dtypes: tuple[DType, ...]) -> DType
     return DType.BOOL if spec.family is Family.COMPARISON else attrs.dtype or dtypes[0]
 
 
-def _shapes(
-    kind: OpKind, attrs: Attrs, shapes: tuple[Shape, ...], context: BlockContext | None
-) -> tuple[Shape, ...] | str:
-    found = SPECS[kind].shape(attrs, shapes, context)
+def _shapes_and_dtype(
+    kind: OpKind, attrs: Attrs, operands: tuple[DTensor | STensor | RTensor, ...], context: BlockContext | None = None
+) -> tuple[tuple[Shape, ...], DType] | str:
+    dtype = result_dtype(kind, attrs, tuple(t.dtype for t in operands))
+    if not isinstance(dtype, DType):
+        return dtype
+    found = SPECS[kind].shape(attrs, tuple(t.shape for t in operands), context)
     if isinstance(found, str):
         return found
     for shape in found:
         if (fault := shape_fault(shape)) is not None:
             return fault
-    return found
+    return found, dtype
 
 
 def device_results(kind: OpKind, attrs: Attrs, operands: tuple[DTensor, ...]) -> tuple[DTensor, ...] | str:
     """Return the types of the results of a predefined kernel operator, or a text with the fault."""
     if (fault := signature_fault(kind, attrs, len(operands), Level.KERNEL)) is not None:
         return fault
-    dtype = result_dtype(kind, attrs, tuple(t.dtype for t in operands))
-    if not isinstance(dtype, DType):
-        return dtype
-    shapes = _shapes(kind, attrs, tuple(t.shape for t in operands), None)
-    if isinstance(shapes, str):
-        return shapes
-    return tuple(DTensor(shape, dtype) for shape in shapes)
+    found = _shapes_and_dtype(kind, attrs, operands)
+    if isinstance(found, str):
+        return found
+    return tuple(DTensor(shape, found[1]) for shape in found[0])
 
 
 def stage_fault(kind: OpKind, after: tuple[bool, ...]) -> str | None:
@@ -134,27 +134,21 @@ def shared_results(
     )
     if fault is not None:
         return fault
-    dtype = result_dtype(kind, attrs, tuple(t.dtype for t in operands))
-    if not isinstance(dtype, DType):
-        return dtype
-    shapes = _shapes(kind, attrs, tuple(t.shape for t in operands), context)
-    if isinstance(shapes, str):
-        return shapes
+    found = _shapes_and_dtype(kind, attrs, operands, context)
+    if isinstance(found, str):
+        return found
     after = SPECS[kind].accumulator or operands[0].after_loop
-    return tuple(STensor(shape, dtype, after) for shape in shapes)
+    return tuple(STensor(shape, found[1], after) for shape in found[0])
 
 
 def register_result(kind: OpKind, attrs: Attrs, operands: tuple[RTensor, ...]) -> RTensor | str:
     """Return the type of the result of a thread operator, or a text with the fault."""
     if (fault := signature_fault(kind, attrs, len(operands), Level.THREAD)) is not None:
         return fault
-    dtype = result_dtype(kind, attrs, tuple(t.dtype for t in operands))
-    if not isinstance(dtype, DType):
-        return dtype
-    shapes = _shapes(kind, attrs, tuple(t.shape for t in operands), None)
-    if isinstance(shapes, str):
-        return shapes
-    return RTensor(shapes[0], dtype)
+    found = _shapes_and_dtype(kind, attrs, operands)
+    if isinstance(found, str):
+        return found
+    return RTensor(found[0][0], found[1])
 
 
 def iterator_type(grid: Dim3, forloop_range: int, iterator: InputIterator, tensor: DTensor) -> STensor | str:

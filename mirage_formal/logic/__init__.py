@@ -1,8 +1,5 @@
-"""Terms, axioms, certificates, and confined solver processes, shared by prover and checker.
+"""Terms, axioms, certificates, and solver processes with limits, shared by prover and checker.
 
 Takes terms and questions as SMT-LIB text. Returns answers of z3 and cvc5 as values, certificates, and the axioms.
 Imports graph and support.
-
-Takes terms and questions as SMT-LIB text. Returns answers of z3 and cvc5 as values, certificates, and the axioms.
-Imports support.
 """

@@ -18,7 +18,7 @@ from typing import Final
 from mirage_formal.graph.ops import COMPARISONS, FUNCTIONS, OpKind
 from mirage_formal.logic.script import Script
 from mirage_formal.logic.sexpr import SExpr, format_sexpr, read
-from mirage_formal.logic.terms import BINARY, Add, Div, Expr, Mul, Sum, Unary
+from mirage_formal.logic.terms import BINARY, Expr, Sum, Unary
 from mirage_formal.support.errors import FormatError
 from mirage_formal.support.resources import data_dir
 
@@ -233,30 +233,3 @@ def instantiate(pattern: SExpr, binding: Mapping[str, Expr | int]) -> Expr:
     if op in BINARY:
         return BINARY[op](instantiate(pattern[1], binding), instantiate(pattern[2], binding))
     return Unary(op, instantiate(pattern[1], binding))
-
-
-def matches(pattern: SExpr, e: Expr, binding: Binding) -> bool:
-    """Return whether ``e`` is an instance of a pattern; extends ``binding``, which is invalid after a False.
-
-    A product of extents matches no term unless its variables are bound already.
-    """
-    if isinstance(pattern, str):
-        return binding.setdefault(pattern, e) is e
-    op = pattern[0]
-    match e:
-        case Add(a, b) | Mul(a, b) | Div(a, b):
-            same = BINARY.get(str(op)) is type(e)
-            return same and matches(pattern[1], a, binding) and matches(pattern[2], b, binding)
-        case Sum(extent, body):
-            return op == "sum" and _extent_matches(pattern[1], extent, binding) and matches(pattern[2], body, binding)
-        case Unary(function, argument):
-            return op == function and matches(pattern[1], argument, binding)
-    return False
-
-
-def _extent_matches(pattern: SExpr, extent: int, binding: Binding) -> bool:
-    if isinstance(pattern, str) and pattern != "1":
-        return binding.setdefault(pattern, extent) == extent
-    if isinstance(pattern, tuple) and not all(f in binding for f in pattern[1:] if f != "1"):
-        return False
-    return extent_of(pattern, binding) == extent

@@ -1,4 +1,4 @@
-"""Main program of the solver process: loads z3 and cvc5, confines itself, and answers questions until its parent ends.
+"""Main program of the solver process: loads z3 and cvc5, limits itself, and answers questions until its pipe ends.
 
 Messages on its two pipes are JSON with the length before it. It is started by logic/process.py, which documents them.
 The questions are text that logic/script.py printed.
@@ -17,8 +17,6 @@ from collections.abc import Callable
 from time import perf_counter, process_time
 from typing import Any, Final
 
-from mirage_formal.logic.sandbox import confine, leave_with_parent
-
 HEADER: Final = struct.Struct("<Q")
 _ANSWERS: Final = ("sat", "unsat", "unknown")
 #: Commands that cvc5 may execute, by the names that its parser gives them.
@@ -32,8 +30,7 @@ _FIRST: Final = (
 
 def main() -> None:
     """Answer requests until their pipe ends."""
-    parent, memory, cpu_s = (int(one) for one in sys.argv[1:4])
-    failed = leave_with_parent(parent)
+    memory, cpu_s = (int(one) for one in sys.argv[1:3])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, replies = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -42,11 +39,36 @@ def main() -> None:
     os.close(nothing)
     solvers: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"z3": _z3, "cvc5": _cvc5}
     versions = {name: solve({"text": _FIRST, "timeout_ms": 10_000})["version"] for name, solve in solvers.items()}
-    failed += confine(memory, cpu_s)
-    _send(replies, {"versions": versions, "kept": failed})
+    set_limits(memory, cpu_s)
+    _send(replies, versions)
     while (asked := _receive(requests)) is not None:
         for question in json.loads(asked):
             _send(replies, _answer_question(solvers, question, memory, cpu_s))
+
+
+def set_limits(memory: int, cpu_s: int) -> None:
+    """Limit memory, time and files of this process; called when every library is loaded.
+
+    Sound: afterwards this process can open no file, since all file descriptors that it may have are in use.
+
+    Args:
+        memory: Bytes of address space, including those already in use.
+        cpu_s: Seconds of processor time for the rest of its life.
+    """
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    free = os.dup(2)  # the lowest free descriptor
+    os.close(free)
+    limits = {
+        resource.RLIMIT_AS: memory,
+        resource.RLIMIT_CPU: int(used.ru_utime + used.ru_stime) + cpu_s,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_NOFILE: free,
+    }
+    for which, limit in limits.items():
+        hard = resource.getrlimit(which)[1]
+        least = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(which, (least, least))
 
 
 def _answer_question(

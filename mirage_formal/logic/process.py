@@ -1,9 +1,9 @@
 """Client of the solver processes: separate processes that may crash, hang or use up memory without harm to this one.
 
 Every thread that asks has one such process, started when it first asks and replaced after a failure. The process has
-its own POSIX session, so that an interrupt from the terminal does not reach it, and ends with the process that started
-it. A request is a list of questions, as JSON with its length before it; the replies come one by one. A late or
-malformed reply is an unknown answer with the reason, and the process is killed.
+its own POSIX session, so that an interrupt from the terminal does not reach it. It ends when the process that started
+it has ended and its question is answered. A request is a list of questions, as JSON with its length before it; the
+replies come one by one. A late or malformed reply is an unknown answer with the reason, and the process is killed.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _PACKAGES: Final[Mapping[str, str]] = {"z3": "z3-solver", "cvc5": "cvc5"}
 _LINKER: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
 #: The program that the process runs. It does not execute this package's __init__, which loads modules it does not need.
 _BOOT: Final = """import json, sys, types
-sys.path[:] = json.loads(sys.argv[4])
+sys.path[:] = json.loads(sys.argv[3])
 package = sys.modules["mirage_formal"] = types.ModuleType("mirage_formal")
-package.__path__ = [sys.argv[5]]
+package.__path__ = [sys.argv[4]]
 from mirage_formal.logic.child import main
 main()"""
 _HEADER: Final = struct.Struct("<Q")
@@ -81,13 +81,6 @@ class SolverReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     worn: bool = False
 
 
-class _ReadyMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first message: versions of the solvers, and the restrictions that could not be applied."""
-
-    versions: dict[str, str]
-    kept: tuple[str, ...]
-
-
 class _ProcessGone(Exception):
     """Error of a process that does not answer any more, with the reason."""
 
@@ -113,7 +106,7 @@ class SolverProcess:
         self._grace_s = grace_s
         self._child: subprocess.Popen[bytes] | None = None
         self._end: weakref.finalize[..., SolverProcess] | None = None
-        self._ready = _ReadyMessage({}, ())
+        self._versions: dict[str, str] = {}
         self._buffer = bytearray()
 
     def ask(self, questions: Sequence[Question]) -> list[SolverReply]:
@@ -122,18 +115,6 @@ class SolverProcess:
         while len(said) < len(questions):
             said += self._some(questions[len(said) :])
         return said
-
-    def kept(self) -> tuple[str, ...]:
-        """Return the restrictions that this platform could not apply to the solver process, in words.
-
-        Raises:
-            RuntimeError: It cannot be started.
-        """
-        try:
-            self._start()
-        except _ProcessGone as gone:
-            raise RuntimeError(str(gone)) from None
-        return self._ready.kept
 
     @property
     def pid(self) -> int | None:
@@ -171,7 +152,7 @@ class SolverProcess:
         except BaseException:  # an interrupt: what the process says next would be taken for another question's answer
             self.close()
             raise
-        known = self._ready.versions
+        known = self._versions
         return [
             one if one.version else msgspec.structs.replace(one, version=known.get(asked.solver) or _version(asked))
             for one, asked in zip(said, questions, strict=False)
@@ -185,7 +166,7 @@ class SolverProcess:
         self.close()
         path = [entry for entry in sys.path if os.path.isabs(entry)]
         bounds = (str(bound) for bound in self._bounds)
-        arguments = [str(os.getpid()), *bounds, json.dumps(path), str(_PACKAGE)]
+        arguments = [*bounds, json.dumps(path), str(_PACKAGE)]
         environment = {name: os.environ[name] for name in _LINKER if name in os.environ}
         try:
             self._child = subprocess.Popen(
@@ -202,7 +183,7 @@ class SolverProcess:
         self._end = weakref.finalize(self, _end_process, self._child, os.getpid())
         assert self._child.stdin is not None
         os.set_blocking(self._child.stdin.fileno(), False)
-        self._ready = _decode_reply(self._receive(monotonic() + START_S), _ReadyMessage)
+        self._versions = _decode_reply(self._receive(monotonic() + START_S), dict[str, str])
 
     def _send(self, questions: Sequence[Question]) -> None:
         assert self._child is not None and self._child.stdin is not None

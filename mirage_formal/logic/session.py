@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NoReturn
 
-from mirage_formal.logic.axioms import AxiomSet, load
+from mirage_formal.logic.axioms import load
 from mirage_formal.logic.process import Question, Solver, SolverReply, thread_solvers
 from mirage_formal.logic.script import Script
 from mirage_formal.logic.terms import BINARY, Add, Const, Div, Expr, Mul, Sum, Unary, Var, head, postorder
@@ -99,12 +99,12 @@ _ANSWERS: Final = {s.value: s for s in Satisfiability}
 class AxiomSession:
     """Z3 with the quantified axioms, as the paper uses it: is a term part of a target?"""
 
-    def __init__(self, axioms: AxiomSet | None = None) -> None:
+    def __init__(self) -> None:
         import z3
 
         self._z3: Any = z3
         self._context = z3.Context()
-        self.axioms = load() if axioms is None else axioms
+        self.axioms = load()
         self._formulas = z3.parse_smt2_string(self.axioms.script.text, ctx=self._context)
         self._sort = z3.DeclareSort("Expr", self._context)
         self._functions: dict[str, Any] = {name: self._function(name, 2) for name in BINARY}
@@ -150,10 +150,3 @@ class AxiomSession:
         except self._z3.Z3Exception:
             return Answer.UNKNOWN
         return {"unsat": Answer.PROVED, "sat": Answer.REFUTED}.get(answer, Answer.UNKNOWN)
-
-    def consistent(self, timeout_ms: int) -> Satisfiability:
-        """Check the axioms alone with Z3; unsat would make every certificate worthless."""
-        solver = self._z3.Solver(ctx=self._context)
-        solver.set("timeout", timeout_ms)
-        solver.add(self._formulas)
-        return _ANSWERS[str(solver.check())]

@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import os
 import re
+import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -221,7 +222,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     Where that fails, as on a full disk, nothing is left behind.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.tmp")
     try:
         with naming(path), temporary.open("wb") as file:
             file.write(data)

@@ -3,9 +3,6 @@
 Takes a run directory. Returns what a person reads: terminal text, a notebook's view, one HTML page, JSON. Imports
 check, codegen, graph, records, search and support.
 
-Takes a run directory. Returns what a person reads: terminal text, a notebook's view, one HTML page, JSON. Imports
-check, codegen, graph, records, search and support.
-
 ``reading`` makes the values of ``model`` from files; the printers read no file. No solver is loaded, and nothing here
 is trusted: the shown values are read from evidence, and only ``check`` establishes them.
 """

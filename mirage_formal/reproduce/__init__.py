@@ -2,7 +2,4 @@
 
 Takes names of workloads and limits. Returns tables and plots of search statistics beside the published ones. Imports
 graph, logic, prove, records, run, search, support and workers.
-
-Takes names of workloads and limits. Returns tables and plots of search statistics beside the published ones. Imports
-graph, logic, prove, records, run, search, support and workers.
 """

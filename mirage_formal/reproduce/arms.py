@@ -49,8 +49,8 @@ class Arm:
     parallel: bool = True
 
 
-def _exhaustive(oracle_ms: int = 100, *, z3: bool = False, prune: bool = True) -> SearchOptions:
-    return SearchOptions("exhaustive", "z3" if z3 else "normal-form", oracle_ms, prune)
+def _exhaustive(*, z3: bool = False, prune: bool = True) -> SearchOptions:
+    return SearchOptions("exhaustive", "z3" if z3 else "normal-form", 100, prune)
 
 
 #: All arms, in the order of the table.

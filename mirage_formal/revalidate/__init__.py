@@ -3,9 +3,6 @@
 Takes the kernels of a run. Returns findings: kernels derived again, obligations asked again, machine code compared.
 Imports check, codegen, device, logic, records and support.
 
-Takes the kernels of a run. Returns findings: kernels derived again, obligations asked again, machine code compared.
-Imports check, codegen, device, logic, records and support.
-
 It uses the checker, the safety analysis and the code generator. The package of the equality checker (``check``) imports
 none of these; its facts about kernels are combined with theirs here.
 """

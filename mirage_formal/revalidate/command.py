@@ -97,8 +97,8 @@ def check_directory(path: Path, limit_s: float, jobs: int, recompile: bool, told
             raise RunError(f"expected a number above 0, got {got:g}", where=where, hint="leave it out for the default")
         within = LimitedCheck(limit_s, _check_with_solvers, path, _CheckOptions(jobs, recompile))
         within.established = [] if told is None else told
-        found, kept = within.result()
-        return Outcome(0, [*_reports(found), *kept], "", found)
+        found = within.result()
+        return Outcome(0, _reports(found), "", found)
     except OutOfTime as over:
         done = _EstablishedFacts(
             [one for one in over.established if isinstance(one, EstablishedCandidate)],
@@ -132,11 +132,11 @@ def print_outcome(outcome: Outcome) -> None:
         print(text if len(text) <= _SCREEN else f"{text[:_SCREEN]} ...", file=sys.stderr)
 
 
-def _check_with_solvers(path: Path, how: _CheckOptions) -> tuple[_EstablishedFacts, list[str]]:
-    """Check a directory; return the established facts, and the sandbox restrictions that could not be applied."""
+def _check_with_solvers(path: Path, how: _CheckOptions) -> _EstablishedFacts:
+    """Check a directory with a time budget for solvers; return the established facts."""
     solvers.start_budget()
     list_files(path)  # a directory beyond the bounds is refused before anything in it is read
-    return _check(path, how), solvers.unconfined_solvers()
+    return _check(path, how)
 
 
 def _reports(found: _EstablishedFacts) -> list[str]:

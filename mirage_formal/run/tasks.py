@@ -25,11 +25,10 @@ from mirage_formal.codegen.numerics.special_values import Fault, check_special_v
 from mirage_formal.codegen.numerics.values import PredictedNumerics
 from mirage_formal.codegen.online_softmax.stabilize import stabilize
 from mirage_formal.graph.canonical import canonical_with_digest
-from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.check import output_types
 from mirage_formal.graph.formats.json import decode, encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.remainder_tiles.matching import certificate_pairs
-from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.logic.certificate import to_smt2
@@ -198,11 +197,11 @@ class FingerprintFilter:
         self._settings = FingerprintSettings(seed=seed, prime_bits=SEARCH_PRIME_BITS, rounds=1)
         self._sessions: dict[KernelGraph, FingerprintSession] = {}
         self._known: dict[tuple[KernelGraph, KernelGraph], Verdict] = {}
-        self._outputs = _output_types(program)
+        self._outputs = output_types(program)
 
     def __call__(self, candidate: Candidate) -> Verdict:
         """Return the verdict on a candidate; candidates with the same scaled graphs share one verdict."""
-        if (got := _output_types(candidate.graph)) != self._outputs:
+        if (got := output_types(candidate.graph)) != self._outputs:
             return Unknown(f"expected outputs {self._outputs}, got {got}")
         pair = candidate.scaled or (self._program, candidate.graph)
         if pair not in self._known:
@@ -220,11 +219,6 @@ def _sought_graphs(job: Job) -> tuple[KernelGraph, ...]:
     longer = round_extents(plain.program)
     found = [plain.whole] if longer is None else [plain.whole, plain.around(longer.wrapped(longer.program))]
     return tuple(dict.fromkeys((*map(sink_pads_to_inputs, found), *found)))
-
-
-def _output_types(graph: KernelGraph) -> list[DTensor]:
-    types = kernel_types(graph)
-    return [types[number] for number in graph.outputs]
 
 
 def certify(task: CandidateTask) -> list[CertificateClaim | UncertifiedTensor]:

@@ -2,7 +2,4 @@
 
 Takes a program and a search space. Returns candidates in a deterministic order, with the reasons of what was pruned.
 Imports graph, logic, prove, records, rewrite, semantics and support.
-
-Takes a program and a search space. Returns candidates in a deterministic order, with the reasons of what was pruned.
-Imports graph, logic, prove, records, semantics and support.
 """

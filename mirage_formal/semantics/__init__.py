@@ -2,7 +2,4 @@
 
 Takes a graph and a domain of values. Returns the values of its tensors: reals, finite fields, intervals, types.
 Imports graph and support.
-
-Takes a graph and a domain of values. Returns the values of its tensors: reals, finite fields, intervals, types.
-Imports graph and support.
 """

@@ -9,17 +9,17 @@ between two kernels is rounded to its element type, so it is infinite beyond tha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op
+from mirage_formal.graph.edit import extract_kernel
+from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.graph.types import DType
 from mirage_formal.semantics.functions import round_to_bfloat16
 from mirage_formal.semantics.interpreter import evaluate
 from mirage_formal.semantics.reference import FloatDomain
@@ -27,9 +27,6 @@ from mirage_formal.support.errors import ShapeError
 
 Array = NDArray[Any]
 Singles = NDArray[np.float32]
-
-#: Largest finite numbers of the element types.
-LARGEST: Final = {DType.FLOAT16: 65504.0, DType.BFLOAT16: float(2**128 - 2**120), DType.FLOAT32: float(2**128 - 2**104)}
 
 
 class SingleDomain(FloatDomain):
@@ -125,7 +122,7 @@ def run_typed(graph: KernelGraph, arrays: Sequence[Array], *, stored: bool = Tru
             if isinstance(op, Op) and op.kind is OpKind.SELECT:
                 results: Sequence[Array] = [_select(op, operands)]
             else:
-                results = evaluate(_single_kernel_graph(op, types), operands, domain)
+                results = evaluate(extract_kernel(op, types), operands, domain)
             for found in results:
                 held[number] = round_to_dtype(found, types[number].dtype) if stored else found
                 number += 1
@@ -141,12 +138,4 @@ def _select(op: Op, operands: Sequence[Array]) -> Array:
     return np.where(mask != 0, first, others[0] if others else _to_float32(float(op.attrs.value or 0)))
 
 
-def _single_kernel_graph(op: KernelOp, types: Sequence[DTensor]) -> KernelGraph:
-    """Return a graph of one kernel, with inputs of the types of its operands."""
-    read = [types[number] for number in op.operands]
-    inputs = tuple(Input(f"x{i}", tensor, row_major(tensor.shape)) for i, tensor in enumerate(read))
-    own = replace(op, operands=tuple(range(len(read))))
-    return KernelGraph(inputs, (own,), tuple(range(len(read), len(read) + op.results)))
-
-
-__all__ = ["LARGEST", "Singles", "round_to_dtype", "run_typed"]
+__all__ = ["Singles", "round_to_dtype", "run_typed"]

@@ -16,7 +16,7 @@ from mirage_formal.check.equal import establish_equality
 from mirage_formal.check.equivalence import describe_theorem, own_conditions
 from mirage_formal.check.report import check_manifest, expect_equal, list_files, step
 from mirage_formal.graph.canonical import digest
-from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.check import faults, output_types
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Probable
@@ -155,7 +155,7 @@ def _replay_fingerprint(
         if found := [*faults(program), *faults(candidate)]:
             raise FormatError("; ".join(found)[:600])
         expect_equal("inputs", program.inputs, candidate.inputs)
-        expect_equal("outputs", _outputs(program), _outputs(candidate))
+        expect_equal("outputs", output_types(program), output_types(candidate))
         check_fingerprint(program, candidate, record)
     _expect_digests(root, program, candidate, manifest, log)
     verdict = Probable(record.rounds, record.bound_log2, record.bound_reason)
@@ -169,11 +169,6 @@ def _check_file_names(path: Path, names: Iterable[str], ours: tuple[str, ...]) -
         for name in sorted(names):
             if name not in ours and not name.startswith(below):
                 raise FormatError(f"expected only files that a search writes, got {name} as well")
-
-
-def _outputs(graph: KernelGraph) -> list[object]:
-    types = kernel_types(graph)
-    return [types[number] for number in graph.outputs]
 
 
 def _expect_digests(
@@ -285,7 +280,7 @@ def _replay_cover(
         together = compose(program, pieces, graphs)
         expect_equal("graph", together, from_json(bytes(cover.graph), "graph"))
         expect_equal("digest of the graph", digest(together), cover.graph_digest)
-        expect_equal("outputs", _outputs(program), _outputs(together))
+        expect_equal("outputs", output_types(program), output_types(together))
         conditions, more = (tuple(dict.fromkeys(texts)) for texts in (held, added))
         expect_equal("conditions", conditions, cover.conditions)
         expect_equal("conditions that the program has not", more, cover.added)

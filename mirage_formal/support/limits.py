@@ -60,7 +60,7 @@ QUESTION_MS: Final = 10_000
 SAFETY_MS: Final = 5_000
 #: Seconds beyond its own limit after which a solver that does not answer is killed.
 GRACE_S: Final = 10.0
-#: Seconds for the solvers' process to load them and to confine itself.
+#: Seconds for the solvers' process to load them and to limit itself.
 START_S: Final = 60.0
 #: Seconds of processor time that solvers have for everything in one directory of a candidate or of its kernels, when it
 #: is checked.

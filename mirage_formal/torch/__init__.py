@@ -52,27 +52,6 @@ def from_torch(
     return import_captured(capture(module, args, kwargs), rounding)
 
 
-def from_graph(module: Any, inputs: Sequence[Any], *, rounding: str = "fused") -> Imported:
-    """Import a torch graph from Dynamo, of torch functions or of ATen operators, as programs.
-
-    Args:
-        module: The ``torch.fx.GraphModule``.
-        inputs: A tensor for each placeholder.
-        rounding: As for ``from_torch``.
-
-    Returns:
-        As ``from_torch``; arguments are named after the graph's placeholders.
-
-    Raises:
-        UnsupportedError: Torch is not installed or too old, or cannot trace the graph.
-    """
-    require_torch("from_graph")
-    from mirage_formal.torch.capture import capture_graph
-    from mirage_formal.torch.convert import import_captured
-
-    return import_captured(capture_graph(module, inputs), rounding)
-
-
 def optimize(
     module: Any,
     args: Sequence[Any] | None = None,
@@ -139,4 +118,4 @@ def require_torch(entry: str) -> None:
         )
 
 
-__all__ = ["from_graph", "from_torch", "optimize", "require_torch"]
+__all__ = ["from_torch", "optimize", "require_torch"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from math import isfinite, isinf, prod
+from math import isfinite, isinf
 from typing import Final, assert_never
 
 from mirage_formal.frontend.arguments import parse_number
@@ -304,8 +304,3 @@ def round_number(number: Fraction, dtype: DType) -> Fraction:
 def is_minus_infinity(value: object) -> bool:
     """Return whether an argument is minus infinity."""
     return isinstance(value, float) and isinf(value) and value < 0
-
-
-def elements(value: Value) -> int:
-    """Return the number of elements of the torch tensor."""
-    return prod(value.shape)

@@ -86,10 +86,10 @@ def capture_graph(module: Any, inputs: Sequence[Any]) -> CapturedGraph:
     from torch.fx import traceback
 
     if not isinstance(module, GraphModule):
-        text = f"from_graph: expected a torch.fx.GraphModule, got {type(module).__name__}"
+        text = f"torch.compile: expected a torch.fx.GraphModule, got {type(module).__name__}"
         raise error_at_user_line(UnsupportedError, text, "use from_torch for modules and functions")
     if any(isinstance(item, torch.SymInt) for item in inputs):
-        text = "from_graph: expected extents that are known, got symbolic ones"
+        text = "torch.compile: expected extents that are known, got symbolic ones"
         raise error_at_user_line(UnsupportedError, text, "compile with dynamic=False")
 
     def run(*given: Any) -> Any:
@@ -97,7 +97,7 @@ def capture_graph(module: Any, inputs: Sequence[Any]) -> CapturedGraph:
             return Interpreter(module).run(*given)
 
     names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
-    found = capture(run, tuple(inputs), None, "from_graph")
+    found = capture(run, tuple(inputs), None, "torch.compile")
     labels = dict(zip((n for n, what in found.arguments.items() if what.startswith("argument")), names, strict=False))
     arguments = {n: f"argument {labels[n]}" if n in labels else what for n, what in found.arguments.items()}
     return CapturedGraph(found.module, arguments, found.given, found.same, found.results, found.writes)

@@ -76,17 +76,12 @@ class Row:
         return FLOATS + ("; bool for " + ", ".join(self.masks) if self.masks else "; bool" if self.free else "")
 
 
-def shape(letter: str) -> tuple[int, ...]:
-    """The extents of an example's tensor, by the last letter of its name."""
-    return LETTERS[letter[-1]]
-
-
 def _view(name: str, example: str, write: Callable[[OperatorCall], Written], when: str = "") -> Row:
     return Row(f"aten.{name}", example, "a view: strides of the tensor that is read", write, when, free=True)
 
 
-def _same(name: str, example: str, when: str = "") -> Row:
-    return Row(f"aten.{name}", example, "its operand", moves.identity_rule, when, free=True)
+def _same(name: str, example: str) -> Row:
+    return Row(f"aten.{name}", example, "its operand", moves.identity_rule, free=True)
 
 
 def _typed(name: str, example: str, *, typed: bool = False) -> Row:

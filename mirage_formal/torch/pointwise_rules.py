@@ -309,11 +309,6 @@ def is_infinite(*, above: bool, below: bool) -> Callable[[OperatorCall], Written
     return lambda call: call.logic(made, call.compared(call.value()))
 
 
-def is_finite(call: OperatorCall) -> Written:
-    """Write ``isfinite``: the mask of elements that are neither infinite nor NaN."""
-    return call.logic(lambda graph, x: graph.le(graph.abs(x), LARGEST), call.compared(call.value()))
-
-
 def nan_to_num(call: OperatorCall) -> Written:
     """Write ``nan_to_num``: x, with numbers for NaN and the infinities."""
     value = call.value()

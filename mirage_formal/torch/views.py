@@ -85,9 +85,9 @@ def row_major_view(shape: Sequence[int]) -> View:
     return strided_view(shape, row_major(tuple(shape)))
 
 
-def strided_view(shape: Sequence[int], strides: Sequence[int], offset: int = 0) -> View:
+def strided_view(shape: Sequence[int], strides: Sequence[int]) -> View:
     """Return the view of a torch tensor in its memory."""
-    return View(tuple(merge_digits([pair]) for pair in zip(shape, strides, strict=True)), offset)
+    return View(tuple(merge_digits([pair]) for pair in zip(shape, strides, strict=True)))
 
 
 def reshape(view: View, shape: Sequence[int]) -> View | None:

@@ -2,7 +2,4 @@
 
 Takes tasks and a number of processes. Returns answers in order, from processes of this machine or a dask cluster.
 Imports support.
-
-Takes tasks and a number of processes. Returns answers in order, from processes of this machine or a dask cluster.
-Imports support.
 """

@@ -35,7 +35,7 @@ from mirage_formal.graph.formats.json import encode
 from mirage_formal.kernel_build.build import KernelWarning
 from mirage_formal.records import PlanRecord, TuningRecord
 from mirage_formal.revalidate.rederive import derive_kernels
-from mirage_formal.run.results.listing import Results
+from mirage_formal.run.results.result import Results
 from mirage_formal.support.errors import MirageError
 from mirage_formal.workers.dispatch import TaskDone
 from tests.autotune.fake_tuning import KERNELS, Table, last_is_best, plan_in, shorter, tuned

@@ -167,7 +167,7 @@ def test_conditions_that_the_program_has_not_are_reported_apart(
     (one,) = (made / "candidates").iterdir()
     needs = ("candidate, kernel operator 1: divisor nonzero",)
     found = command._EstablishedFacts([replace(check_candidate(one), conditions=needs, added=needs)], [])
-    monkeypatch.setattr(LimitedCheck, "result", lambda self: (found, []))
+    monkeypatch.setattr(LimitedCheck, "result", lambda self: found)
     assert command.main([str(made)]) == 0
     output = capsys.readouterr().out
     assert f"conditions that the program does not have:\n  {one.name}: {needs[0]}\n" in output

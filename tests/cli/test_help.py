@@ -55,7 +55,7 @@ NO_COMMANDS = {
     "mirage_formal.frontend.mirage_api",
     "mirage_formal.torch.op_table_docs",
     "mirage_formal.workers.cluster_host",
-    "mirage_formal.prove.identity_testing.confirmation",
+    "mirage_formal.prove.identity_testing.primes",
     "mirage_formal.torch.integrations.kernelbench.child",  # started by ``kernelbench``, for one problem
     "mirage_formal.autotune.child",  # started by ``tune``, reads its jobs from standard input
 }

@@ -153,7 +153,7 @@ def test_bars_fit_60_columns_and_say_what_is_left() -> None:
         bars._drawn.refresh()
         drawn = file.getvalue()
     lines = [line.replace("\r", "").split("\x1b[2K")[-1] for line in drawn.split("\n")]
-    assert any("attn: searching" in line and "1/4 0:06 left" in line for line in lines), lines
+    assert any("attn: searching" in line and "1/4 0:00:06 left" in line for line in lines), lines
     assert any(line.startswith("1,000 states, 500/s") for line in lines)
     assert any("3 candidates, best est. 12.2 us, 2 proved, 1 refused" in line for line in lines)
     assert all(len(line) <= 60 for line in lines if "\x1b" not in line)

@@ -22,11 +22,12 @@ from mirage_formal.codegen.target import load_target
 from mirage_formal.device import launch
 from mirage_formal.device.emulate import loaded_bytes, run
 from mirage_formal.graph.formats.json import from_json, to_json
-from mirage_formal.graph.formats.text import from_text, to_text
+from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import Band
 from mirage_formal.semantics.reference import run as reference
 from mirage_formal.support.errors import MirageError
+from tests.kit.graphs.text_reader import from_text
 
 _TEXT = """mugraph 1
 d0 = input(Q) dtype=float16 shape=[1,{n},16]

@@ -10,7 +10,8 @@ import pytest
 from mirage_formal.codegen.cuda import emit_cuda
 from mirage_formal.codegen.executable import Compiled
 from mirage_formal.device import compile as compiler
-from mirage_formal.device.compile import ARCHS, CompileError, compile
+from mirage_formal.device.compile import CompileError, compile
+from mirage_formal.kernel_build.build import ARCHS
 from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.support.resources import data_dir
 from tests.kit.kernels.emulated_programs import every_kernel, masked_copy

@@ -19,9 +19,9 @@ import msgspec
 
 from benchmarks.gpu_stages import Row as Bench
 from benchmarks.gpu_table import table
-from mirage_formal.graph.formats.text import from_text
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records.reproduction import Answers, Asked, Comparison, Growth, Host, Row, Source, Table5
+from tests.kit.graphs.text_reader import from_text
 from tests.kit.paths import REPOSITORY
 
 PLACE = REPOSITORY / "tests" / "report" / "examples"

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal.logic.axioms import FILES, OPAQUE_FUNCTIONS, Atom, extent_of, instantiate, load, matches, parse
+from mirage_formal.logic.axioms import FILES, OPAQUE_FUNCTIONS, Atom, extent_of, instantiate, load, parse
 from mirage_formal.logic.terms import add, mul, sum_, unary, var
 from mirage_formal.support.errors import FormatError
 from mirage_formal.support.resources import data_dir
+from tests.kit.proofs.expressions import matches
 
 AXIOMS = load()
 X, Y, Z = var("X"), var("Y"), var("Z")

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.graph.formats.text import from_text, to_text
+from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.report.display import MOST
 from mirage_formal.report.notebook import MOST_TEXT, visible
-from mirage_formal.run.results.listing import Results
-from mirage_formal.run.results.result import Result
+from mirage_formal.run.results.result import Result, Results
 from mirage_formal.support.errors import RunError, UnsupportedError
+from tests.kit.graphs.text_reader import from_text
 from tests.kit.reports import NAMES, example, read_back
 from tests.kit.runs import tampering
 

@@ -354,8 +354,6 @@ REMOVERS = {
     "store/location.py": "entries of the store, which it has written",
     "records/storage.py": "its own temporary file",
     "torch/integrations/kernelbench/run.py": "the answer of a problem's process, which it has asked for",
-    "device/cache.py": "its own temporary file in the cache",
-    "logic/sandbox.py": "its own temporary directory, which is empty",
 }
 
 

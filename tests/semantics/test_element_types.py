@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
+from mirage_formal.codegen.numerics.rounding import LARGEST
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
 from mirage_formal.semantics.reference import run
-from mirage_formal.semantics.typed import LARGEST, round_to_dtype, run_typed
+from mirage_formal.semantics.typed import round_to_dtype, run_typed
 from mirage_formal.support.errors import ShapeError
 
 INF, NAN = float("inf"), float("nan")

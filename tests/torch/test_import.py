@@ -17,7 +17,8 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.support.errors import DTypeError, ShapeError, UnsupportedError
-from mirage_formal.torch import from_graph
+from mirage_formal.torch.capture import capture_graph
+from mirage_formal.torch.convert import import_captured
 from mirage_formal.torch.import_result import Imported
 from tests.kit.torch.comparison import compare, computed
 
@@ -263,7 +264,7 @@ def test_graphs_of_dynamo_are_imported_too() -> None:
     found: list[Imported] = []
 
     def backend(module: Any, inputs: Any) -> Any:
-        found.append(from_graph(module, inputs))
+        found.append(import_captured(capture_graph(module, inputs)))
         return module.forward
 
     torch._dynamo.reset()
@@ -300,13 +301,13 @@ def test_mistakes_are_said() -> None:
 
 
 def test_graphs_that_cannot_be_read_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"from_graph: expected a torch.fx.GraphModule, got Linear"):
-        from_graph(nn.Linear(2, 2), (torch.ones(2, 2),))
+    with pytest.raises(UnsupportedError, match=r"torch.compile: expected a torch.fx.GraphModule, got Linear"):
+        capture_graph(nn.Linear(2, 2), (torch.ones(2, 2),))
     errors: list[str] = []
 
     def backend(module: Any, inputs: Any) -> Any:
         with pytest.raises(UnsupportedError, match="got symbolic ones") as caught:
-            from_graph(module, inputs)
+            capture_graph(module, inputs)
         errors.append(str(caught.value))
         return module.forward
 

@@ -27,7 +27,6 @@ sys.meta_path.insert(0, Hidden())
     [
         "mf.from_torch(abs, ())",
         "mirage_formal.torch.from_torch(abs, ())",
-        "mirage_formal.torch.from_graph(abs, ())",
         "mf.optimize(abs, ())",
     ],
 )

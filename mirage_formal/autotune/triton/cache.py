@@ -10,8 +10,7 @@ import msgspec
 from mirage_formal.autotune.child import GpuMachine
 from mirage_formal.autotune.plans import TuningDirectory
 from mirage_formal.autotune.triton.files import TritonText
-from mirage_formal.device.cache import replace_file
-from mirage_formal.records import NumericsRecord, read, sha256
+from mirage_formal.records import NumericsRecord, read, sha256, write_atomic
 
 
 class TritonResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,13 +57,13 @@ class TritonResultCache:
     def put(self, one: TritonText, said: TritonResult) -> None:
         """Write the result of a file to the cache."""
         path = self._path(one)
-        replace_file(path, msgspec.json.encode(msgspec.structs.replace(said, key=path.stem)))
+        write_atomic(path, msgspec.json.encode(msgspec.structs.replace(said, key=path.stem)))
 
     def file(self, one: TritonText) -> Path:
         """Write the file if it is missing, and return its path for the process that runs it."""
         path = self._root / f"{one.digest}.py"
         if not path.is_file():
-            replace_file(path, one.text.encode())
+            write_atomic(path, one.text.encode())
         return path
 
     @property

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from mirage_formal.check.equivalence import Obligation, replay_with_obligations
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.check.report import expect_equal
-from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.check import faults, kernel_types, output_types
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, enumerate_results
 from mirage_formal.graph.types import DTensor, row_major
 from mirage_formal.support.errors import FormatError
@@ -179,7 +179,7 @@ def replace_parts(graph: KernelGraph, parts: Sequence[tuple[Sequence[int], Repla
         if found := faults(other.graph):
             raise FormatError(f"part {number}: {'; '.join(found)[:600]}")
         expect_equal(f"part {number}: inputs", piece.program.inputs, other.graph.inputs)
-        expect_equal(f"part {number}: outputs", _outputs(piece.program), _outputs(other.graph))
+        expect_equal(f"part {number}: outputs", output_types(piece.program), output_types(other.graph))
         try:
             shown = replay_with_obligations(piece.program, other.graph, other.proof)
         except ProofError as error:
@@ -190,11 +190,6 @@ def replace_parts(graph: KernelGraph, parts: Sequence[tuple[Sequence[int], Repla
         doubtful = doubtful or shown.doubtful
     together = compose(graph, pieces, graphs)
     return ReplacedGraph(together, tuple(held), tuple(added), doubtful, tuple(obligations))
-
-
-def _outputs(graph: KernelGraph) -> list[DTensor]:
-    types = kernel_types(graph)
-    return [types[number] for number in graph.outputs]
 
 
 __all__ = [

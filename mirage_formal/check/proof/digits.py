@@ -6,10 +6,6 @@ from collections.abc import Mapping
 from math import prod
 from typing import Final
 
-from mirage_formal.logic.script import parse
-from mirage_formal.logic.session import SolverResult, discharge
-from mirage_formal.support.limits import QUESTION_MS
-
 _HEAD: Final = "(set-info :smt-lib-version 2.6)\n(set-info :status unsat)\n(set-logic QF_LIA)\n"
 
 
@@ -40,8 +36,3 @@ def obligations(extents: tuple[int, ...]) -> Mapping[str, str]:
     inside = " ".join(f"(<= 0 d{i}) (< d{i} {extents[i]})" for i in count)
     onto += f"(assert (not (and (= t {number('d')}) {inside})))\n"
     return {name: f"{_HEAD}{text}(check-sat)\n" for name, text in (("injective", injective), ("onto", onto))}
-
-
-def decide(extents: tuple[int, ...], timeout_ms: int = QUESTION_MS) -> Mapping[str, tuple[SolverResult, ...]]:
-    """Return the answers of z3 and cvc5 to each obligation; only unsat is a proof."""
-    return {name: discharge(parse(text), timeout_ms) for name, text in obligations(extents).items()}

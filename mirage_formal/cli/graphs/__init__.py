@@ -2,7 +2,4 @@
 
 Takes a path that a user names. Returns the graph, run or kernels that it stands for, and drawn inputs. Imports
 codegen, device, frontend, graph, kernel_build, records, run and support.
-
-Takes a path that a user names. Returns the graph, run or kernels that it stands for, and drawn inputs. Imports
-codegen, device, frontend, graph, kernel_build, records, run and support.
 """

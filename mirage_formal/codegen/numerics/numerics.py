@@ -30,18 +30,19 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from mirage_formal.codegen.numerics.correlated_rounding import rounding_drift
-from mirage_formal.codegen.numerics.extract_kernel import extract_kernel, product_type
 from mirage_formal.codegen.numerics.nonlinear_error import LAMBDA
 from mirage_formal.codegen.numerics.rounding import (
     LARGEST,
     Estimate,
     RoundingDomain,
+    product_type,
     quantize,
     quantum,
     store_as,
     unit_roundoff,
 )
 from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.edit import extract_kernel
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import MOVES, OpKind
 from mirage_formal.graph.types import DType

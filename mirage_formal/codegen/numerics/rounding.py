@@ -22,7 +22,7 @@ Only array methods and functions that NumPy and CuPy share are used, so it runs 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import log, pi, sqrt
@@ -31,8 +31,10 @@ from typing import Any, Final
 import numpy as np
 
 from mirage_formal.codegen.numerics import nonlinear_error
+from mirage_formal.graph.check import block_types
+from mirage_formal.graph.graph import GraphDefined, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.graph.types import DType, Shape
+from mirage_formal.graph.types import DTensor, DType, Shape
 from mirage_formal.semantics.batched_matmul import batched_product
 from mirage_formal.semantics.domain import LOOP_AXIS, UntiledDomain
 from mirage_formal.semantics.functions import FUNCTION_SPECS
@@ -556,4 +558,21 @@ def _steps(x: Array, axis: int) -> list[Array]:
     return [x[(*before, slice(i, i + 1))] for i in range(x.shape[axis])]
 
 
-__all__ = ["LARGEST", "Estimate", "RoundingDomain", "quantize", "quantum", "store_as", "unit_roundoff"]
+def product_type(op: KernelOp, types: Sequence[DTensor]) -> DType:
+    """Return the element type that a kernel rounds the operands of its products to; float32 if it has none.
+
+    Args:
+        op: The kernel.
+        types: Types of the tensors of its graph.
+    """
+    operands = tuple(types[number] for number in op.operands)
+    if isinstance(op, GraphDefined):
+        tiles = block_types(op.graph, operands)
+        products = [x for x in op.graph.ops if isinstance(x, Op) and x.kind is OpKind.MATMUL]
+        found = [tiles[x.operands[0]].dtype for x in products]
+    else:
+        found = [operands[0].dtype] if op.kind is OpKind.MATMUL else []
+    return next((dtype for dtype in found if dtype is not DType.FLOAT32), DType.FLOAT32)
+
+
+__all__ = ["LARGEST", "Estimate", "RoundingDomain", "product_type", "quantize", "quantum", "store_as", "unit_roundoff"]

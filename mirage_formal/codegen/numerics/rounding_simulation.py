@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.codegen.numerics.correlated_rounding import rounding_drift
-from mirage_formal.codegen.numerics.extract_kernel import extract_kernel, product_type
 from mirage_formal.codegen.numerics.numerics import SCALES, compare, draw_all, exact_outputs, output_tolerances
-from mirage_formal.codegen.numerics.rounding import LARGEST, store_as
+from mirage_formal.codegen.numerics.rounding import LARGEST, product_type, store_as
 from mirage_formal.codegen.numerics.values import PredictedNumerics
 from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.edit import extract_kernel
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import MOVES
 from mirage_formal.graph.types import DType

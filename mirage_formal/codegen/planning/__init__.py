@@ -2,7 +2,4 @@
 
 Takes a block graph and a schedule. Returns a Plan: placements, steps, barriers and the layout of shared memory.
 Imports codegen.program, graph and support.
-
-Takes a block graph and a schedule. Returns a Plan: placements, steps, barriers and the layout of shared memory.
-Imports codegen, codegen.program, graph and support.
 """

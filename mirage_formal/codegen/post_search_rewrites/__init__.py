@@ -2,7 +2,4 @@
 
 Takes a proved candidate. Returns further candidates for the prover: split-K, other tiles, hoisted factors. Imports
 graph and rewrite.
-
-Takes a proved candidate. Returns further candidates for the prover: split-K, other tiles, hoisted factors. Imports
-codegen, graph and support.
 """

@@ -2,7 +2,4 @@
 
 Takes a name of the reference system's interface. Returns its support here, and the error or warning of its use.
 Imports support.
-
-Takes a name of the reference system's interface. Returns its support here, and the error or warning of its use.
-Imports frontend and support.
 """

@@ -2,7 +2,4 @@
 
 Takes a graph whose tiles overhang its tensors. Returns the graph with pads and slices around its kernels. Imports
 nothing of this package.
-
-Takes a graph whose tiles overhang its tensors. Returns the graph with pads and slices around its kernels. Imports
-graph.
 """

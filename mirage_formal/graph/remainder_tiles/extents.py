@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import prod
 
-from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.check import kernel_types, output_types
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, enumerate_results
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.remainder_tiles.split import Wrapping, split_pads_and_slices
@@ -50,7 +50,7 @@ def decompose_remainder_tiles(program: KernelGraph, candidate: KernelGraph) -> R
     if own is None or (ends := _output_of_result(wrapping, len(inner.outputs))) is None:
         return None
     own = replace(own, outputs=tuple(own.outputs[n] for n in ends))
-    if _outputs(own) != _outputs(inner):
+    if output_types(own) != output_types(inner):
         return None
     return RemainderTiles(own, inner, wrapping.around(program.inputs, own))
 
@@ -65,11 +65,6 @@ def _output_of_result(wrapping: Wrapping, count: int) -> list[int] | None:
         source.append(source[op.operands[0]])
     reached = [source[n] for n in wrapping.outputs]
     return [reached.index(n) for n in range(count)] if set(reached) == set(range(count)) else None
-
-
-def _outputs(graph: KernelGraph) -> list[DTensor]:
-    types = kernel_types(graph)
-    return [types[n] for n in graph.outputs]
 
 
 def with_shape(item: Input, shape: Shape) -> Input:

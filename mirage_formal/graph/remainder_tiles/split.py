@@ -52,9 +52,7 @@ class Wrapping:
         return KernelGraph(inputs, ops, tuple(last[n] for n in self.outputs))
 
 
-def split_pads_and_slices(
-    graph: KernelGraph, *, moves: bool = False, joins: bool = True
-) -> tuple[Wrapping, KernelGraph] | None:
+def split_pads_and_slices(graph: KernelGraph, *, moves: bool = False) -> tuple[Wrapping, KernelGraph] | None:
     """Return the pads and slices around a graph, and the core between them; None if there are none.
 
     None as well if an input is read both padded and not, or under different pads, unless ``moves`` is set.
@@ -66,10 +64,8 @@ def split_pads_and_slices(
         graph: The whole.
         moves: Whether all operators that move elements count like pads and slices, and an input may be read in several
             ways, each of which is an input of the core.
-        joins: Whether concatenations that only moves follow count like slices, if ``moves`` is set.
     """
     ahead, after = (MOVES - {OpKind.CONCAT}, MOVES) if moves else (frozenset({OpKind.PAD}), frozenset({OpKind.SLICE}))
-    after = after if joins else after - {OpKind.CONCAT}
     if not any(isinstance(op, Op) and op.kind in ahead | after for op in graph.ops):
         return None
     count, types = len(graph.inputs), kernel_types(graph)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from mirage_formal.logic.axioms import AxiomSet, Binding, instantiate, load
+from mirage_formal.logic.axioms import Binding, instantiate, load
 from mirage_formal.logic.certificate import Certificate, Instance
 from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, order_key
 from mirage_formal.support.limits import CERTIFICATE_INSTANCES
@@ -28,13 +28,12 @@ class Normaliser:
     """A rewriter of terms to normal form that collects the instances used, in order and without repetition.
 
     Args:
-        axioms: The axioms; by default, the project's.
         expand: Whether products of sums and of quotients are multiplied out; else factors and terms are only sorted.
         most: Instances after which TooLong is raised.
     """
 
-    def __init__(self, axioms: AxiomSet | None = None, *, expand: bool = True, most: float = math.inf) -> None:
-        self.axioms = load() if axioms is None else axioms
+    def __init__(self, *, expand: bool = True, most: float = math.inf) -> None:
+        self.axioms = load()
         self._expand, self._most = expand, most
         self.instances: dict[Instance, None] = {}
         self._memo: dict[Expr, Expr] = {}
@@ -144,22 +143,19 @@ def _deep_recursion() -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
-def certify(
-    expression: Expr, target: Expr, steps: Iterable[tuple[str, Binding]], axioms: AxiomSet | None = None
-) -> Certificate:
+def certify(expression: Expr, target: Expr, steps: Iterable[tuple[str, Binding]]) -> Certificate:
     """Return the certificate of a chain of A_sub steps.
 
     Args:
         expression: The first term of the chain.
         target: The term that A_eq makes equal to the chain's end.
         steps: Axiom and binding of each step; each contains the term before it.
-        axioms: The axioms; by default, the project's.
 
     Raises:
         ValueError: The chain does not connect the two terms.
         CertificateTooLong: It would have more instances than CERTIFICATE_INSTANCES.
     """
-    proof = Normaliser(axioms, most=CERTIFICATE_INSTANCES)
+    proof = Normaliser(most=CERTIFICATE_INSTANCES)
     here = expression
     for number, (axiom, binding) in enumerate(steps):
         inner, outer = proof.use(axiom, binding)
@@ -175,7 +171,7 @@ def certify(
     return Certificate(expression, target, tuple(proof.instances))
 
 
-def certify_occurrence(expression: Expr, target: Expr, axioms: AxiomSet | None = None) -> Certificate | None:
+def certify_occurrence(expression: Expr, target: Expr) -> Certificate | None:
     """Return a certificate that a term occurs in the target up to the order of factors and terms; None if not.
 
     It needs no normal form; that of a power of a quotient of sums may have thousands of products.
@@ -185,13 +181,12 @@ def certify_occurrence(expression: Expr, target: Expr, axioms: AxiomSet | None =
     Args:
         expression: The term.
         target: The term that it may be part of.
-        axioms: The axioms; by default, the project's.
 
     Raises:
         CertificateTooLong: See ``certify``.
     """
     for sorts in (False, True):
-        proof = Normaliser(axioms, expand=False, most=CERTIFICATE_INSTANCES)
+        proof = Normaliser(expand=False, most=CERTIFICATE_INSTANCES)
         first, last = (proof.normalise(expression), proof.normalise(target)) if sorts else (expression, target)
         path = _path(first, last)
         if path is None:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.check import output_types
 from mirage_formal.graph.counterexample import Counterexample, Entry, Fill
 from mirage_formal.graph.graph import KernelGraph, operators
 from mirage_formal.graph.ops import COMPARISONS, ROUNDINGS
@@ -72,8 +72,7 @@ def make_evaluator(program: KernelGraph, candidate: KernelGraph) -> TrialEvaluat
 
 
 def _interface(graph: KernelGraph) -> tuple[list[str], list[str]]:
-    types = kernel_types(graph)
-    return [source.tensor.signature for source in graph.inputs], [types[number].signature for number in graph.outputs]
+    return [source.tensor.signature for source in graph.inputs], [tensor.signature for tensor in output_types(graph)]
 
 
 def landmarks(graphs: Sequence[KernelGraph]) -> tuple[float, ...]:

@@ -2,7 +2,4 @@
 
 Takes two graphs and a seed. Returns whether they agree at random points modulo two primes, with the error bound.
 Imports graph, records, semantics and support.
-
-Takes two graphs and a seed. Returns whether they agree at random points modulo two primes, with the error bound.
-Imports graph, records, semantics and support.
 """

@@ -19,7 +19,7 @@ from mirage_formal.prove.identity_testing.bound import Bound, error_bound
 from mirage_formal.prove.identity_testing.draw import SCHEME, digest, field_point
 from mirage_formal.prove.identity_testing.modular import Words
 from mirage_formal.prove.identity_testing.point import LaxProgram, Point, evaluate_programs, lax_program
-from mirage_formal.prove.identity_testing.primes import confirm, field_pair
+from mirage_formal.prove.identity_testing.primes import GALOIS, field_pair
 from mirage_formal.records.fingerprint import Draw, FieldConfirmation, FingerprintRecord, InputDigest
 from mirage_formal.semantics.straight_line_trace import Binary, Matmul, NotLax, Part, Tape, Unary
 from mirage_formal.support.errors import GraphError, UnsupportedError
@@ -198,8 +198,7 @@ class FingerprintSession:
         settings = self.settings
         confirmation = None
         if settings.confirm_fields:
-            said = confirm(self.pair)
-            confirmation = FieldConfirmation(said.galois_version, said.primitive_root)
+            confirmation = FieldConfirmation(GALOIS, self.pair.primitive_root)
         record = FingerprintRecord(
             scheme=SCHEME,
             seed=settings.seed,

@@ -1,13 +1,17 @@
-"""Progress bars on a terminal: one for each phase, with the counters of a search below them."""
+"""Progress bars on a terminal and in a notebook: one for each phase, with the counters of a search below them."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
+from datetime import timedelta
+from importlib import import_module
+from io import StringIO
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from mirage_formal.records.answer import ProgressEvent
@@ -18,6 +22,8 @@ from mirage_formal.support.terminal import escape_line
 _BARS: Final = 6
 _NAME: Final = 24
 _WIDTH: Final = 60
+#: Seconds between two drawings in a notebook.
+_EVERY_S: Final = 0.25
 
 
 class Bars(Display):
@@ -47,28 +53,13 @@ class Bars(Display):
             while len(self._tasks) >= _BARS:
                 self._drawn.remove_task(self._tasks.pop(next(iter(self._tasks))))
             name = escape_line(event.phase if not event.task else f"{event.task}: {event.phase}", _NAME)
-            self._tasks[key] = self._drawn.add_task(name, total=None, of="?", left=None)
+            self._tasks[key] = self._drawn.add_task(name, total=None, of="?", time="")
         total = event.total or None  # None pulses: how much there is to do is not known
         self._drawn.facts = [*facts(event), event.remark]
         of = f"{event.total:,}" if event.total else "?"
-        self._drawn.update(self._tasks[key], total=total, completed=event.done, of=of, left=event.left_s)
-
-
-class _TimeLeftColumn(ProgressColumn):
-    """Column with the time left where it is known, and the elapsed time elsewhere."""
-
-    def render(self, task: Task) -> Text:
-        left = task.fields.get("left")
-        if task.finished or left is None:
-            seconds = task.finished_time if task.finished else task.elapsed
-            return Text(_clock(seconds or 0.0))
-        return Text(f"{_clock(left)} left")
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+        seconds = timedelta(seconds=round(event.left_s or event.elapsed_s))
+        text = f"{seconds} left" if event.left_s else str(seconds)
+        self._drawn.update(self._tasks[key], total=total, completed=event.done, of=of, time=text)
 
 
 class _BarsWithText(Progress):
@@ -79,9 +70,8 @@ class _BarsWithText(Progress):
         self._wide = min(_WIDTH, console.width)
         name = TextColumn("{task.description}", markup=False)
         done = TextColumn("{task.completed:,.0f}/{task.fields[of]}", markup=False)
-        super().__init__(
-            name, BarColumn(12), done, _TimeLeftColumn(), console=console, transient=True, refresh_per_second=4
-        )
+        left = TextColumn("{task.fields[time]}", markup=False)
+        super().__init__(name, BarColumn(12), done, left, console=console, transient=True, refresh_per_second=4)
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Yield the bars and the lines of text."""
@@ -91,4 +81,38 @@ class _BarsWithText(Progress):
                 yield Text(escape_line(text, self._wide), no_wrap=True, overflow="ellipsis")
 
 
-__all__ = ["Bars"]
+class NotebookBars(Bars):
+    """Progress bars in the output of a cell, which stay there at the end.
+
+    They are values of rich that Jupyter, VS Code and Colab show as text in HTML (``rich.jupyter``); no widgets have to
+    be installed.
+
+    Args:
+        command: Name of the called function.
+    """
+
+    def __init__(self, command: str) -> None:
+        super().__init__(command, Console(file=StringIO(), width=100))
+        self._shown: Any = None
+        self._next = 0.0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        return None
+
+    def show(self, event: ProgressEvent) -> None:
+        """Draw the progress of a task; skip events soon after the last drawing, unless one ends a phase."""
+        super().show(event)
+        now = time.monotonic()
+        if self._shown is None:
+            self._shown = import_module("IPython.display").display(self._drawn, display_id=True)
+        elif now >= self._next or 0 < event.total <= event.done:
+            self._shown.update(self._drawn)
+        else:
+            return
+        self._next = now + _EVERY_S
+
+
+__all__ = ["Bars", "NotebookBars"]

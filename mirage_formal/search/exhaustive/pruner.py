@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.check import output_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.logic.session import Answer
 from mirage_formal.prove.abstract.domain import Abstract, AbstractDomain, Expr, expressions
@@ -25,8 +25,7 @@ class Pruner:
         found = expressions(program)
         self.domain: Domain[Abstract] = AbstractDomain()
         self.inputs = found.tensors[: len(program.inputs)]
-        types = kernel_types(program)
-        self.outputs = tuple(types[n] for n in program.outputs)
+        self.outputs = tuple(output_types(program))
         self._targets = found.outputs
         self._prune = options.prune
         self._exact = NormalFormOracle(found.outputs)

@@ -145,7 +145,7 @@ class ProgramAxes:
         for number, op in enumerate(program.ops):
             if isinstance(op, GraphDefined):
                 raise _unsupported_error("expected predefined operators only, got a graph-defined kernel")
-            with _locate_errors(program, number):
+            with _locate_errors(number):
                 strings.append(self._apply(op, [strings[i] for i in op.operands], reduced))
                 if (found := self._types[len(strings) - 1].dtype) not in (self.dtype, DType.BOOL):
                     raise _unsupported_error(
@@ -321,7 +321,7 @@ class ProgramAxes:
         walk = _FormInterpreter(self, algebra, unsplit_frame(count))
         for number, op in enumerate_results(inputs, self.program.ops):
             assert isinstance(op, Op)
-            with _locate_errors(self.program, number - inputs):
+            with _locate_errors(number - inputs):
                 values.append(walk.value(op, [values[i] for i in op.operands]))
         return values[self.program.outputs[0]]
 
@@ -472,7 +472,7 @@ def _unsupported_error(what: str, hint: str = "") -> UnsupportedError:
 
 
 @contextmanager
-def _locate_errors(program: KernelGraph, number: int) -> Iterator[None]:
+def _locate_errors(number: int) -> Iterator[None]:
     """Add the operator's number and a hint to an UnsupportedError that the body raises."""
     try:
         yield

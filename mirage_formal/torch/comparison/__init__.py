@@ -2,7 +2,4 @@
 
 Takes an imported program and its module. Returns the largest difference between both in the module's element types.
 Imports frontend, graph, semantics, support and torch.modules.
-
-Takes an imported program and its module. Returns the largest difference between both in the module's element types.
-Imports frontend, graph, semantics, support, torch and torch.modules.
 """

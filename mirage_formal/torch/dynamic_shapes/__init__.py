@@ -2,7 +2,4 @@
 
 Takes a module with extents that vary. Returns one program for each bucket of extents, and the choice between them.
 Imports support, torch.analysis, torch.comparison and torch.modules.
-
-Takes a module with extents that vary. Returns one program for each bucket of extents, and the choice between them.
-Imports support, torch, torch.analysis, torch.comparison and torch.modules.
 """

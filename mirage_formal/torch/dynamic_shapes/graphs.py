@@ -97,7 +97,7 @@ def _capture_dynamic(module: GraphModule, inputs: Sequence[Any]) -> CapturedGrap
             wanted[tensor] = dict.fromkeys(dims, torch.export.Dim.AUTO)
     # Torch would take the extents of the graph that is compiled for those of this one, and guard on them.
     with torch._guards.tracing(None):
-        found = capture(run, given, None, "from_graph", wanted)
+        found = capture(run, given, None, "torch.compile", wanted)
     names = [nodes[i].name for i in places]
     _add_guards_to_dynamo(found, inputs, places)
     labels = dict(zip((n for n, what in found.arguments.items() if what.startswith("argument")), names, strict=False))

@@ -2,7 +2,4 @@
 
 Takes problems and models of other projects. Returns their modules with proved kernels, and records in their formats.
 Imports api, codegen, frontend, graph, kernel_build, records, run, support and torch.modules.
-
-Takes problems and models of other projects. Returns their modules with proved kernels, and records in their formats.
-Imports api, codegen, frontend, graph, kernel_build, records, run, support, torch and torch.modules.
 """

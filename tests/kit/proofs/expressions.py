@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
-from mirage_formal.logic.axioms import Axiom, AxiomSet, Binding, instantiate, load, matches
+from mirage_formal.logic.axioms import Axiom, AxiomSet, Binding, extent_of, instantiate, load
+from mirage_formal.logic.sexpr import SExpr
 from mirage_formal.logic.terms import (
+    BINARY,
     Add,
     Const,
     Div,
@@ -122,6 +124,33 @@ def without_ones(e: Expr) -> Expr:
 def equations(axioms: AxiomSet | None = None) -> list[Axiom]:
     """The axioms of A_eq."""
     return [a for a in (axioms or load()).axioms.values() if a.conclusion.relation == "="]
+
+
+def matches(pattern: SExpr, e: Expr, binding: Binding) -> bool:
+    """Return whether ``e`` is an instance of a pattern; extends ``binding``, which is invalid after a False.
+
+    A product of extents matches no term unless its variables are bound already.
+    """
+    if isinstance(pattern, str):
+        return binding.setdefault(pattern, e) is e
+    op = pattern[0]
+    match e:
+        case Add(a, b) | Mul(a, b) | Div(a, b):
+            same = BINARY.get(str(op)) is type(e)
+            return same and matches(pattern[1], a, binding) and matches(pattern[2], b, binding)
+        case Sum(extent, body):
+            return op == "sum" and _extent_matches(pattern[1], extent, binding) and matches(pattern[2], body, binding)
+        case Unary(function, argument):
+            return op == function and matches(pattern[1], argument, binding)
+    return False
+
+
+def _extent_matches(pattern: SExpr, extent: int, binding: Binding) -> bool:
+    if isinstance(pattern, str) and pattern != "1":
+        return binding.setdefault(pattern, extent) == extent
+    if isinstance(pattern, tuple) and not all(f in binding for f in pattern[1:] if f != "1"):
+        return False
+    return extent_of(pattern, binding) == extent
 
 
 def rewrites(e: Expr) -> list[Expr]:

@@ -11,25 +11,15 @@ import galois
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sympy import isprime
 
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.prove.identity_testing import confirmation
 from mirage_formal.prove.identity_testing.cone_of_influence import trace_cone
 from mirage_formal.prove.identity_testing.draw import field_point
 from mirage_formal.prove.identity_testing.field import UndefinedStep, Unrepresentable, run_tape
 from mirage_formal.prove.identity_testing.modular import Modulus, Powers
-from mirage_formal.prove.identity_testing.prime_table import GALOIS, PAIRS
-from mirage_formal.prove.identity_testing.primes import (
-    MAX_BITS,
-    MIN_BITS,
-    Confirmation,
-    FieldPair,
-    ask_galois,
-    confirm,
-    field_pair,
-    is_prime,
-)
+from mirage_formal.prove.identity_testing.primes import MAX_BITS, MIN_BITS, PAIRS, field_pair, search_pair
 from mirage_formal.semantics.batched_matmul import FREE_COPY
 from mirage_formal.semantics.straight_line_trace import Needs, NotLax, Part, Tape, Unary, needed_parts, record_tape
 from mirage_formal.support.errors import UnsupportedError
@@ -68,14 +58,8 @@ def test_pairs_are_what_they_claim(bits: int) -> None:
 def test_pairs_are_the_largest() -> None:
     for bits in (16, 20, 24):
         pair = field_pair(bits)
-        better = [q for q in range(pair.q + 840, (1 << bits) // 2, 840) if is_prime(q) and is_prime(2 * q + 1)]
+        better = [q for q in range(pair.q + 840, (1 << bits) // 2, 840) if isprime(q) and isprime(2 * q + 1)]
         assert not [q for q in better if 2 * q + 1 < 1 << bits]
-
-
-def test_primality_against_galois() -> None:
-    numbers = [*range(-3, 2000), *range((1 << 31) - 2000, 1 << 31), 3215031751, 2152302898747, 3474749660383]
-    for n in numbers:
-        assert is_prime(n) == (n > 1 and galois.is_prime(n)), n
 
 
 @pytest.mark.parametrize("bits", [15, 32, 0, -1])
@@ -84,37 +68,12 @@ def test_sizes_out_of_range(bits: int) -> None:
         field_pair(bits)
 
 
-def test_galois_confirms_every_pair_and_the_table_says_what_it_said() -> None:
-    """The whole table against galois itself: the primes, the roots, their being the least, and no row too many."""
-    pairs = [field_pair(bits) for bits in range(MIN_BITS, MAX_BITS + 1)]
-    assert {pair.p: pair.q for pair in pairs} == {p: q for p, (q, _) in PAIRS.items()}
-    for pair in pairs:
-        kept, said = confirm(pair), ask_galois(pair)
-        assert kept == Confirmation(GALOIS, said.primitive_root)
-        assert said.galois_version == galois.__version__
-        assert galois.is_prime(pair.p)
-        assert galois.is_prime(pair.q)
-        assert galois.is_primitive_root(kept.primitive_root, pair.p)
-        assert not any(galois.is_primitive_root(g, pair.p) for g in range(2, kept.primitive_root))
-
-
-def test_the_table_is_what_its_command_writes() -> None:
-    """Byte by byte; only the version may be another one than that of the galois installed here."""
-    kept = confirmation.TABLE.read_text()
-    assert confirmation.table() == kept.replace(f'"{GALOIS}"', f'"{galois.__version__}"')
-
-
-def test_a_pair_that_is_not_in_the_table_is_put_to_galois(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also one whose p alone is in it; and galois' refusal is one."""
-    pair = field_pair(20)
-    other = FieldPair(23, 11)
-    assert confirm(other) == Confirmation(galois.__version__, 5)
-    for broken in (FieldPair(pair.p, pair.q - 2), FieldPair(pair.p, 3), FieldPair(pair.p + 2, pair.q)):
-        with pytest.raises(UnsupportedError, match="does not confirm"):
-            confirm(broken)
-    monkeypatch.setattr(galois, "is_prime", lambda n: False)
-    with pytest.raises(UnsupportedError, match="does not confirm"):
-        ask_galois(pair)
+def test_galois_finds_every_pair_and_the_table_has_no_row_too_many() -> None:
+    assert list(PAIRS) == list(range(MIN_BITS, MAX_BITS + 1))
+    for bits, pair in PAIRS.items():
+        assert pair == search_pair(bits)
+        assert galois.is_primitive_root(pair.primitive_root, pair.p)
+        assert not any(galois.is_primitive_root(g, pair.p) for g in range(2, pair.primitive_root))
 
 
 # --- arithmetic ---
