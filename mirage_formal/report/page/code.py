@@ -77,7 +77,9 @@ def number_lines(
 def code_section(code: Code | None) -> Markup:
     """Return the section on a candidate's kernels; where none were built, it says how to build them."""
     if code is None:
-        return element("p", None, "No kernels were built. mirage-formal build RUN makes them, with safety obligations.")
+        return element(
+            "p", None, "No kernels were built. mirage-formal tools build RUN makes them, with safety obligations."
+        )
     other = (
         "The kernels compute another form of this candidate, which is proved equal to it part by part "
         "(equivalence.json); numbers of operators below are those of that form."
