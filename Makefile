@@ -9,7 +9,7 @@ WORKERS ?= 2
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup search test test-coverage test-thorough test-torch test-browser check docs docs-links dist trusted fuzz corpus random-programs replay reproduce emulate-sanitized clean gpu-runs gpu-test gpu-bench gpu-sanitize
+.PHONY: help setup search test test-coverage test-torch test-browser check docs docs-links dist fuzz corpus replay reproduce gpu-runs gpu-test gpu-bench gpu-sanitize
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 20
@@ -33,10 +33,6 @@ test: $(READY)  ## run all tests
 # Apart from the tests: with coverage they take a sixth longer.
 test-coverage: $(READY)  ## run all tests, with coverage of at least 90 %
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal --ignore=tests/browser --cov=mirage_formal --cov-report=term:skip-covered --cov-fail-under=90
-
-# What `make test` only samples, it has in full: see tests/kit/sampling.py.
-test-thorough: $(READY)  ## run all tests, with the full number of those cases that are sampled otherwise
-	MIRAGE_THOROUGH=1 $(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal --ignore=tests/browser -o faulthandler_timeout=3600
 
 # In an environment of its own: a browser's driver is 130 MB that nothing else needs. Where no Chromium is found, or
 # MIRAGE_CHROMIUM names none, the tests are skipped and say so.
@@ -84,11 +80,6 @@ fuzz: $(READY)  ## an adversary against the checker; prover against checker and 
 corpus: $(READY)  ## search the programs of models and textbooks in examples/corpus; a table in runs/corpus
 	$(BIN)/python -m benchmarks.corpus --check --build --emulate
 
-RANDOM_PROGRAMS ?= 1000
-
-random-programs: $(READY)  ## search random programs as users write them; texts of what failed in runs/fuzz
-	$(BIN)/python -m benchmarks.fuzz_programs --count $(RANDOM_PROGRAMS) --check
-
 replay: $(READY)  ## search every example and compare what is found and printed with benchmarks/replay.sha256
 	$(BIN)/python -m benchmarks.replay
 
@@ -99,9 +90,6 @@ reproduce: $(READY)  ## the paper's search statistics measured again; in runs/re
 	$(BIN)/python -m mirage_formal.reproduce table5 --out $(REPRODUCE)
 	$(BIN)/python -m mirage_formal.reproduce workloads --out $(REPRODUCE)
 	$(BIN)/python -m mirage_formal.reproduce oracle --out $(REPRODUCE)
-
-emulate-sanitized: $(READY)  ## every example's kernels on the emulator, with ASan and UBSan
-	$(BIN)/python -m benchmarks.emulate_examples
 
 # The site needs packages that the tests do not; they are installed beside them, once.
 $(DOCS_READY): pyproject.toml | $(READY)
@@ -121,9 +109,6 @@ dist: $(READY)  ## build the wheel and the source archive into dist/, and look a
 	$(BIN)/python -m hatchling build -d dist
 	$(BIN)/python -m twine check --strict dist/*
 	$(BIN)/check-wheel-contents dist/*.whl
-
-trusted: $(READY)  ## count the lines that have to be trusted
-	$(BIN)/python -m mirage_formal.check.trusted
 
 # The examples' runs, with kernels; made where the solvers are, used where the GPU is (the three targets below need
 # CuPy, torch, NumPy and msgspec of $(GPU_PYTHON), and what gpu-runs has made).
@@ -150,6 +135,3 @@ gpu-sanitize:  ## on a GPU: compute-sanitizer memcheck and racecheck over every 
 	bench=$${OUT:-$(GPU_RUNS)}/gpu_bench.json; \
 	$(GPU_PYTHON) -m benchmarks.gpu_sanitize $(GPU_RUNS)/*-b* --out $${OUT:-$(GPU_RUNS)} \
 	  $$(test -f $$bench && echo --bench $$bench)
-
-clean:  ## remove what was built or written here, except runs/
-	rm -rf .venv .venv-browser build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .import_linter_cache

@@ -98,7 +98,7 @@ CLAIMS: Final = (
         "**The paper's search statistics**",
         ("11", "0.1", "26"),
         "rm -rf runs/artifact/table5 && "
-        "PYTHON -m mirage_formal reproduce table5 --arms guided --ops 11 --out runs/artifact/table5",
+        "PYTHON -m mirage_formal.reproduce table5 --arms guided --ops 11 --out runs/artifact/table5",
         structures,
         "26 in the column of the reference's",
         "none",

@@ -50,7 +50,7 @@ def build(runs: Path, out: Path, top: int) -> int:
     from mirage_formal.kernel_build.build import build as build_kernels
     from mirage_formal.records.partition import cover_name
     from mirage_formal.support.errors import MirageError
-    from mirage_formal.support.options import DEFAULT_TARGET
+    from mirage_formal.support.options import Settings
 
     refused = 0
     for place in sorted(path for path in runs.iterdir() if path.is_dir()):
@@ -66,7 +66,7 @@ def build(runs: Path, out: Path, top: int) -> int:
             if (target / LAUNCH_FILE).is_file():
                 continue
             try:
-                made = build_kernels(graph, program, load_target(DEFAULT_TARGET), (ARCH,))
+                made = build_kernels(graph, program, load_target(Settings().target), (ARCH,))
             except (MirageError, ValueError) as error:
                 refused += rank == 1
                 print(f"{place.name} {name}: {short(error)}", flush=True)

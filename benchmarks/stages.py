@@ -67,7 +67,7 @@ def searched(graph: mf.Graph, place: Path, time_limit: float, *, evaluate: bool 
     """The best candidate of a search into ``place``, which is emptied first."""
     from mirage_formal.codegen.cost import estimate
     from mirage_formal.codegen.target import load_target
-    from mirage_formal.support.options import DEFAULT_TARGET
+    from mirage_formal.support.options import Settings
 
     program = graph.freeze()
     row = Row(
@@ -76,7 +76,7 @@ def searched(graph: mf.Graph, place: Path, time_limit: float, *, evaluate: bool 
         ok=False,
         operators=sum(1 for _ in operators(program)),
         unfused_kernels=kernel_count(program),
-        unfused_us=estimate(program, load_target(DEFAULT_TARGET)).us,
+        unfused_us=estimate(program, load_target(Settings().target)).us,
     )
     shutil.rmtree(place, ignore_errors=True)
     begin = time.perf_counter()
@@ -183,7 +183,7 @@ def built(place: Path) -> str:
     from mirage_formal.kernel_build.build import ARCHS, build, build_run
     from mirage_formal.kernel_build.values import KernelRefused
     from mirage_formal.records import RUN_FILE
-    from mirage_formal.support.options import DEFAULT_TARGET
+    from mirage_formal.support.options import Settings
 
     if (place / RUN_FILE).is_file():
         outcomes = [outcome for _, outcome in build_run(place, 1, ARCHS)]
@@ -192,7 +192,7 @@ def built(place: Path) -> str:
         return outcomes[0].removeprefix("built").lstrip("; ")
     program, graph = best_of(place)
     try:
-        made = build(graph, program, load_target(DEFAULT_TARGET), ARCHS)
+        made = build(graph, program, load_target(Settings().target), ARCHS)
     except KernelRefused as error:
         raise Failed("kernels", str(error)) from error
     return made.stable.note
@@ -211,11 +211,11 @@ def emulated(place: Path) -> str:
     from mirage_formal.emulate.runner import compare_on_emulator as held
     from mirage_formal.kernel_build.build import build
     from mirage_formal.kernel_build.values import KernelRefused
-    from mirage_formal.support.options import DEFAULT_TARGET
+    from mirage_formal.support.options import Settings
 
     program, graph = best_of(place)
     try:
-        made = build(graph, program, load_target(DEFAULT_TARGET))
+        made = build(graph, program, load_target(Settings().target))
         # Without a running maximum exponentials may leave float16 at larger scales.
         record = held(made, scales=SCALES[:1] if made.stable.note else SCALES)
     except KernelRefused as error:

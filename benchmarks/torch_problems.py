@@ -5,9 +5,10 @@
 
 The problems are the project's own (tests/kit/kernelbench.py), at their own sizes. Each Model is compiled by
 torch.compile(backend="mirage_formal") and by torch.compile. Nothing is searched but with --prepare; kernels are the
-cost model's best, and what is measured to be slower than Inductor's is left to Inductor. Right is what `mirage-formal
-kernelbench` calls so: five trials. Both are timed in turns, captured in CUDA graphs, with inputs that rotate through
-the L2 cache; medians of three rounds. fast_1 is the share of problems that are right and faster than torch.compile.
+cost model's best, and what is measured to be slower than Inductor's is left to Inductor. Right is what
+`mirage-formal tools kernelbench` calls so: five trials. Both are timed in turns, captured in CUDA graphs, with
+inputs that rotate through the L2 cache; medians of three rounds. fast_1 is the share of problems that are right and
+faster than torch.compile.
 
 Answers are kept in DIR/torch_problems.jsonl as they come, and a call that was cut is continued by the same call. --cpu
 tries it without a GPU, at sizes of at most 64. The exit status is 0 if no problem failed.

@@ -26,7 +26,7 @@ from mirage_formal.support.guard import run_main
 from mirage_formal.support.terminal import escape_line
 
 _OFF: Final = "[default: off]"
-_JSON: Final = "print one JSON object, see `mirage-formal schema answer`."
+_JSON: Final = "print one JSON object, see `mirage-formal tools schema answer`."
 
 #: Told what is being done, how much of it is done, and of how much.
 Watch = Callable[[str, int, int], None]
@@ -88,7 +88,7 @@ def directories(root: Path, candidate: int | None = None) -> list[Path]:
         return [root]
     found = sorted(path.parent for path in (root / KERNELS).glob(f"*/{LAUNCH_FILE}"))
     if not found:
-        hint = "mirage-formal build RUN_DIR makes them, where the solvers are installed"
+        hint = "mirage-formal tools build RUN_DIR makes them, where the solvers are installed"
         raise RunError("expected a run with kernels, got none", where=str(root), hint=hint)
     if candidate is None:
         return found
@@ -154,10 +154,8 @@ def _finiteness(runs: Any, executable: Executable, seed: int) -> str:
 
 
 def _run(given: argparse.Namespace) -> int:
-    candidate = (
-        None if given.candidate is None else options.whole_number("--candidate", options.number(given.candidate), 1)
-    )
-    seed = options.whole_number("--seed", options.number(given.seed))
+    candidate = None if given.candidate is None else options.parse_value("--candidate", given.candidate, options.Count)
+    seed = options.parse_value("--seed", given.seed, options.Natural)
     how = {"measure": given.measure, "numerics": given.numerics, "library": not given.without_library}
     return print_reports(run_all(given.directory, candidate, seed, **how), as_json=given.json)
 
@@ -193,9 +191,7 @@ def print_reports(reports: Sequence[dict[str, Any]], *, as_json: bool) -> int:
 
 
 def _tune(given: argparse.Namespace) -> int:
-    limit = (
-        None if given.time_limit is None else options.positive_number("--time-limit", options.number(given.time_limit))
-    )
+    limit = None if given.time_limit is None else options.parse_value("--time-limit", given.time_limit, options.Amount)
 
     def watch(what: str, done: int, count: int) -> None:
         if done == count or done % 100 == 0:

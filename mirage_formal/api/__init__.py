@@ -26,7 +26,6 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Verdict
 from mirage_formal.report.display import ShownProgram
-from mirage_formal.support import options as rules
 from mirage_formal.support.errors import GraphError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -322,9 +321,10 @@ def equivalence(
         ProgramError: The program or the graph is no kernel graph.
         SpaceError: The seed is no whole number from 0 up.
     """
-    rules.whole_number("seed", seed)
     from mirage_formal.run.verify import verdicts
+    from mirage_formal.support.options import Natural, check_value
 
+    check_value("seed", seed, Natural)
     given = Path(graph) if isinstance(graph, str | PathLike) else graph
     return verdicts.verify(program, given, seed=seed, time_limit=time_limit)
 

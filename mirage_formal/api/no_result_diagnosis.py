@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
+
 from mirage_formal.frontend.origins import Origins
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
@@ -117,7 +119,7 @@ def _diagnose_whole(report: WholeReport, settings: Settings, origins: Origins) -
     for number, one in enumerate(report.parts, 1):
         if one.report is None:
             continue
-        own = dataclasses.replace(settings, config=part_config(one.part.program, settings))
+        own = msgspec.structs.replace(settings, config=part_config(one.part.program, settings))
         space = make_job(one.part.program, own).space
         at = origins.part(one.part.operators, one.part.reads)
         for reason in _reasons(_EmptySearch(one.part.program, at, own, space, one.report)):
@@ -241,7 +243,7 @@ def _presets_with_operator(kinds: set[OpKind], kind: OpKind) -> Iterator[str]:
 
 
 def _stopped_reason(settings: Settings, done: str) -> Reason:
-    what = f"the search stopped at the time limit of {settings.time_limit_s:g} s; {done}"
+    what = f"the search stopped at the time limit of {settings.time_limit:g} s; {done}"
     hint = "--resume with a longer --time-limit (resume=True, time_limit=...) continues it; a smaller space ends sooner"
     return Reason("time-limit", "", what, hint)
 

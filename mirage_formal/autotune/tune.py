@@ -139,7 +139,7 @@ def _tune_cuda_kernels(root: Path, source: TunedRun, bench: TuningResources, beg
 def _none_ready(root: Path, device: Device | str | None, why: str) -> NoTimesError:
     """Return the error that no kernel of a run may run, or has a time; ``why`` is the first refusal, or empty."""
     if not isinstance(device, str):
-        none = "no candidate's kernels were proved equal to it; mirage-formal doctor says whether z3 and cvc5 are here"
+        none = "no candidate's kernels were proved equal to it; mirage-formal tools doctor looks for z3 and cvc5"
         hint = f"the first was refused: {why}" if why else none
         return NoTimesError("expected candidates with kernels that may run, got none", where=str(root), hint=hint)
     what = f"expected times of this run's kernels on {device}, got none: the times are of other kernels, or other code"

@@ -6,11 +6,13 @@ equivalent), 2 a mistake in the arguments or input, and those of ``guard``.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 from rich.console import Console
+from typer.core import TyperGroup
 
 from mirage_formal.cli.check import check_command
 from mirage_formal.cli.doctor import doctor_command
@@ -21,30 +23,52 @@ from mirage_formal.cli.kit import (
     STYLE,
     Json,
     ProgressMode,
+    add_options,
     amount_option,
     answer,
-    count_option,
+    given_options,
+    moved_commands,
     option,
     run_command,
     seed_option,
-    switch,
 )
 from mirage_formal.cli.look import docs_command, explain_command, schema_command, show_command
 from mirage_formal.cli.report import report_command
 from mirage_formal.cli.reproduce import app as reproduce_app
 from mirage_formal.cli.store import app as store_app
 from mirage_formal.cli.tune import tune_command
+from mirage_formal.run.preload import start_workers
 from mirage_formal.support.errors import SpaceError
+from mirage_formal.support.options import CallOptions, Settings
 from mirage_formal.support.terminal import escape_line
 
 if TYPE_CHECKING:
     from mirage_formal.run.driver import RunArguments
 
+
+class _Root(TyperGroup):
+    """The commands; those of ``tools`` also by their own names, which they had before."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command; one that has moved says where to."""
+        found = super().get_command(ctx, cmd_name)
+        if found is None and (found := moved_commands(self).get(cmd_name)) is not None and not ctx.resilient_parsing:
+            text = f"note: mirage-formal {cmd_name} is now mirage-formal tools {cmd_name}"
+            print(text, file=sys.stderr)
+        return found
+
+
 app = typer.Typer(
+    cls=_Root,
     name="mirage-formal",
     help="Search µGraphs for a tensor program, with evidence for every candidate; check such evidence; verify graphs.",
     no_args_is_help=True,
     **{**STYLE, "add_completion": True},
+)
+tools = typer.Typer(
+    **STYLE,
+    no_args_is_help=True,
+    help="Build, run and time kernels; look at graphs, proofs and stored results; benchmarks; this machine.",
 )
 _alone = typer.Typer(**STYLE)
 _verify_alone = typer.Typer(**STYLE)
@@ -53,40 +77,6 @@ INTERRUPTED: Final = 130
 
 _File = Annotated[Path, typer.Argument(metavar="FILE", help="Python file that defines kernel graphs at module level.")]
 _Program = Annotated[str | None, option("--program", "NAME", "Name of the one graph to search.", "all")]
-_Config = Annotated[
-    str | None, option("--config", "PRESET|FILE.toml", "Search space, or a preset's name.", "by the program")
-]
-_Target = Annotated[str, option("--target", "NAME|FILE.toml", "GPU to rank for.")]
-_Out = Annotated[Path | None, option("--out", "DIR", "Directory to write.", "runs/<file>")]
-_Workers = Annotated[int | None, count_option("--workers", "Worker processes", "one for each processor")]
-_Schedulers = "Dask scheduler whose workers compute, or N workers of dask here."
-_Cluster = Annotated[str | None, option("--cluster", "tcp://HOST:PORT|local:N", _Schedulers, "none")]
-_WorkerMemory = Annotated[
-    float | None, amount_option("--worker-memory", "GIB", "Memory that one task may use", "no bound")
-]
-_Engine = Annotated[str, option("--engine", "guided|exhaustive|MODULE:CLASS", "Search engine, or one of your own.")]
-_Oracle = Annotated[str, option("--oracle", "normal-form|z3", "Decides which abstract expressions are pruned.")]
-_NoPrune = Annotated[bool, switch("--no-prune", "Do not prune by abstract expressions.")]
-_KernelOps = Annotated[
-    int | None, count_option("--max-kernel-ops", "Kernel-level operators, without inputs", "the space's")
-]
-_BlockOps = Annotated[
-    int | None, count_option("--max-block-ops", "Block-level operators, without inputs", "the space's")
-]
-_Sources = "Where grids, maps and loop ranges come from: every divisor, or the paper's lists."
-_Extents = Annotated[str | None, option("--extents", "free|paper", _Sources, "the space's")]
-_Grids = Annotated[
-    list[str] | None, option("--griddim", "X,Y,Z", "Search these grids only; repeatable.", "the space's")
-]
-_Keep = Annotated[int | None, count_option("--keep", "Candidates to report", "the space's")]
-_Seed = Annotated[int, seed_option("Seed of the fingerprints")]
-_Policies = "equivalent: report only what is proved; probable: what is not refuted, too."
-_Accept = Annotated[str, option("--accept", "equivalent|probable", _Policies)]
-_TimeLimit = Annotated[float | None, amount_option("--time-limit", "SECONDS", "For all of a run", "no limit")]
-_ProofLimit = Annotated[float, amount_option("--proof-limit", "SECONDS", "For the proof of one candidate", "300")]
-_Resume = Annotated[bool, switch("--resume", "Continue the run in the output directory.")]
-_Force = Annotated[bool, switch("--force", "Replace the run in the output directory.")]
-_NoCache = Annotated[bool, switch("--no-cache", "Search again what was searched before, and keep nothing.")]
 
 _ProgramFile = Annotated[Path, typer.Argument(metavar="PROGRAM", help="Python file that defines the program.")]
 _GraphFile = Annotated[
@@ -123,64 +113,17 @@ def _root(
     """See the application's help."""
 
 
-@app.command("search")
-@_alone.command()
 def search_command(
-    file: _File,
-    program: _Program = None,
-    config: _Config = None,
-    target: _Target = "h200",
-    out: _Out = None,
-    workers: _Workers = None,
-    cluster: _Cluster = None,
-    worker_memory: _WorkerMemory = None,
-    engine: _Engine = "guided",
-    oracle: _Oracle = "normal-form",
-    no_prune: _NoPrune = False,
-    max_kernel_ops: _KernelOps = None,
-    max_block_ops: _BlockOps = None,
-    extents: _Extents = None,
-    griddim: _Grids = None,
-    keep: _Keep = None,
-    seed: _Seed = 0,
-    accept: _Accept = "equivalent",
-    time_limit: _TimeLimit = None,
-    proof_limit: _ProofLimit = 300.0,
-    resume: _Resume = False,
-    force: _Force = False,
-    no_cache: _NoCache = False,
-    json: Json = False,
-    progress: ProgressMode = "auto",
+    file: _File, program: _Program = None, *, json: Json = False, progress: ProgressMode = "auto", **given: Any
 ) -> None:
     """Search every module-level kernel graph of FILE that has a marked output."""
-    from mirage_formal.run.preload import start_workers
+    start_workers(given["workers"], given["cluster"])  # while this process loads what follows
+    settings = given_options(Settings, given)
+    raise typer.Exit(_search(file, program, (given["out"], progress), settings, as_json=json))
 
-    start_workers(workers, cluster)
-    from mirage_formal.run.settings import Settings
 
-    settings = Settings(
-        config=config,
-        target=target,
-        engine=engine,
-        oracle=oracle,
-        prune=not no_prune,
-        seed=seed,
-        accept=accept,
-        workers=workers,
-        cluster=cluster,
-        worker_memory_gib=worker_memory,
-        time_limit_s=time_limit,
-        proof_limit_s=proof_limit,
-        resume=resume,
-        force=force,
-        cache=not no_cache,
-        extents=extents,
-        griddims=None if griddim is None else [_triple(text) for text in griddim],
-        max_kernel_ops=max_kernel_ops,
-        max_block_ops=max_block_ops,
-        keep=keep,
-    )
-    raise typer.Exit(_search(file, program, (out, progress), settings, as_json=json))
+app.command("search")(add_options(search_command, CallOptions, Settings))
+_alone.command()(search_command)
 
 
 @app.command("verify")
@@ -241,21 +184,22 @@ def verify_command(
 
 
 app.command("check")(check_command)
-app.command("build")(build_command)
 app.command("tune")(tune_command)
 app.command("run")(execute_command)
-app.command("emulate")(emulate_command)
-app.add_typer(gpu_app, name="gpu")
-app.command("show")(show_command)
-app.command("explain")(explain_command)
-app.add_typer(reproduce_app, name="reproduce")
-app.add_typer(store_app)
 app.command("report")(report_command)
-app.command("kernelbench")(kernelbench_command)
-app.command("export")(export_command)
-app.command("doctor")(doctor_command)
-app.command("docs")(docs_command)
-app.command("schema")(schema_command)
+app.add_typer(tools, name="tools")
+tools.command("build")(build_command)
+tools.command("emulate")(emulate_command)
+tools.command("show")(show_command)
+tools.command("explain")(explain_command)
+tools.command("kernelbench")(kernelbench_command)
+tools.command("export")(export_command)
+tools.command("doctor")(doctor_command)
+tools.command("docs")(docs_command)
+tools.command("schema")(schema_command)
+tools.add_typer(gpu_app, name="gpu")
+tools.add_typer(reproduce_app, name="reproduce")
+tools.add_typer(store_app)
 
 
 def main() -> NoReturn:
@@ -273,19 +217,11 @@ def verify_main() -> NoReturn:
     run_command(_verify_alone, "verify")
 
 
-def _triple(text: str) -> tuple[int, int, int]:
-    parts = text.split(",")
-    if len(parts) != 3 or not all(part.strip().isdecimal() and part.isascii() for part in parts):
-        raise SpaceError(
-            f"expected three integers X,Y,Z, got {text!r}", where="--griddim", hint="as in --griddim 2,32,1"
-        )
-    x, y, z = (int(part) for part in parts)
-    return (x, y, z)
-
-
-def _search(file: Path, wanted: str | None, places: tuple[Path | None, str], settings: Any, *, as_json: bool) -> int:
+def _search(
+    file: Path, wanted: str | None, places: tuple[str | None, str], settings: Settings, *, as_json: bool
+) -> int:
     """Search the programs of a file; ``places`` are the directory of the evidence and the progress mode."""
-    import dataclasses
+    from msgspec import structs
 
     from mirage_formal.api.no_result_diagnosis import add_source_lines, find_reasons_for_no_result
     from mirage_formal.cli.graphs.user_file import choose, read_programs
@@ -297,7 +233,7 @@ def _search(file: Path, wanted: str | None, places: tuple[Path | None, str], set
 
     out, progress = places
     programs = read_programs(file)
-    root = Path("runs") / file.stem if out is None else out
+    root = Path(out or Path("runs") / file.stem)
     chosen = choose(programs, wanted, file)
     code = 0
     reports = []
@@ -310,7 +246,7 @@ def _search(file: Path, wanted: str | None, places: tuple[Path | None, str], set
             directory = root / name if len(programs) > 1 and (out is None or len(chosen) > 1) else root
             mine = settings
             if settings.resume and len(chosen) > 1 and not directory.exists():
-                mine = dataclasses.replace(settings, resume=False)  # an interrupted run had not come to this program
+                mine = structs.replace(settings, resume=False)  # an interrupted run had not come to this program
             with display(progress, "search") as shown, add_source_lines(graph, origins):
                 about: RunArguments = {
                     "name": name,

@@ -56,7 +56,7 @@ def doctor_command(thing: _Things = None, torch: _Torch = False, json: Json = Fa
     wanted = thing or []
     if unknown := [name for name in wanted if name not in CHECKS]:
         what = f"expected some of {', '.join(CHECKS)}, got {unknown[0]!r}"
-        raise SpaceError(what, where="doctor", hint="mirage-formal doctor lists them all")
+        raise SpaceError(what, where="doctor", hint="mirage-formal tools doctor lists them all")
     found = [CHECKS[name]() for name in wanted or CHECKS]
     code = 1 if wanted and any(one.state != "ok" for one in found) else 0
     if json:

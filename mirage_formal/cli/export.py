@@ -1,4 +1,4 @@
-"""Command ``mirage-formal export``: a run in another project's format."""
+"""Command ``mirage-formal tools export``: a run in another project's format."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from mirage_formal.cli.kit import STYLE, Json, answer, integer_parser, option, run_command
+from mirage_formal.cli.kit import STYLE, Json, answer, count_option, option, run_command
 from mirage_formal.support.errors import SpaceError
 from mirage_formal.support.terminal import escape_line
 
@@ -19,7 +19,7 @@ _WORD: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _Run = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory of a run, or of a whole program's search.")]
 _Out = Annotated[Path, option("--out", "DIR", "Data set to write to; other files there stay.")]
 _Format = Annotated[str, option("--format", "flashinfer-bench", "What is written.")]
-_Count = Annotated[int, option("--count", "N", "Most candidates; 1 or more.", parser=integer_parser("--count", 1))]
+_Count = Annotated[int, count_option("--count", "Most candidates")]
 _Kind = Annotated[str, option("--op-type", "WORD", "The definition's op_type: lower-case letters, digits and _.")]
 
 

@@ -1,4 +1,4 @@
-"""Command ``mirage-formal kernelbench``: imports, searches, rewrites and compares KernelBench problems."""
+"""Command ``mirage-formal tools kernelbench``: imports, searches, rewrites and compares KernelBench problems."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from mirage_formal.cli.kit import (
     amount_option,
     answer,
     count_option,
-    integer_parser,
     option,
     run_command,
     switch,
+    value_parser,
 )
 from mirage_formal.run_directory.lock import lock_directory
 from mirage_formal.support.errors import SpaceError, UnsupportedError
+from mirage_formal.support.options import Count, Natural
 from mirage_formal.support.terminal import escape_line
 
 if TYPE_CHECKING:
@@ -35,18 +36,16 @@ _Root = Annotated[
 ]
 _Out = Annotated[Path, option("--out", "DIR", "Directory to write.")]
 _Levels = Annotated[
-    list[int] | None, option("--level", "N", "Levels; repeatable.", "all", parser=integer_parser("--level", 1))
+    list[int] | None, option("--level", "N", "Levels; repeatable.", "all", parser=value_parser("--level", Count))
 ]
 _Only = Annotated[str, option("--only", "PART-OF-NAME", "Problems whose file names contain this.", "all")]
 _Largest = (
     "Numbers that a problem names are halved until the largest is at most this, or none is below 16; 0 leaves them."
 )
-_Bound = Annotated[int, option("--largest", "N", _Largest, parser=integer_parser("--largest"))]
-_Most = "Most elements of all inputs and parameters of a problem for results to be compared; 1 or more."
-_Elements = Annotated[int, option("--elements", "N", _Most, parser=integer_parser("--elements", 1))]
-_Trials = Annotated[
-    int, option("--trials", "N", "Trials of correctness; 1 or more.", parser=integer_parser("--trials", 1))
-]
+_Bound = Annotated[int, option("--largest", "N", _Largest, parser=value_parser("--largest", Natural))]
+_Most = "Most elements of all inputs and parameters of a problem for results to be compared"
+_Elements = Annotated[int, count_option("--elements", _Most)]
+_Trials = Annotated[int, count_option("--trials", "Trials of correctness")]
 _Limit = Annotated[float, amount_option("--time-limit", "SECONDS", "For each problem")]
 _Jobs = Annotated[int, count_option("--jobs", "Problems at a time", "1")]
 _Target = Annotated[str, option("--target", "NAME|FILE.toml", "GPU to rank for.")]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, Signature, signature
 from typing import Annotated, Any, Final, NoReturn
 
+import msgspec
 import typer
 
 from mirage_formal.support import options
@@ -23,14 +25,9 @@ STYLE: Final[dict[str, Any]] = {
 _HINT: Final = "{} --help lists every option and its values"
 
 
-def integer_parser(where: str, least: int = 0) -> Callable[[Any], int]:
-    """Return a parser of an option that is a whole number of at least ``least``."""
-    return lambda given: options.whole_number(where, options.number(given), least)
-
-
-def positive_parser(where: str) -> Callable[[Any], float]:
-    """Return a parser of an option that is a positive number."""
-    return lambda given: options.positive_number(where, options.number(given))
+def value_parser(where: str, kind: Any) -> Callable[[Any], Any]:
+    """Return a parser of an option whose values are of a type of ``mirage_formal.support.options``."""
+    return lambda typed: options.parse_value(where, typed, kind)
 
 
 def option(name: str, metavar: str, help: str, default: str | None = None, **more: Any) -> Any:
@@ -40,17 +37,17 @@ def option(name: str, metavar: str, help: str, default: str | None = None, **mor
 
 def count_option(name: str, help: str, default: str | None = None) -> Any:
     """Return an option that takes a whole number from 1 up."""
-    return option(name, "N", f"{help}; 1 or more.", default, parser=integer_parser(name, 1))
+    return option(name, "N", f"{help}; 1 or more.", default, parser=value_parser(name, options.Count))
 
 
 def amount_option(name: str, metavar: str, help: str, default: str | None = None) -> Any:
     """Return an option that takes a positive number."""
-    return option(name, metavar, f"{help}; above 0.", default, parser=positive_parser(name))
+    return option(name, metavar, f"{help}; above 0.", default, parser=value_parser(name, options.Amount))
 
 
 def seed_option(help: str) -> Any:
     """Return the option --seed."""
-    return option("--seed", "N", f"{help}; 0 or more.", parser=integer_parser("--seed"))
+    return option("--seed", "N", f"{help}; 0 or more.", parser=value_parser("--seed", options.Natural))
 
 
 def switch(name: str, help: str) -> Any:
@@ -60,12 +57,36 @@ def switch(name: str, help: str) -> Any:
 
 def chosen(name: str, choices: Sequence[str], help: str, default: str | None = None) -> Any:
     """Return an option that takes one of some words, with shell completion."""
-    one = lambda given: options.allowed_word(name, given, tuple(choices))  # noqa: E731  # a parser has no name
+    one = value_parser(name, options.word_type(choices))
     return option(name, "|".join(choices), help, default, parser=one, autocompletion=lambda: list(choices))
 
 
+def add_options(command: Callable[..., Any], *kinds: type[msgspec.Struct]) -> Callable[..., Any]:
+    """Return a command with the options of some classes as parameters, before --json, in place of its ``**given``."""
+    *own, _ = signature(command, eval_str=True).parameters.values()
+    place = [one.name for one in own].index("json")
+    made = [_parameter(one) for one in options.options_of(*kinds) if one.flag]
+    vars(command)["__signature__"] = Signature([*own[:place], *made, *own[place:]])
+    return command
+
+
+def _parameter(one: options.Option) -> Parameter:
+    kind: Any = list[str] if one.repeated else str
+    made = option(one.flag, one.values, one.help, one.shown, parser=value_parser(one.flag, one.kind))
+    if off := isinstance(one.default, bool):
+        kind, made = bool, switch(one.flag, one.help)
+    default = False if off else one.default
+    return Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind | None, made])
+
+
+def given_options(kind: type[msgspec.Struct], given: Mapping[str, Any]) -> Any:
+    """Return the options of a class that a command was given; a switch turns its default over."""
+    found = {one.name: (given[one.name], one.default) for one in options.options_of(kind) if one.flag}
+    return kind(**{name: typed ^ usual if isinstance(usual, bool) else typed for name, (typed, usual) in found.items()})
+
+
 #: The option --json, of every command that has something to answer.
-Json = Annotated[bool, switch("--json", "Print one JSON object, see `mirage-formal schema answer`.")]
+Json = Annotated[bool, switch("--json", "Print one JSON object, see `mirage-formal tools schema answer`.")]
 #: The option --progress; see ``run.progress.display``.
 ProgressMode = Annotated[
     str,
@@ -145,8 +166,14 @@ def _name(command: typer.Typer, arguments: Sequence[str]) -> str:
     here: Any = typer.main.get_command(command)
     names = []
     for word in arguments:
-        here = getattr(here, "commands", {}).get(word)
+        here = getattr(here, "commands", {}).get(word) or moved_commands(here).get(word)
         if here is None:
             break
         names.append(word)
-    return " ".join(names)
+    return " ".join(names).removeprefix("tools ")
+
+
+def moved_commands(root: Any) -> dict[str, Any]:
+    """Return the commands of ``tools``, which are also called by their own names."""
+    commands: dict[str, Any] = getattr(getattr(root, "commands", {}).get("tools"), "commands", {})
+    return commands

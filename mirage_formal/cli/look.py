@@ -168,7 +168,7 @@ def schema_command(name: _Schema = None, json: Json = False) -> None:
             raise typer.Exit(answer("schema", 0, _SCHEMAS))
         print("\n".join(f"{short:<8}{what}" for short, what in _SCHEMAS.items()))
         return
-    text = _schema(options.allowed_word("schema", name, tuple(_SCHEMAS)))
+    text = _schema(options.check_value("schema", name, options.word_type([*_SCHEMAS]), "leave it out for the list"))
     if json:
         import msgspec
 

@@ -17,11 +17,11 @@ from mirage_formal.cli.kit import (
     STYLE,
     Json,
     ProgressMode,
+    amount_option,
     answer,
     count_option,
-    integer_parser,
     option,
-    positive_parser,
+    seed_option,
 )
 from mirage_formal.support.errors import SpaceError
 from mirage_formal.support.guard import keep_results_on_stop
@@ -36,16 +36,13 @@ _Arms = Annotated[str | None, option("--arms", "NAME,...", "Arms, separated by c
 _Ops = Annotated[
     str, option("--ops", "N,...", "Limits of block operators, separated by commas, counted as the paper counts.")
 ]
-_Stopped = "Seconds after which a row is stopped; above 0."
-_Seconds = Annotated[float, option("--time-limit", "SECONDS", _Stopped, parser=positive_parser("--time-limit"))]
-_Cut = "States after which a unit of a row is stopped; 1 or more."
-_States = Annotated[int, option("--state-limit", "N", _Cut, parser=integer_parser("--state-limit", 1))]
+_Seconds = Annotated[float, amount_option("--time-limit", "SECONDS", "Seconds after which a row is stopped")]
+_States = Annotated[int, count_option("--state-limit", "States after which a unit of a row is stopped")]
 _Config = Annotated[str, option("--config", "PRESET|FILE.toml", "Search space, or a preset's name.")]
 _Names = Annotated[str | None, option("--names", "NAME,...", "Workloads, separated by commas.", "all")]
 _Batches = Annotated[str, option("--batches", "N,...", "Batches, separated by commas.")]
-_Asked = "Questions of each source that every arm is asked; 1 or more."
-_Sample = Annotated[int, option("--sample", "N", _Asked, parser=integer_parser("--sample", 1))]
-_Seed = Annotated[int, option("--seed", "N", "Seed of the sample; 0 or more.", parser=integer_parser("--seed"))]
+_Sample = Annotated[int, count_option("--sample", "Questions of each source that every arm is asked")]
+_Seed = Annotated[int, seed_option("Seed of the sample")]
 
 #: Callback with the current task, its finished pieces, and all of its pieces.
 _Show = Callable[[str, int, int], None]

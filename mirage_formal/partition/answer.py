@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, Unpack
+
+from msgspec.structs import replace
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.partition.cover_search import NO_TIME_S, WholeReport, search_covers
@@ -86,8 +87,8 @@ def _search_or_cover_uncached(
         if whole or not is_searchable(program, job, settings):
             return search_covers(program, settings, out, **about)
         begin = time.monotonic()
-        limit = settings.time_limit_s
-        alone = replace(settings, time_limit_s=None if limit is None else _AS_ONE * limit)
+        limit = settings.time_limit
+        alone = replace(settings, time_limit=None if limit is None else _AS_ONE * limit)
         if products and settings.max_states is None and is_single_kernel_best(plain, job.target):
             alone = replace(alone, max_states=_BESIDE)
         report = search_program(program, alone, out, **about)
@@ -96,7 +97,7 @@ def _search_or_cover_uncached(
         if report.summary.status == "interrupted" or good or (out / KERNELS).exists():
             return report  # kernels of a resumed run are not removed without a request
         # What lies there is the run that was just made. If it was of some use, the program may be a part of its cover.
-        settings = replace(settings, resume=False, force=True, time_limit_s=_seconds_left(settings.time_limit_s, begin))
+        settings = replace(settings, resume=False, force=True, time_limit=_seconds_left(settings.time_limit, begin))
         done = report.summary.status == "complete" or not report.summary.found  # candidates may be left to verify
         tried = done and not _is_good_enough(report, 1.0)
         return search_covers(program, settings, out, tried=tried, **about)

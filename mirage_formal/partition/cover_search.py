@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Unpack
 
+import msgspec
+
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
@@ -143,7 +145,7 @@ def search_covers(
     Raises:
         MirageError: A mistake in the program, the settings or the directory.
     """
-    settings = replace(settings, keep=settings.keep or KEEP)
+    settings = msgspec.structs.replace(settings, keep=settings.keep or KEEP)
     job = make_job(program, settings)
     with keep_results_on_stop(), lock_directory(out):
         open_cover_directory(
@@ -353,7 +355,7 @@ class _CoverSearch:
         if program not in self.reports:
             code, left = digest(program), self._left()
             earlier = earlier_search(self.root, code, program) if self.settings.resume else None
-            if earlier is None and left is not None and left <= _TOO_LITTLE * (self.settings.time_limit_s or 0.0):
+            if earlier is None and left is not None and left <= _TOO_LITTLE * (self.settings.time_limit or 0.0):
                 self.status, self.over = "time-limit", True
                 return None
             number = 1 + max((number_of(report.directory) for report in self.reports.values()), default=0)
@@ -371,17 +373,17 @@ class _CoverSearch:
         return self.reports[program]
 
     def _left(self) -> float | None:
-        limit = self.settings.time_limit_s
+        limit = self.settings.time_limit
         return None if limit is None else _SEARCHES * limit - (time.monotonic() - self.begin)
 
     def _own_settings(self, part: Part, left: float | None, *, resume: bool) -> Settings:
         limit = None if left is None else max(_PART * left, NO_TIME_S)
         config = part_config(part.program, self.settings)
         # A part's directory belongs to this whole program, see open_whole.
-        return replace(
+        return msgspec.structs.replace(
             self.settings,
             config=config,
-            time_limit_s=limit,
+            time_limit=limit,
             resume=resume,
             force=not resume,
             max_states=self.job.space.max_states,

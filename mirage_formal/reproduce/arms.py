@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
+from msgspec import structs
+
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
@@ -50,7 +52,7 @@ class Arm:
 
 
 def _exhaustive(*, z3: bool = False, prune: bool = True) -> SearchOptions:
-    return SearchOptions("exhaustive", "z3" if z3 else "normal-form", 100, prune)
+    return SearchOptions("exhaustive", "z3" if z3 else "normal-form", prune, oracle_ms=100)
 
 
 #: All arms, in the order of the table.
@@ -125,7 +127,7 @@ def search_unit(task: UnitTask) -> UnitOutcome:
     options, counting = task.options, None
     if task.tested:
         counting = _CountingGate(_fingerprint_filter(task.row, task.program, options.seed))
-        options = replace(options, accept=counting)
+        options = structs.replace(options, accept=counting)
     result = engine(options).run(task.program, task.space, options, task.unit)
     graphs = {digest(c.graph): c.graph for c in result.candidates} if task.tested else {}
     tests = 0 if counting is None else counting.calls
@@ -174,7 +176,7 @@ def run_row(
             pass
         begin = time.monotonic()
         units = engine(arm.options).units(program, space, arm.options)
-        options = replace(arm.options, max_states=limits.states, deadline=begin + limits.seconds)
+        options = structs.replace(arm.options, max_states=limits.states, deadline=begin + limits.seconds)
         tasks = [UnitTask(key, program, space, options, arm.tested, unit) for unit in units]
         total = _run(pool, tasks, limits, show)
         wall = time.monotonic() - begin

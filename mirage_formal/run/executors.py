@@ -22,7 +22,7 @@ def make_executor(settings: Settings) -> Executor[Any]:
         ClusterError: There is no such cluster, it has no workers, or one of them is of another version.
     """
     check_limits(settings)
-    memory = None if settings.worker_memory_gib is None else int(settings.worker_memory_gib * _GIB)
+    memory = None if settings.worker_memory is None else int(settings.worker_memory * _GIB)
     address = settings.cluster
     if address is None:
         return Pool(worker_count(settings), PRELOAD, memory=memory)

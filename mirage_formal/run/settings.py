@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import platform
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from operator import index
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,141 +20,22 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.records import PACKAGES, HostRecord, Identity, sha256
 from mirage_formal.run.verify.policy import Policy
-from mirage_formal.search.bounds import Extents, IntTriples
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.preprocess import PreprocessedProgram, preprocess
 from mirage_formal.search.space import SearchSpace, load_space
 from mirage_formal.semantics.functions import ACTIVATIONS
-from mirage_formal.support import options
 from mirage_formal.support.errors import ProgramError, SpaceError
+from mirage_formal.support.options import ENGINES as ENGINES
+from mirage_formal.support.options import Overrides, SearchMethod, check_options
+from mirage_formal.support.options import Settings as Settings
 from mirage_formal.support.resources import data_dir
 from mirage_formal.workers.pool import default_workers
-
-ENGINES: Final = ("guided", "exhaustive")
-ORACLES: Final = ("normal-form", "z3")
-EXTENTS: Final = tuple(kind.value for kind in Extents)
-POLICIES: Final = tuple(policy.value for policy in Policy)
-
-_COUNT: Final = partial(options.whole_number, least=1)
-_TRIPLES: Final = options.optional(partial(options.list_value, what="triples (x, y, z)"))
-#: Validator of each settings field; list elements and the existence of files are checked at their use.
-RULES: Final[dict[str, Callable[[str, object], object]]] = {
-    "config": options.optional(partial(options.text, what="a preset's name or a .toml file")),
-    "target": partial(options.text, what="a target's name or a .toml file"),
-    "engine": partial(options.allowed_word, allowed=ENGINES, free=True),
-    "oracle": partial(options.allowed_word, allowed=ORACLES),
-    "prune": options.boolean,
-    "seed": options.whole_number,
-    "accept": partial(options.allowed_word, allowed=POLICIES),
-    "workers": options.optional(_COUNT),
-    "cluster": options.optional(partial(options.text, what="a scheduler's address")),
-    "worker_memory_gib": options.optional(options.positive_number),
-    "time_limit_s": options.optional(options.positive_number),
-    "unit_limit_s": options.positive_number,
-    "proof_limit_s": options.positive_number,
-    **dict.fromkeys(("resume", "force", "cache", "longer", "part"), options.boolean),
-    "extents": options.optional(partial(options.allowed_word, allowed=EXTENTS)),
-    **dict.fromkeys(("griddims", "blockdims", "imaps", "omaps"), _TRIPLES),
-    "fmaps": options.optional(partial(options.list_value, what="dims")),
-    "franges": options.optional(partial(options.list_value, what="ranges")),
-    **dict.fromkeys(("max_kernel_ops", "max_block_ops", "keep", "max_states"), options.optional(_COUNT)),
-    "bucket": options.optional(partial(options.text, what="a range of extents")),
-}
-#: Field names of settings by option name, where they differ.
-FIELDS: Final = {"time_limit": "time_limit_s", "proof_limit": "proof_limit_s", "worker_memory": "worker_memory_gib"}
-_SHOWN: Final = {field: name for name, field in FIELDS.items()}
 
 #: States after which a unit of a search ends if the user named no space: more than any example needs. A program whose
 #: single search would take longer is covered by subgraphs.
 MOST_STATES: Final = 500_000
-#: Settings that restrict the search space or the search method.
-_NARROWING: Final = (
-    *("config", "engine", "oracle", "prune", "accept", "extents"),
-    *("griddims", "blockdims", "imaps", "omaps", "fmaps", "franges", "max_kernel_ops", "max_block_ops"),
-)
-
 _SUMS_OF_PRODUCTS: Final = frozenset({OpKind.MATMUL, OpKind.ADD, OpKind.SCALE})
 _NORMS: Final = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM, OpKind.SQRT, OpKind.SQUARE, OpKind.MEAN})
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Settings that a user may choose; every field has a default. Paths are kept as text.
-
-    Attributes:
-        config: Preset or path of a search space; None chooses a preset from the program's operators.
-        target: Name or path of the target that candidates are ranked for.
-        engine: "guided", "exhaustive", or "module:Class" of a user's engine.
-        oracle: "normal-form" or "z3".
-        prune: Whether branches are pruned by abstract expressions.
-        seed: Seed of the fingerprints.
-        accept: "equivalent": only candidates that are proved. "probable": also those that fingerprints did not refute;
-            every output marks them.
-        workers: Number of worker processes; None takes every processor that this process may use.
-        cluster: Workers of a dask cluster in place of local ones: "tcp://HOST:PORT" or "tls://HOST:PORT" of its
-            scheduler, or "local:N" for N dask workers on this machine.
-        worker_memory_gib: Memory limit of a task; a task that exceeds it is killed and tried again, and then fails.
-        time_limit_s: Seconds for a run, see ``TimeLimits``: the search stops earlier, so that its results can be
-            verified and written.
-        unit_limit_s: Seconds after which the worker of one unit counts as hung.
-        proof_limit_s: Seconds after which the proof of one candidate is given up; the candidate is then not reported.
-        resume: Whether to continue the run in the output directory.
-        force: Whether to replace the run in the output directory; without either, an existing run is left alone.
-        cache: Whether a finished search of the same program and options is read from the store, and this one is written
-            to it.
-        extents: "free" or "paper"; None leaves the space's own.
-        griddims, blockdims, imaps, omaps, fmaps, franges: Lists that replace the space's own.
-        max_kernel_ops, max_block_ops, keep, max_states: Limits that replace the space's own.
-        longer: Whether kernels may be fused beyond the space's limits for one kernel: in subgraphs of covers, where the
-            user named no limits.
-        part: Whether the program is a subgraph of a larger one, whose own operators stay where nothing is better.
-        bucket: Range of extents that the program stands for in the store; None for its own.
-    """
-
-    config: str | None = None
-    target: str = options.DEFAULT_TARGET
-    engine: str = "guided"
-    oracle: str = "normal-form"
-    prune: bool = True
-    seed: int = 0
-    accept: str = Policy.EQUIVALENT.value
-    workers: int | None = None
-    cluster: str | None = None
-    worker_memory_gib: float | None = None
-    time_limit_s: float | None = None
-    unit_limit_s: float = 1800.0
-    proof_limit_s: float = 300.0
-    resume: bool = False
-    force: bool = False
-    cache: bool = True
-    extents: str | None = None
-    griddims: IntTriples | None = None
-    blockdims: IntTriples | None = None
-    imaps: IntTriples | None = None
-    omaps: IntTriples | None = None
-    fmaps: Sequence[int] | None = None
-    franges: Sequence[int] | None = None
-    max_kernel_ops: int | None = None
-    max_block_ops: int | None = None
-    keep: int | None = None
-    max_states: int | None = None
-    longer: bool = False
-    part: bool = False
-    bucket: str | None = None
-
-    @property
-    def narrowed(self) -> bool:
-        """Return whether the user restricted the search space or the search method."""
-        usual = Settings()
-        return any(getattr(self, name) != getattr(usual, name) for name in _NARROWING)
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if isinstance(value, os.PathLike):
-                object.__setattr__(self, field.name, str(value))
-            elif hasattr(value, "__index__") and not isinstance(value, int):  # an integer of NumPy
-                object.__setattr__(self, field.name, index(value))
 
 
 #: Shares of a time limit at the end of search, proofs, and all verification. The rest is for files.
@@ -188,9 +66,9 @@ class TimeLimits:
     @classmethod
     def of(cls, settings: Settings, begin: float) -> TimeLimits:
         """Return the limits of a run that began at ``begin``, in seconds of time.monotonic()."""
-        limit = float("inf") if settings.time_limit_s is None else settings.time_limit_s
+        limit = float("inf") if settings.time_limit is None else settings.time_limit
         ends = (begin + share * limit for share in (_SEARCH, _PROOFS, _VERIFIED))
-        return cls(settings.unit_limit_s, settings.proof_limit_s, *ends)
+        return cls(settings.unit_limit, settings.proof_limit, *ends)
 
     def behind_search(self, now: float) -> TimeLimits:
         """Return limits with at least ``_LEAST_S`` seconds for verification after a search that ended at ``now``."""
@@ -233,27 +111,12 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
     check_limits(settings)
     plain = preprocess(program)
     config = settings.config or choose_config(plain.program)
-    space = load_space(config).with_overrides(
-        extents=settings.extents,
-        griddims=settings.griddims,
-        blockdims=settings.blockdims,
-        imaps=settings.imaps,
-        omaps=settings.omaps,
-        fmaps=settings.fmaps,
-        franges=settings.franges,
-        max_kernel_ops=settings.max_kernel_ops,
-        max_block_ops=settings.max_block_ops,
-        keep=settings.keep,
-        max_states=settings.max_states or (None if settings.narrowed else MOST_STATES),
-    )
+    overrides: Any = {name: getattr(settings, name) for name in Overrides.__annotations__}
+    if settings.max_states is None and not settings.narrowed:
+        overrides["max_states"] = MOST_STATES
+    space = load_space(config).with_overrides(**overrides)
     _check_grids(program, space)
-    how = SearchOptions(
-        engine="exhaustive" if settings.engine == "exhaustive" else "guided",
-        oracle="z3" if settings.oracle == "z3" else "normal-form",
-        prune=settings.prune,
-        seed=settings.seed,
-        longer=settings.longer,
-    )
+    how = SearchOptions(**{name: getattr(settings, name) for name in SearchMethod.__struct_fields__})
     target = load_target(settings.target)
     return Job(program, plain, escape_undecodable(config), space, target, settings.engine, how, Policy(settings.accept))
 
@@ -262,11 +125,9 @@ def check_limits(settings: Settings) -> None:
     """Check the type and range of every setting, and refuse contradictory ones.
 
     Raises:
-        SpaceError: A field of another type, or outside its values, named as the option; or both ``resume`` and
-            ``force`` are set.
+        SpaceError: A setting of another type, or out of range; or both ``resume`` and ``force`` are set.
     """
-    for name, rule in RULES.items():
-        rule(_SHOWN.get(name, name), getattr(settings, name))
+    check_options(settings)
     if settings.resume and settings.force:
         hint = "resume continues the run that is there, force replaces it"
         raise SpaceError("expected one of resume and force, got both", where="resume", hint=hint)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from functools import lru_cache, reduce
 from importlib import import_module
 from time import perf_counter
@@ -134,7 +133,7 @@ def search_unit(task: UnitTask) -> UnitRecord:
     longer = round_extents(job.sought.program) if task.unit.label.startswith(PADDED) else None
     program = job.sought.program if longer is None else longer.program
     gate = FingerprintFilter(program, job.options.seed)
-    options = replace(job.options, accept=gate, cost=lambda graph: estimate(graph, job.target).us)
+    options = msgspec.structs.replace(job.options, accept=gate, cost=lambda graph: estimate(graph, job.target).us)
     with watch_counts() as so_far, report_progress(lambda: _unit_progress(so_far())):
         result = engine_of(job).run(program, job.space, options, task.unit)
     found: dict[str, FoundRecord] = {}

@@ -24,11 +24,13 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import product
 from math import prod
-from typing import Final, TypedDict, Unpack
+from typing import Any, Final, Unpack
+
+from msgspec.structs import fields
 
 from mirage_formal.graph.ops import SPECS, Lax, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, Shape
-from mirage_formal.support.errors import SpaceError
+from mirage_formal.support.options import Overrides, Settings, check_value
 
 #: Operators that searches can propose. The others are for programs and graphs that a user writes: their attributes or
 #: operands cannot be guessed, or they have no abstract expression. ``accum_max`` is proposed for inputs that the loop
@@ -41,9 +43,6 @@ SEARCHABLE: Final = frozenset(
     and (spec.lax is not Lax.NONE or kind is OpKind.ACCUM_MAX)
     and kind not in {OpKind.CONCAT, OpKind.ACCUM_CONCAT}
 )
-
-#: User lists as Python writes them; -1 stands for "replicated" or "not split".
-IntTriples = Sequence[Sequence[int]]
 
 
 class Extents(StrEnum):
@@ -90,36 +89,6 @@ class ExtentRules:
     forloop_ranges: tuple[int, ...] | None
     min_blocks: int
     max_blocks: int
-
-
-class Overrides(TypedDict, total=False):
-    """A user's own lists and limits for a space; an entry that is missing or None leaves the space's own.
-
-    Attributes:
-        extents: The kind of extents in force; the lists below are for that kind.
-        griddims: Exactly these grids.
-        blockdims: Exactly these block dimensions.
-        imaps: Candidates for one input's map.
-        omaps: Candidates for one output's map.
-        fmaps: Candidates for the dim that the loop splits.
-        franges: Loop ranges.
-        max_kernel_ops: Most operators of a kernel graph.
-        max_block_ops: Most operators of a block graph.
-        keep: Number of candidates that are reported.
-        max_states: States after which a unit of the search ends.
-    """
-
-    extents: str | None
-    griddims: IntTriples | None
-    blockdims: IntTriples | None
-    imaps: IntTriples | None
-    omaps: IntTriples | None
-    fmaps: Sequence[int] | None
-    franges: Sequence[int] | None
-    max_kernel_ops: int | None
-    max_block_ops: int | None
-    keep: int | None
-    max_states: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,22 +177,13 @@ class SearchSpace:
         unknown = sorted(overrides.keys() - Overrides.__annotations__.keys())
         if unknown:
             raise TypeError(f"with_overrides() got an unexpected keyword argument {unknown[0]!r}")
-        extents = overrides.get("extents")
-        kind = self.extents if extents is None else _extents(extents)
-        space = replace(self, extents=kind)
-        rules = _rules_with_overrides(space.rules, overrides)
-        space = replace(space, free=rules) if kind is Extents.FREE else replace(space, paper=rules)
-        if (blockdims := overrides.get("blockdims")) is not None:
-            space = replace(space, block_dims=tuple(_grid("blockdims", b) for b in blockdims))
-        if (max_kernel_ops := overrides.get("max_kernel_ops")) is not None:
-            space = replace(space, max_kernel_ops=parse_positive("max_kernel_ops", max_kernel_ops))
-        if (max_block_ops := overrides.get("max_block_ops")) is not None:
-            space = replace(space, max_block_ops=parse_positive("max_block_ops", max_block_ops))
-        if (keep := overrides.get("keep")) is not None:
-            space = replace(space, keep=parse_positive("keep", keep))
-        if (max_states := overrides.get("max_states")) is not None:
-            space = replace(space, max_states=parse_positive("max_states", max_states))
-        return space
+        given = {name: check_value(name, value, _KINDS[name]) for name, value in overrides.items() if value is not None}
+        space = replace(self, extents=Extents(given.pop("extents", self.extents)))
+        lists: dict[str, Any] = {field: as_tuples(given.pop(name)) for name, field in _LISTS.items() if name in given}
+        if "blockdims" in given:
+            given["block_dims"] = as_tuples(given.pop("blockdims"))
+        given[space.extents.value] = replace(space.rules, **lists)
+        return replace(space, **given)
 
     def grid_candidates(self, shapes: Sequence[Shape]) -> tuple[Dim3, ...]:
         """Return the grids to try for a kernel that reads tensors of these shapes, without repetition.
@@ -265,19 +225,18 @@ class SearchSpace:
         return tuple(dict.fromkeys(r for r in every if r > 1 and all(e % r == 0 for e in extents)))
 
 
-def _rules_with_overrides(rules: ExtentRules, overrides: Overrides) -> ExtentRules:
-    """Return the rules with a user's own lists in place of theirs."""
-    if (griddims := overrides.get("griddims")) is not None:
-        rules = replace(rules, grids=tuple(_grid("griddims", g) for g in griddims))
-    if (imaps := overrides.get("imaps")) is not None:
-        rules = replace(rules, imaps=tuple(parse_dim_map("imaps", m) for m in imaps))
-    if (omaps := overrides.get("omaps")) is not None:
-        rules = replace(rules, omaps=tuple(parse_dim_map("omaps", m) for m in omaps))
-    if (fmaps := overrides.get("fmaps")) is not None:
-        rules = replace(rules, fmaps=tuple(parse_dim("fmaps", f) for f in fmaps))
-    if (franges := overrides.get("franges")) is not None:
-        rules = replace(rules, forloop_ranges=tuple(parse_positive("franges", r) for r in franges))
-    return rules
+#: Types of what a user may override.
+_KINDS: Final = {field.name: field.type for field in fields(Settings)}
+#: Fields of the rules that lists of the user replace.
+_LISTS: Final = {
+    **{name: name for name in ("imaps", "omaps", "fmaps")},
+    **{"griddims": "grids", "franges": "forloop_ranges"},
+}
+
+
+def as_tuples(values: Sequence[Any]) -> tuple[Any, ...]:
+    """Return numbers, or triples of them, as tuples with None in place of -1."""
+    return tuple(as_tuples(one) if isinstance(one, tuple) else None if one == -1 else one for one in values)
 
 
 #: Hint for a program that no search takes as a whole.
@@ -334,42 +293,3 @@ def _paper_grids(rules: ExtentRules, shapes: Sequence[Shape]) -> Iterator[Dim3]:
     yield from (g for g in found if rules.min_blocks <= prod(g) <= rules.max_blocks)
     if batch is not None:
         yield (batch, 1, 1)
-
-
-def _extents(value: str) -> Extents:
-    if value not in {e.value for e in Extents}:
-        raise SpaceError(f"expected one of {', '.join(Extents)}, got {value!r}", where="extents")
-    return Extents(value)
-
-
-def parse_positive(where: str, value: object) -> int:
-    """Return a positive integer that a user gave; SpaceError names the parameter ``where``."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise SpaceError(f"expected a positive integer, got {value!r}", where=where, hint="give a number from 1 up")
-    return value
-
-
-def parse_dim(where: str, value: object) -> int | None:
-    """Return a dim that a user gave, None for -1 or None; SpaceError names the parameter ``where``."""
-    if value is None:
-        return None
-    if not isinstance(value, int) or isinstance(value, bool) or value < -1:
-        raise SpaceError(f"expected a dim from 0 up, or -1 for none, got {value!r}", where=where)
-    return None if value == -1 else value
-
-
-def _triple(where: str, value: object) -> tuple[object, object, object]:
-    if not isinstance(value, list | tuple) or len(value) != 3:
-        raise SpaceError(f"expected three integers for x, y, z, got {value!r}", where=where, hint="write (x, y, z)")
-    return (value[0], value[1], value[2])
-
-
-def _grid(where: str, value: object) -> Dim3:
-    x, y, z = _triple(where, value)
-    return (parse_positive(where, x), parse_positive(where, y), parse_positive(where, z))
-
-
-def parse_dim_map(where: str, value: object) -> DimMap:
-    """Return a map that a user gave for the grid axes x, y, z; SpaceError names the parameter ``where``."""
-    x, y, z = _triple(where, value)
-    return (parse_dim(where, x), parse_dim(where, y), parse_dim(where, z))

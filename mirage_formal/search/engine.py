@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -21,6 +21,7 @@ from mirage_formal.graph.verdict import Candidate, Verdict
 from mirage_formal.logic.terms import Expr
 from mirage_formal.records import LEVELS, LevelName
 from mirage_formal.search.space import SearchSpace
+from mirage_formal.support.options import SearchMethod
 
 #: Verdict function for a complete candidate; the pipeline passes a fingerprint, because search may not import verify.
 Accept = Callable[[Candidate], Verdict]
@@ -28,18 +29,13 @@ Accept = Callable[[Candidate], Verdict]
 Cost = Callable[[KernelGraph], float]
 
 
-@dataclass(frozen=True, slots=True)
-class SearchOptions:
-    """Options of a search, apart from the space.
+class SearchOptions(SearchMethod, frozen=True):
+    """Options of a search, apart from the space; those of users are ``SearchMethod``'s.
 
     Attributes:
-        engine: "guided" or "exhaustive".
-        oracle: "normal-form" decides subexpression queries; "z3" asks Z3 with quantified axioms.
         oracle_ms: Time limit of one Z3 query in milliseconds.
-        prune: Whether abstract expressions prune; shape, memory and use always do.
         max_kernel_ops: Replaces the space's limit if given.
         max_block_ops: Replaces the space's limit if given.
-        seed: Seed of everything random behind the search (fingerprints); engines themselves draw nothing.
         off: Names of the reuse techniques and filters of the guided engine that are switched off, for on/off tests.
         accept: Decides about complete candidates; only Probable ones are reported. Without it every complete graph
             that passes the engine's own tests is.
@@ -47,23 +43,17 @@ class SearchOptions:
             after the space's number.
         deadline: Value of time.monotonic() at which units of the exhaustive engine end. The results of a unit then
             depend on the machine, so this is for measurements of searches that would not end.
-        longer: Whether kernels of a program that is too large for one kernel of the space may be put together to one.
         cost: Estimated microseconds of a complete graph, passed by the pipeline; the engine for several outputs keeps
             the candidates of least cost. Without it, bytes read are the cost.
     """
 
-    engine: Literal["guided", "exhaustive"] = "guided"
-    oracle: Literal["normal-form", "z3"] = "normal-form"
     oracle_ms: int = 100
-    prune: bool = True
     max_kernel_ops: int | None = None
     max_block_ops: int | None = None
-    seed: int = 0
     off: frozenset[str] = frozenset()
     accept: Accept | None = None
     max_states: int | None = None
     deadline: float | None = None
-    longer: bool = False
     cost: Cost | None = None
 
     def bounded(self, space: SearchSpace) -> SearchSpace:

@@ -21,9 +21,8 @@ from mirage_formal.search.bounds import (
     Extents,
     SearchSpace,
     SpaceLimits,
+    as_tuples,
     divisors,
-    parse_dim,
-    parse_dim_map,
 )
 from mirage_formal.support.errors import SpaceError
 from mirage_formal.support.resources import data_dir
@@ -179,9 +178,9 @@ def _rules(rules: _Rules) -> ExtentRules:
         grid_divisors=tuple(rules.grid_divisors),
         batch_divisors=tuple(rules.batch_divisors),
         batch_grids=tuple(rules.batch_grids),
-        imaps=None if rules.imaps == "all" else tuple(parse_dim_map("imaps", m) for m in rules.imaps),
-        omaps=None if rules.omaps == "all" else tuple(parse_dim_map("omaps", m) for m in rules.omaps),
-        fmaps=None if rules.fmaps == "all" else tuple(parse_dim("fmaps", f) for f in rules.fmaps),
+        imaps=None if rules.imaps == "all" else as_tuples(rules.imaps),
+        omaps=None if rules.omaps == "all" else as_tuples(rules.omaps),
+        fmaps=None if rules.fmaps == "all" else as_tuples(rules.fmaps),
         forloop_ranges=None if rules.forloop_ranges == "all" else tuple(rules.forloop_ranges),
         min_blocks=rules.min_blocks,
         max_blocks=rules.max_blocks,

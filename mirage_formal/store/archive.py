@@ -18,7 +18,7 @@ from mirage_formal.support.limits import MAX_BYTES, MAX_ENTRIES
 
 #: Time in every archive, so that equal entries give equal files.
 _TIME: Final = (1980, 1, 1, 0, 0, 0)
-_HINT: Final = "give a file that mirage-formal store export has written, or the directory of an entry"
+_HINT: Final = "give a file that mirage-formal tools store export has written, or the directory of an entry"
 
 
 def export(entry: Entry, file: Path) -> None:

@@ -18,7 +18,7 @@ from mirage_formal.support.errors import FormatError, RunError
 from mirage_formal.support.limits import MAX_JOURNAL_BYTES
 from mirage_formal.support.strict_json import load
 
-_HINT: Final = "search again; mirage-formal store clear removes what cannot be used"
+_HINT: Final = "search again; mirage-formal tools store clear removes what cannot be used"
 
 
 @dataclass(frozen=True, slots=True)

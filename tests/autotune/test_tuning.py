@@ -277,7 +277,10 @@ def test_without_enough_time_results_are_those_of_the_model(made: tuple[Path, Pa
     ("refused", "hint"),
     [
         ("an obligation is undecided", "the first was refused: an obligation is undecided"),
-        ("", "no candidate's kernels were proved equal to it; mirage-formal doctor says whether z3 and cvc5 are here"),
+        (
+            "",
+            "no candidate's kernels were proved equal to it; mirage-formal tools doctor looks for z3 and cvc5",
+        ),
     ],
 )
 def test_why_no_kernel_may_run(

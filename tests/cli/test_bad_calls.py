@@ -79,16 +79,21 @@ class Bad:
 
 #: An input of each command that is in order, for mistakes in the options behind it.
 GOOD = {
-    "search": "one.py", "verify": "one.py graph.json", "check": "run", "build": "run", "tune": "run", "run": "run",
-    "emulate": "run", "gpu run": "run", "gpu tune": "run", "gpu info": "", "show": "run", "explain": "run",
-    "reproduce table5": "", "reproduce workloads": "", "reproduce oracle": "", "doctor": "", "docs": "", "schema": "",
+    "search": "one.py", "verify": "one.py graph.json", "check": "run", "tools build": "run", "tune": "run",
+    "run": "run", "tools emulate": "run", "tools gpu run": "run", "tools gpu tune": "run", "tools gpu info": "",
+    "tools show": "run", "tools explain": "run", "tools reproduce table5": "", "tools reproduce workloads": "",
+    "tools reproduce oracle": "", "tools doctor": "", "tools docs": "", "tools schema": "",
 }  # fmt: skip
 WITH_PROGRESS = [name for name in GOOD if any("--progress" in one.opts for one in leaves()[name].params)]
-NEED_PATH = ("search", "verify", "check", "build", "tune", "run", "emulate", "gpu run", "show", "explain")
+NEED_PATH = (
+    *("search", "verify", "check", "tools build", "tune", "run", "tools emulate", "tools gpu run"),
+    *("tools show", "tools explain"),
+)
 #: Of commands that read a run: what they say of a path that is none.
 RUNS = {
-    "check": "expected a run", "build": "expected the directory of a run", "run": "expected a run",
-    "emulate": "expected the directory of a run", "show": "expected a run", "explain": "expected a run",
+    "check": "expected a run", "tools build": "expected the directory of a run", "run": "expected a run",
+    "tools emulate": "expected the directory of a run", "tools show": "expected a run",
+    "tools explain": "expected a run",
 }  # fmt: skip
 USE = "run one.py --inputs"
 CALLS = [
@@ -98,16 +103,16 @@ CALLS = [
         Bad(f"{name} {GOOD[name]} --progress often", ("--progress: expected one of auto, bars, json, none", "often"))
         for name in WITH_PROGRESS
     ),
-    *(Bad(f"{name} nowhere", (said,), f"{name} run", (0, 1)) for name, said in RUNS.items() if name != "build"),
+    *(Bad(f"{name} nowhere", (said,), f"{name} run", (0, 1)) for name, said in RUNS.items() if name != "tools build"),
     *(Bad(f"{name} empty", (said,)) for name, said in RUNS.items()),
-    Bad("build nowhere", ("expected the directory of a run",)),
+    Bad("tools build nowhere", ("expected the directory of a run",)),
     Bad("tune nowhere", ("expected the directory of a run",)),
-    Bad("gpu run run", ("expected a GPU and CuPy, got none", "CuPy with one of the extras")),
-    Bad("gpu tune --place empty", ("expected a directory of tuning, got none", "mirage-formal tune")),
+    Bad("tools gpu run run", ("expected a GPU and CuPy, got none", "CuPy with one of the extras")),
+    Bad("tools gpu tune --place empty", ("expected a directory of tuning, got none", "mirage-formal tune")),
     Bad("nosuch", ("no such command 'nosuch'",)),
     Bad("chekc run", ("no such command 'chekc'", "check")),
-    Bad("gpu nosuch", ("mirage-formal gpu: no such command 'nosuch'",)),
-    Bad("reproduce nosuch", ("no such command",)),
+    Bad("tools gpu nosuch", ("mirage-formal tools gpu: no such command 'nosuch'",)),
+    Bad("tools reproduce nosuch", ("no such command",)),
     Bad("check run more", ("unexpected extra argument",)),
     Bad("check run --jobs 0", ("--jobs: expected a whole number from 1 up, got 0",)),
     Bad("check run --jobs many", ("--jobs: expected a whole number", "many")),
@@ -116,8 +121,8 @@ CALLS = [
     Bad("check run/kernels", ("expected a run",)),
     Bad("search nowhere.py", ("nowhere.py: expected a Python file, got nothing there",)),
     Bad("search empty", ("got a directory",)),
-    Bad("search bad.py", ("expected a graph with an output",), "show one.py"),
-    Bad("search one.py --program grpah", ("expected one of the programs graph, got 'grpah'",), "show one.py"),
+    Bad("search bad.py", ("expected a graph with an output",), "tools show one.py"),
+    Bad("search one.py --program grpah", ("expected one of the programs graph, got 'grpah'",), "tools show one.py"),
     Bad("search one.py --config atention", ("atention",)),
     Bad("search one.py --griddim 4;1", ("--griddim: expected three integers",)),
     Bad("search one.py --keep 0", ("--keep: expected a whole number from 1 up",)),
@@ -130,18 +135,18 @@ CALLS = [
     Bad("verify one.py graph.json --explain html", ("--explain: expected text or latex", "html")),
     Bad("verify one.py graph.json --seed -1", ("--seed: expected a whole number from 0 up",)),
     Bad("verify one.py graph.json --time-limit 0", ("--time-limit: expected a positive",)),
-    Bad("build run --count 0", ("--count: expected a whole number from 1 up",)),
-    Bad("build run --arch", ("requires an argument",)),
+    Bad("tools build run --count 0", ("--count: expected a whole number from 1 up",)),
+    Bad("tools build run --arch", ("requires an argument",)),
     Bad("tune run --kernels none", ("--kernels: expected a whole number",)),
-    Bad("emulate run --candidate 77", ("expected a candidate of rank 001, 002, 003", "got 77")),
-    Bad("emulate run --time-limit -1", ("--time-limit: expected a positive",)),
-    Bad("show run --candidate 77", ("expected a candidate of rank 1, 2, 3, got 77",), "show run"),
-    Bad("show run --form svg9", ("--form: expected one of text, dot",), "show run --form text"),
-    Bad("show text.json", ("text.json",), "show graph.json"),
-    Bad("show bad.py", ("expected a graph with an output",), "show one.py"),
-    Bad("explain graph.json", ("expected a candidate with a proof",), "explain run"),
-    Bad("explain run --form html", ("--form: expected one of text, latex",), "explain run --form text"),
-    Bad("explain run --candidate 0", ("--candidate: expected a whole number from 1 up",), "explain run --candidate 1"),
+    Bad("tools emulate run --candidate 77", ("expected a candidate of rank 001, 002, 003", "got 77")),
+    Bad("tools emulate run --time-limit -1", ("--time-limit: expected a positive",)),
+    Bad("tools show run --candidate 77", ("expected a candidate of rank 1, 2, 3, got 77",), "tools show run"),
+    Bad("tools show run --form svg9", ("--form: expected one of text, dot",), "tools show run --form text"),
+    Bad("tools show text.json", ("text.json",), "tools show graph.json"),
+    Bad("tools show bad.py", ("expected a graph with an output",), "tools show one.py"),
+    Bad("tools explain graph.json", ("expected a candidate with a proof",), "tools explain run"),
+    Bad("tools explain run --form html", ("--form: expected one of text, latex",), "tools explain run --form text"),
+    Bad("tools explain run --candidate 0", ("--candidate: expected a whole number from 1 up",), "tools explain run"),
     Bad(f"{USE} nowhere.npz", ("expected a NumPy archive (.npz), got nothing there",), f"{USE} good.npz"),
     Bad(f"{USE} text.npz", ("expected a NumPy archive (.npz) of numbers",), f"{USE} good.npz"),
     Bad(f"{USE} pickle.npz", ("expected a NumPy archive (.npz) of numbers",), f"{USE} good.npz"),
@@ -152,19 +157,19 @@ CALLS = [
     Bad("run one.py --on tpu", ("--on: expected one of auto, gpu, reference",), "run one.py"),
     Bad("run one.py --seed x", ("--seed: expected a whole number",), "run one.py --seed 1"),
     Bad("run one.py --out empty", ("empty: expected a file to write, got a directory",), "run one.py --out y.npz"),
-    Bad("doctor python nosuch", ("expected some of python, cpu", "nosuch"), "doctor python"),
-    Bad("docs nosuch", ("expected the name of a document, got 'nosuch'",), "docs"),
-    Bad("schema nosuch", ("expected one of answer, run, graph",), "schema answer"),
-    Bad("reproduce oracle --sample 0", ("--sample: expected a whole number from 1 up",)),
-    Bad("reproduce table5 --ops five", ("--ops: expected positive numbers",)),
-    Bad("reproduce table5 --arms nosuch", ("nosuch",)),
-    Bad("reproduce workloads --names nosuch", ("nosuch",)),
+    Bad("tools doctor python nosuch", ("expected some of python, cpu", "nosuch"), "tools doctor python"),
+    Bad("tools docs nosuch", ("expected the name of a document, got 'nosuch'",), "tools docs"),
+    Bad("tools schema nosuch", ("expected one of answer, run, graph",), "tools schema answer"),
+    Bad("tools reproduce oracle --sample 0", ("--sample: expected a whole number from 1 up",)),
+    Bad("tools reproduce table5 --ops five", ("--ops: expected positive numbers",)),
+    Bad("tools reproduce table5 --arms nosuch", ("nosuch",)),
+    Bad("tools reproduce workloads --names nosuch", ("nosuch",)),
 ]  # fmt: skip
 
 
 def test_the_table_is_long_and_knows_every_command() -> None:
     assert len(CALLS) >= 60
-    assert {name for name in leaves() if name.split(" ")[0] in {one.split(" ")[0] for one in GOOD}} == set(GOOD)
+    assert {one for one in leaves() if one in GOOD or one.split(" ")[1:2] in (["gpu"], ["reproduce"])} == set(GOOD)
 
 
 @pytest.mark.parametrize("bad", CALLS, ids=lambda bad: bad.line)
@@ -182,15 +187,16 @@ def test_a_bad_call(bad: Bad, mirage: Command) -> None:
         followed = mirage(*named[1].split(), "--help")
         assert followed.code == 0
         assert ("Commands:" if named[2] == "command" else "--help") in followed.out
-    elif (told := re.match(r"mirage-formal (docs|doctor|schema)\b.* lists them", hint)) is not None:
-        assert mirage(told[1]).code == 0
+    elif (told := re.match(r"mirage-formal (tools (?:docs|doctor|schema))\b.* lists them", hint)) is not None:
+        assert mirage(*told[1].split()).code == 0
     if bad.cure:
         cured = mirage(*bad.cure.split())
         assert cured.code in bad.codes, cured
 
 
 @pytest.mark.parametrize(
-    "line", ["check nowhere", "search nowhere.py", "gpu run run", "show", "docs nosuch", "doctor x"]
+    "line",
+    ["check nowhere", "search nowhere.py", "tools gpu run run", "tools show", "tools docs nosuch", "tools doctor x"],
 )
 def test_a_mistake_for_programs(line: str, mirage: Command) -> None:
     """The same, as the one object on standard output."""
@@ -199,7 +205,8 @@ def test_a_mistake_for_programs(line: str, mirage: Command) -> None:
     answer = json.loads(ended.out)
     jsonschema.validate(answer, SCHEMA)
     assert (answer["exit_code"], answer["result"]) == (2, None)
-    assert answer["command"] == " ".join(line.split()[: 2 if line.startswith("gpu") else 1])
+    words = line.removeprefix("tools ").split()
+    assert answer["command"] == " ".join(words[: 2 if words[0] == "gpu" else 1])
     assert answer["error"]["what"]
     assert answer["error"]["what"].split("\n")[0][:60] in ended.err
     assert ended.err.startswith("error: ")
@@ -210,17 +217,17 @@ Check = Callable[[Any], bool]
 #: Calls in order, and what holds of their results.
 ANSWERS: list[tuple[str, int, Check]] = [
     ("check run --jobs 1", 0, lambda r: [c["verdict"] for c in r["candidates"]] == ["equivalent"] * 3 and r["report"]),
-    ("show run", 0, lambda r: r[0]["graph"].startswith("mugraph 1") and r[0]["verdict"] == "equivalent"),
-    ("show one.py", 0, lambda r: [one["name"] for one in r] == ["graph"]),
-    ("explain run", 0, lambda r: r["replay"] == "accepted" and r["same_proof"] and "Steps" in r["text"]),
+    ("tools show run", 0, lambda r: r[0]["graph"].startswith("mugraph 1") and r[0]["verdict"] == "equivalent"),
+    ("tools show one.py", 0, lambda r: [one["name"] for one in r] == ["graph"]),
+    ("tools explain run", 0, lambda r: r["replay"] == "accepted" and r["same_proof"] and "Steps" in r["text"]),
     ("run one.py --inputs good.npz", 0, lambda r: r["outputs"][0]["least"] == 1.0 and "reference" in r["computed_by"]),
-    ("doctor", 0, lambda r: {"z3", "gpu", "g++"} <= {one["name"] for one in r}),
-    ("doctor cpu gpu", 1, lambda r: [one["state"] for one in r] == ["ok", "missing"]),
-    ("doctor --torch", 0, lambda r: any(one["operator"] == "aten.mm.default" and one["imported"] for one in r)),
-    ("docs", 0, lambda r: "errors" in r["documents"]),
-    ("docs cli", 0, lambda r: r["text"].startswith("# The command line")),
-    ("schema answer", 0, lambda r: "Answer" in r["$defs"]),
-    ("gpu info", 0, lambda r: r["gpus"] == []),
+    ("tools doctor", 0, lambda r: {"z3", "gpu", "g++"} <= {one["name"] for one in r}),
+    ("tools doctor cpu gpu", 1, lambda r: [one["state"] for one in r] == ["ok", "missing"]),
+    ("tools doctor --torch", 0, lambda r: any(one["operator"] == "aten.mm.default" and one["imported"] for one in r)),
+    ("tools docs", 0, lambda r: "errors" in r["documents"]),
+    ("tools docs cli", 0, lambda r: r["text"].startswith("# The command line")),
+    ("tools schema answer", 0, lambda r: "Answer" in r["$defs"]),
+    ("tools gpu info", 0, lambda r: r["gpus"] == []),
     ("verify one.py one.json", 0, lambda r: r["graphs"][0]["verdict"] == "equivalent"),
 ]
 
@@ -228,7 +235,7 @@ ANSWERS: list[tuple[str, int, Check]] = [
 @pytest.mark.parametrize(("line", "code", "holds"), ANSWERS, ids=[line for line, _, _ in ANSWERS])
 def test_answers_follow_the_schema(line: str, code: int, holds: Check, mirage: Command) -> None:
     if "one.json" in line:
-        Path("one.json").write_text(mirage("show", "one.py", "--form", "json").out)
+        Path("one.json").write_text(mirage("tools", "show", "one.py", "--form", "json").out)
     ended = mirage(*line.split(), "--json")
     assert ended.code == code, ended
     answer = json.loads(ended.out)

@@ -21,30 +21,57 @@ COMMANDS: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
     ("search",): ("mirage_formal.search", ("FILE",)),
     ("check",): ("mirage_formal.check", ("PATH",)),
     ("verify",): ("mirage_formal.verify", ("PROGRAM", "GRAPH")),
-    ("build",): ("mirage_formal.kernel_build", ("RUN_DIR",)),
+    (
+        "tools",
+        "build",
+    ): ("mirage_formal.kernel_build", ("RUN_DIR",)),
     ("tune",): ("mirage_formal.cli.tune", ("RUN_DIR",)),
-    ("export",): ("mirage_formal.cli.export", ("RUN_DIR",)),
-    ("kernelbench",): ("mirage_formal.cli.kernelbench", ("DIR",)),
+    (
+        "tools",
+        "export",
+    ): ("mirage_formal.cli.export", ("RUN_DIR",)),
+    (
+        "tools",
+        "kernelbench",
+    ): ("mirage_formal.cli.kernelbench", ("DIR",)),
     ("report",): ("mirage_formal.cli.report", ("RUN",)),
-    ("emulate",): ("mirage_formal.emulate", ("RUN_DIR",)),
-    ("store", "list"): ("mirage_formal.cli.store", ()),
-    ("store", "show"): ("mirage_formal.cli.store", ("KEY",)),
-    ("store", "export"): ("mirage_formal.cli.store", ("KEY",)),
-    ("store", "import"): ("mirage_formal.cli.store", ("FILE",)),
-    ("store", "verify"): ("mirage_formal.cli.store", ("[KEY]...",)),
-    ("store", "clear"): ("mirage_formal.cli.store", ("[KEY]...",)),
-    ("gpu", "run"): ("mirage_formal.gpu", ("RUN_DIR",)),
-    ("gpu", "tune"): ("mirage_formal.gpu", ("RUN_DIR",)),
-    ("gpu", "info"): ("mirage_formal.gpu", ()),
+    (
+        "tools",
+        "emulate",
+    ): ("mirage_formal.emulate", ("RUN_DIR",)),
+    ("tools", "store", "list"): ("mirage_formal.cli.store", ()),
+    ("tools", "store", "show"): ("mirage_formal.cli.store", ("KEY",)),
+    ("tools", "store", "export"): ("mirage_formal.cli.store", ("KEY",)),
+    ("tools", "store", "import"): ("mirage_formal.cli.store", ("FILE",)),
+    ("tools", "store", "verify"): ("mirage_formal.cli.store", ("[KEY]...",)),
+    ("tools", "store", "clear"): ("mirage_formal.cli.store", ("[KEY]...",)),
+    ("tools", "gpu", "run"): ("mirage_formal.gpu", ("RUN_DIR",)),
+    ("tools", "gpu", "tune"): ("mirage_formal.gpu", ("RUN_DIR",)),
+    ("tools", "gpu", "info"): ("mirage_formal.gpu", ()),
     ("run",): ("", ("PATH",)),
-    ("show",): ("", ("PATH",)),
-    ("explain",): ("", ("PATH",)),
-    ("doctor",): ("", ()),
-    ("docs",): ("", ()),
-    ("schema",): ("", ()),
-    ("reproduce", "table5"): ("mirage_formal.reproduce", ()),
-    ("reproduce", "workloads"): ("mirage_formal.reproduce", ()),
-    ("reproduce", "oracle"): ("mirage_formal.reproduce", ()),
+    (
+        "tools",
+        "show",
+    ): ("", ("PATH",)),
+    (
+        "tools",
+        "explain",
+    ): ("", ("PATH",)),
+    (
+        "tools",
+        "doctor",
+    ): ("", ()),
+    (
+        "tools",
+        "docs",
+    ): ("", ()),
+    (
+        "tools",
+        "schema",
+    ): ("", ()),
+    ("tools", "reproduce", "table5"): ("mirage_formal.reproduce", ()),
+    ("tools", "reproduce", "workloads"): ("mirage_formal.reproduce", ()),
+    ("tools", "reproduce", "oracle"): ("mirage_formal.reproduce", ()),
 }
 #: Modules that can be run and are no command: all of them, text and data of the project, what starts a cluster.
 NO_COMMANDS = {
@@ -145,7 +172,8 @@ def said(text: str) -> dict[str, str]:
 def test_both_names_run_the_same_function(
     command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    module, inner = COMMANDS[command][0], command[1:]
+    module = COMMANDS[command][0]
+    inner = command[1:] if command[0] != "tools" else command[2:]
     monkeypatch.setenv("COLUMNS", "100")
     assert kit.called(cli.app, [*command, "--help"]) == 0
     whole = capsys.readouterr().out

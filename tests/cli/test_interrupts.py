@@ -30,9 +30,9 @@ PHASES: dict[str, tuple[str, ...]] = {
     SEARCH: ("planning", "searching", "certifying", "proving", "numerics", "writing"),
     "verify one.py graphs.json": ("verifying",),
     "check run --jobs 1": ("checking",),
-    "build run --count 2": ("building",),
-    "emulate run": ("emulating", "emulated"),
-    "reproduce oracle --sample 1": ("rmsnorm",),
+    "tools build run --count 2": ("building",),
+    "tools emulate run": ("emulating", "emulated"),
+    "tools reproduce oracle --sample 1": ("rmsnorm",),
 }
 NUMBERS = (signal.SIGINT, signal.SIGTERM)
 CASES = [
@@ -40,7 +40,7 @@ CASES = [
         line,
         phase,
         number,
-        id=f"{line.split()[0]}-{phase}-{number.name}",
+        id=f"{line.removeprefix('tools ').split()[0]}-{phase}-{number.name}",
         # Each phase with one of the two signals; the others as well where there is time.
         marks=() if at % 2 == i and phase != "rmsnorm" else (pytest.mark.slow,),
     )
@@ -65,7 +65,7 @@ def mirage(
     shutil.copytree(made, "run")
     Path("one.py").write_text(PROGRAM)
     command = Command(monkeypatch, capsys)
-    one = command("show", "one.py", "--form", "json").out
+    one = command("tools", "show", "one.py", "--form", "json").out
     Path("graphs.json").write_text(f"[{one}, {one}]")
     return command
 
@@ -113,7 +113,7 @@ def kept(line: str, mirage: Command) -> None:
     """What was finished is there, and the same command goes on."""
     if line == SEARCH:
         assert resumed(mirage).code == 0
-    elif line.startswith("build"):
+    elif line.startswith("tools build"):
         assert not list(Path("run/kernels").glob("*/*.tmp"))
 
 

@@ -50,7 +50,7 @@ class FakeGpu(TimingProcess):
 
 
 TUNE = "tune run --place place --kernels 2 --finalists 1 --arch sm_80 --workers 1"
-GPU_TUNE = "gpu tune run --place place"
+GPU_TUNE = "tools gpu tune run --place place"
 #: Commands, the phases that each of them shows, and how many of the first ones need an empty place.
 PHASES: dict[str, tuple[tuple[str, ...], int]] = {
     TUNE: (
@@ -193,7 +193,7 @@ def test_a_signal_while_kernels_run(
     monkeypatch.setattr(gpu, "record_numerics", lambda *given: records()["numerics.json"])
     monkeypatch.setattr(runs if step == "DeviceRuns" else gpu, step, stopped)
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
-    line = "gpu run run --numerics --measure"
+    line = "tools gpu run run --numerics --measure"
     in_order(mirage(*line.split()), number)
     assert {path: path.read_bytes() for path in before} == before
     again = mirage(*line.split())

@@ -26,7 +26,7 @@ NAMES = tuple(sorted({*leaves(), *GROUPS}))
 def golden(name: str) -> Path:
     """The file of a command's help; folders are small."""
     if name in GROUPS:
-        return GOLDEN / (f"{name}/command.txt" if name else "command.txt")
+        return GOLDEN / name.replace(" ", "/") / "command.txt"
     if " " in name:
         return GOLDEN / f"{name.replace(' ', '/')}.txt"
     return GOLDEN / ("a-m" if name < "n" else "n-z") / f"{name}.txt"
@@ -65,7 +65,7 @@ def test_every_exit_code_and_every_command_is_in_the_document() -> None:
     codes = [int(code) for code in re.findall(r"^\| (\d+) \|", table, flags=re.MULTILINE)]
     assert codes == [0, 1, 2, 70, 129, 130, 141, 143]
     answers = text[text.index("## Answers for programs") : text.index("## Progress")]
-    assert {name for name in leaves() if "--json" in _options(name)} <= set(_listed(answers))
+    assert {name.removeprefix("tools ") for name in leaves() if "--json" in _options(name)} <= set(_listed(answers))
 
 
 def _options(name: str) -> list[str]:
@@ -78,7 +78,7 @@ def _listed(table: str) -> list[str]:
     for cell in re.findall(r"^\| ([a-z][\w ,]*?) \|", table, flags=re.MULTILINE):
         first, *others = cell.split(", ")
         group = first.rpartition(" ")[0]
-        found += [first, *(one if " " in one or one in leaves() else f"{group} {one}" for one in others)]
+        found += [first, *(one if " " in one or f"tools {one}" in leaves() else f"{group} {one}" for one in others)]
     return found
 
 
@@ -109,7 +109,8 @@ def test_completion_offers_commands_options_and_their_words() -> None:
         }
         return CliRunner().invoke(cli.app, [], prog_name="mirage-formal", env=environment).output
 
-    assert {"check", "explain", "doctor"} <= set(offered("mirage-formal ").split())
+    assert {"check", "tools"} <= set(offered("mirage-formal ").split())
+    assert {"explain", "doctor"} <= set(offered("mirage-formal tools ").split())
     assert "--no-recompile" in offered("mirage-formal check --")
     assert set(offered("mirage-formal search x.py --progress ").split()) == {"auto", "bars", "json", "none"}
 
@@ -123,6 +124,23 @@ def test_a_group_and_a_command_are_registered_by_a_line_each() -> None:
     """So that commands that are added side by side are merged without a thought."""
     assert isinstance(cli.app, typer.Typer)
     text = (REPOSITORY / "mirage_formal" / "cli" / "app.py").read_text(encoding="utf-8")
-    lines = re.findall(r"^(?:app\.command|app\.add_typer|@app\.command)\(.*\)$|^app\.command\(.*\)\(\w+\)$", text, re.M)
-    tops = {name.split(" ")[0] for name in leaves()}
+    lines = re.findall(r"^@?(?:app|tools)\.(?:command|add_typer)\(.*\)$", text, re.M)
+    tops = {tuple(name.split(" ")[: 1 + name.startswith("tools ")]) for name in leaves()} | {("tools",)}
     assert len(lines) == len(tops)
+
+
+@pytest.mark.parametrize("line", ["schema", "store list", "docs cli --path"])
+def test_commands_are_called_by_the_names_that_they_had(line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = line.split()
+    assert kit.called(cli.app, ["tools", *words, "--json"]) == 0
+    now = capsys.readouterr()
+    assert now.err == ""
+    assert kit.called(cli.app, [*words, "--json"]) == 0
+    before = capsys.readouterr()
+    assert before.out == now.out
+    assert before.err == f"note: mirage-formal {words[0]} is now mirage-formal tools {words[0]}\n"
+
+
+def test_mistakes_of_commands_called_by_the_names_that_they_had(capsys: pytest.CaptureFixture[str]) -> None:
+    assert kit.called(cli.app, ["gpu", "run", "--nosuch", "--json"]) == 2
+    assert '"command": "gpu run"' in capsys.readouterr().out

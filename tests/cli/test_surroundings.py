@@ -38,10 +38,10 @@ LINES = (
     " ".join(("search", "one.py", *FAKE)),
     "check run --jobs 1",
     "verify one.py one.json",
-    "emulate run",
-    "doctor",
-    "gpu info",
-    "show run",
+    "tools emulate run",
+    "tools doctor",
+    "tools gpu info",
+    "tools show run",
 )
 
 
@@ -50,7 +50,7 @@ def rows(text: str) -> list[str]:
     return [line for line in text.splitlines() if re.search(r"\S {2,}\S.*\S {2,}\S|[─━│┃]", line.rstrip())]
 
 
-@pytest.mark.parametrize("line", LINES, ids=lambda line: line.split()[0])
+@pytest.mark.parametrize("line", LINES, ids=lambda line: line.removeprefix("tools ").split()[0])
 def test_tables_fit_60_columns(
     line: str,
     made: Path,
@@ -62,12 +62,12 @@ def test_tables_fit_60_columns(
     monkeypatch.setenv("COLUMNS", "60")
     mirage = Command(monkeypatch, capsys)
     if "one.json" in line:
-        Path("one.json").write_text(mirage("show", "one.py", "--form", "json").out)
+        Path("one.json").write_text(mirage("tools", "show", "one.py", "--form", "json").out)
     ended = mirage(*line.split())
     assert ended.code == 0, ended
     assert ended.err == ""  # in a pipe there is no progress
     assert [row for row in rows(ended.out) if len(row.rstrip()) > 60] == []
-    assert rows(ended.out) or line.split()[0] in ("doctor", "gpu", "show")
+    assert rows(ended.out) or line.split()[1] in ("doctor", "gpu", "show")
     assert "\x1b" not in ended.out  # nor are there colours
 
 
@@ -103,11 +103,11 @@ def test_names_of_windows_1252_in_other_locales(more: dict[str, str], tmp_path: 
     (tmp_path / os.fsdecode(name)).write_text(PROGRAM)
     command = [sys.executable, "-m", "mirage_formal"]
     options = {"cwd": tmp_path, "env": environment(**more), "capture_output": True, "timeout": 300}
-    done = subprocess.run([*command, "show", name, "--json"], **options)  # type: ignore[call-overload]
+    done = subprocess.run([*command, "tools", "show", name, "--json"], **options)  # type: ignore[call-overload]
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr
     assert json.loads(done.stdout)["result"][0]["graph"].startswith("mugraph 1")
     assert b"\x1b" not in done.stderr + done.stdout
     if more["LANG" if "LANG" in more else "TERM"] == "C":
-        done = subprocess.run([*command, "show", b"none \xe9"], **options)  # type: ignore[call-overload]
+        done = subprocess.run([*command, "tools", "show", b"none \xe9"], **options)  # type: ignore[call-overload]
         assert (done.returncode, b"Traceback" in done.stderr) == (2, False), done.stderr
         assert b"expected a run" in done.stderr

@@ -51,8 +51,7 @@ def wrong(module: str, rest: str) -> str:
         paths = [path for path, (name, _) in COMMANDS.items() if name == module]
         if not paths:
             return ""  # tests/documents/test_references.py sees whether such a module is run at all
-        groups = {path[0] for path in paths}
-        words = [*groups, *words] if len(paths) > 1 or len(paths[0]) > 1 else [*paths[0], *words]
+        words = [*(paths[0] if len(paths) == 1 else paths[0][:-1]), *words]
     command, at = root(), 0
     while at < len(words) and words[at] in getattr(command, "commands", {}):
         command, at = command.commands[words[at]], at + 1

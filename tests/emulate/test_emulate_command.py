@@ -1,4 +1,4 @@
-"""``mirage-formal emulate``: candidates and parts of wholes, at smaller extents and their own; what is no candidate."""
+"""``mirage-formal tools emulate``: candidates and parts of wholes, at smaller extents and their own; no candidates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``mirage-formal build`` says about machine code."""
+"""What ``mirage-formal tools build`` says about machine code."""
 
 from __future__ import annotations
 

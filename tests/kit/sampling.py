@@ -1,7 +1,7 @@
 """How many of a test's cases are looked at: a seeded sample, or with MIRAGE_THOROUGH=1 all of them.
 
 ``make test`` has to end in less than 20 minutes on two processors. What is sampled runs the same lines with other
-numbers, or a search in a smaller space; ``make test-thorough`` runs all of it.
+numbers, or a search in a smaller space; ``MIRAGE_THOROUGH=1 make test`` runs all of it.
 """
 
 from __future__ import annotations

@@ -260,7 +260,7 @@ def test_parts_that_differ_in_views_are_searched_once(tmp_path: Path, monkeypatc
 @pytest.mark.usefixtures("check_here")
 def test_without_time_the_operators_stay(tmp_path: Path) -> None:
     out = tmp_path / "layers"
-    found = search_covers(layers(), Settings(**TINY, time_limit_s=1e-9), out, name="layers")
+    found = search_covers(layers(), Settings(**TINY, time_limit=1e-9), out, name="layers")
     assert found.result is not None
     assert found.record.status == "time-limit"
     assert found.record.best.kernels == found.record.unfused_kernels
@@ -281,7 +281,7 @@ def test_directories_of_others_are_left_alone(tmp_path: Path) -> None:
         search_covers(layers(), Settings(**TINY), broken)
     assert (broken / PARTS / "kept").is_dir()
     mixed = tmp_path / "mixed"
-    search_covers(layers(), Settings(**TINY, time_limit_s=1e-9), mixed)
+    search_covers(layers(), Settings(**TINY, time_limit=1e-9), mixed)
     (mixed / PARTS / "kept").mkdir(parents=True)
     with pytest.raises(RunError, match="only what a search writes, got parts/kept"):
         search_covers(layers(), Settings(**TINY, force=True), mixed)

@@ -48,7 +48,7 @@ def test_what_is_not_proved_is_not_reported_and_the_next_takes_its_place(
 
 
 def test_a_proof_that_takes_too_long_stops_nothing(tmp_path: Path) -> None:
-    report = search("Eager", tmp_path / "run", proof_limit_s=1e-6)
+    report = search("Eager", tmp_path / "run", proof_limit=1e-6)
     assert report.results == ()
     [rejected] = report.summary.rejected
     assert (rejected.kind, rejected.reason) == ("unknown", "time limit of 1e-06 s for one proof")
@@ -90,7 +90,7 @@ def test_the_policy_is_part_of_a_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="another accept"):
         search("Unproved", tmp_path / "run", accept="probable", resume=True)
     with pytest.raises(SpaceError, match="expected one of equivalent, probable, got 'bounded'"):
-        make_job(program(), Settings(accept="bounded"))
+        make_job(program(), Settings(accept="bounded"))  # type: ignore[arg-type]
 
 
 def test_a_refused_proof_is_shown_loudly(tmp_path: Path) -> None:

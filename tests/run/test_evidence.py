@@ -181,7 +181,7 @@ def test_what_was_not_come_to_in_time_is_neither_reported_nor_rejected(
 
 def test_every_step_has_its_time() -> None:
     pool = Inline()
-    limits = TimeLimits.of(Settings(time_limit_s=100.0), 1000.0)
+    limits = TimeLimits.of(Settings(time_limit=100.0), 1000.0)
     assert limits.search < limits.proofs < limits.verified < 1100.0
     job = make_job(program(), Settings(config="tiny", keep=3))
     mine = CandidateVerifier(job, pool, limits, lambda phase, done, total: None)  # type: ignore[arg-type]
@@ -268,7 +268,7 @@ def test_endless_rejection_ends() -> None:
 
 def of_doubled(graph: KernelGraph, accept: str = "equivalent") -> tuple[FoundRecord, CandidateVerifier, list[Verified]]:
     """A candidate of ``doubled``, without certificates: no search would propose it."""
-    job = make_job(doubled(), Settings(config="tiny", keep=1, accept=accept))
+    job = make_job(doubled(), Settings(config="tiny", keep=1, accept=accept))  # type: ignore[arg-type]
     pool = Inline(certify=lambda task: [])
     mine = CandidateVerifier(job, pool, LIMITS, lambda phase, done, total: None)  # type: ignore[arg-type]
     found = record(graph, 1.0)

@@ -195,7 +195,7 @@ def test_killed_workers_change_nothing(everything: Report, given: KernelGraph, t
 
 
 def test_a_hanging_unit_is_tried_again(everything: Report, given: KernelGraph, tmp_path: Path) -> None:
-    report = run(given, settings("HangsOnce", keep=100, unit_limit_s=8.0), tmp_path / "run")
+    report = run(given, settings("HangsOnce", keep=100, unit_limit=8.0), tmp_path / "run")
     assert sorted(record.attempts for record in units(tmp_path / "run")) == [1] * (UNITS - 1) + [2]
     assert shapes(report) == shapes(everything)
 
@@ -228,7 +228,7 @@ def test_a_time_limit_ends_the_search_and_can_be_resumed(
         elif progress.phase is not Phase.SEARCH:
             clock.ahead = 0.0  # the search took some of the time, not all of it
 
-    stopped = run(given, settings("Slow", time_limit_s=HUNG_S), tmp_path / "run", watch=watch)
+    stopped = run(given, settings("Slow", time_limit=HUNG_S), tmp_path / "run", watch=watch)
     assert stopped.summary.status == "time-limit"
     assert stopped.summary.units_done == 2
     assert "time limit" in notes(stopped)[0]

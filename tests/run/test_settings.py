@@ -19,9 +19,9 @@ def test_bad_settings_are_mistakes_of_the_user() -> None:
         (Settings(config="no-such"), SpaceError, "no-such"),
         (Settings(target="gpu9000"), TargetError, "gpu9000"),
         (Settings(engine="fast"), SpaceError, "engine"),
-        (Settings(oracle="delphi"), SpaceError, "oracle"),
+        (Settings(oracle="delphi"), SpaceError, "oracle"),  # type: ignore[arg-type]
         (Settings(workers=0), SpaceError, "workers"),
-        (Settings(time_limit_s=-1.0), SpaceError, "time_limit"),
+        (Settings(time_limit=-1.0), SpaceError, "time_limit"),
         (Settings(seed=-1), SpaceError, "seed"),
         (Settings(griddims=[(3, 1, 1)]), SpaceError, "axis x to divide"),
     ):

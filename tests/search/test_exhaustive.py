@@ -8,6 +8,7 @@ from fractions import Fraction
 from functools import partial
 from itertools import product
 
+import msgspec
 import pytest
 
 from mirage_formal.graph.canonical import canonical, digest
@@ -189,7 +190,7 @@ def test_pruning_by_expression_loses_nothing_that_is_accepted() -> None:
     space = tiny(max_block_ops=3)
     options = SearchOptions(engine="exhaustive", accept=accept)
     pruned = search(EXP, space, options)
-    full = search(EXP, space, replace(options, prune=False))
+    full = search(EXP, space, msgspec.structs.replace(options, prune=False))
     assert graphs(pruned).keys() == graphs(full).keys()
     assert graphs(pruned)
     assert sum(r.stats.states for r in pruned) < sum(r.stats.states for r in full)

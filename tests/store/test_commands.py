@@ -1,4 +1,4 @@
-"""``mirage-formal store``, and entries that are handed on."""
+"""``mirage-formal tools store``, and entries that are handed on."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Commands:
 
     def __call__(self, *arguments: str) -> tuple[int, str]:
         """Exit code, and what was printed."""
-        self._patch.setattr(sys, "argv", ["mirage-formal", "store", *arguments])
+        self._patch.setattr(sys, "argv", ["mirage-formal", "tools", "store", *arguments])
         with pytest.raises(SystemExit) as ended:
             cli.main()
         said = self._capsys.readouterr()
@@ -163,8 +163,6 @@ def test_entries_are_removed(one: Case, command: Commands, tmp_path: Path, monke
 
 
 def test_an_entry_that_the_clock_cut_short_counts_for_no_longer_search(one: Case, tmp_path: Path) -> None:
-    from dataclasses import replace
-
     from mirage_formal.run.result_cache.keys import entry_key
     from mirage_formal.run.result_cache.recall import find_entry
     from mirage_formal.run.settings import make_job
@@ -173,7 +171,7 @@ def test_an_entry_that_the_clock_cut_short_counts_for_no_longer_search(one: Case
     job = make_job(one.program, one.settings)
     with using(mine.store):
         sign(mine.entry, lambda record: msgspec.structs.replace(record, status="time-limit", limit_s=10.0))
-        key: Any = entry_key("answer", job, replace(one.settings, time_limit_s=11.0))
+        key: Any = entry_key("answer", job, msgspec.structs.replace(one.settings, time_limit=11.0))
         assert [find_entry(key, job, limit) is not None for limit in (5.0, 11.0, 12.0, None)] == [
             True,
             True,

@@ -91,7 +91,7 @@ def test_without_the_cache_nothing_is_recalled_or_kept(
 
 
 def test_a_run_that_the_clock_cut_short_is_not_kept(tmp_path: Path, store: Path) -> None:
-    assert searched(tmp_path / "first", time_limit_s=1e-6).summary.status == "time-limit"
+    assert searched(tmp_path / "first", time_limit=1e-6).summary.status == "time-limit"
     assert location.StoreDirectory().entries() == []
 
 

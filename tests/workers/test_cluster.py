@@ -11,10 +11,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from mirage_formal.check.__main__ import main as check
@@ -104,7 +104,7 @@ def found(report: Report) -> list[tuple[str, float]]:
 @pytest.mark.parametrize("engine", but(["FakeEngine", "exhaustive", "guided"], "exhaustive"))
 def test_two_dask_workers_find_what_one_process_finds(two: Cluster, tmp_path: Path, engine: str) -> None:
     chosen = settings(engine=engine, keep=6, max_kernel_ops=1, max_block_ops=3)
-    here = run(program(), replace(chosen, workers=1), tmp_path / "here")
+    here = run(program(), msgspec.structs.replace(chosen, workers=1), tmp_path / "here")
     there = run(program(), chosen, tmp_path / "there", executor=two)
     assert len(here.results) >= 6
     assert found(there) == found(here)
@@ -178,7 +178,7 @@ def test_a_time_limit_ends_the_search_and_the_cluster_can_be_used_again(
             if (progress.phase, progress.done) == (Phase.SEARCH, 2):
                 clock.ahead = 2 * HUNG_S
 
-        chosen = settings("Slow", time_limit_s=HUNG_S)
+        chosen = settings("Slow", time_limit=HUNG_S)
         stopped = run(given, chosen, tmp_path / "run", executor=two, watch=watch)
     assert (stopped.summary.status, stopped.summary.units_done) == ("time-limit", 2)
     (shared(given) / "go").touch()
@@ -364,7 +364,7 @@ def test_an_address_that_nobody_listens_at(monkeypatch: pytest.MonkeyPatch) -> N
         ({"cluster": "local:0"}, "expected local:N"),
         ({"cluster": "local:x"}, "expected local:N"),
         ({"cluster": "local:2", "workers": 2}, "expected workers or a cluster"),
-        ({"worker_memory_gib": 0.0}, "expected a positive finite number"),
+        ({"worker_memory": 0.0}, "expected a positive finite number"),
         ({"workers": -1}, "expected a whole number from 1 up"),
     ],
 )

@@ -76,7 +76,7 @@ def compute_outputs(one: Subject, arrays: Sequence[Any], on: str) -> tuple[str, 
     """
     there = bool(device_count())
     if on == "gpu" and not there:
-        hint = "--on reference computes by the reference semantics; mirage-formal doctor gpu says what is missing"
+        hint = "--on reference computes by the reference semantics; mirage-formal tools doctor gpu says what is missing"
         raise UnsupportedError("expected a GPU and CuPy, got none", where="--on", hint=hint)
     if there and on != "reference":
         kernels = _kernels(one)

@@ -181,7 +181,7 @@ OPTIONS: Final = Section(
         *_rows(_IGNORED, "`measure=N`", "superoptimize(warmup_iters)", "superoptimize(profile_iters)"),
         *_rows(_IGNORED, _FRESH, "superoptimize(use_graph_dataset)", "superoptimize(use_cached_graphs)"),
         *_rows(_IGNORED, _FRESH, "superoptimize(previous_checkpoint)", "superoptimize(symbolic_checkpoint)"),
-        Row("superoptimize(save_codes)", _IGNORED, "`mirage-formal build` writes them"),
+        Row("superoptimize(save_codes)", _IGNORED, "`mirage-formal tools build` writes them"),
         Row("superoptimize(is_formal_verified)", _IGNORED, "every candidate is proved"),
         Row("superoptimize(use_symbolic_search)", _IGNORED, "`engine=` chooses"),
         *_rows(
@@ -201,7 +201,7 @@ CODE: Final = Section(
         Row("compile(input_strides)", _YES, "of `generate_cuda_program`: must be the graph's"),
         *_rows(_IGNORED, _STAGES, "compile(num_warp_groups)", "compile(pipeline_stages)"),
         Row("compile(enable_online_softmax)", _IGNORED, "sums of exponentials have running maxima wherever they can"),
-        Row("compile(file_id)", _IGNORED, "`mirage-formal build` writes files"),
+        Row("compile(file_id)", _IGNORED, "`mirage-formal tools build` writes files"),
         Row("compile(output_tensors)", _IGNORED, "the outputs are what is marked"),
         Row("compile(async_)", _IGNORED, "of `compile`, which waits"),
         Row("compile(profiling)", _NO, "no profile is taken within kernels"),

@@ -53,7 +53,7 @@ class _Bench(msgspec.Struct, frozen=True):
 
 
 def triton_directory(root: Path) -> Path:
-    """Return the directory to which ``mirage-formal build --backend triton`` writes the files of a run."""
+    """Return the directory to which ``mirage-formal tools build --backend triton`` writes the files of a run."""
     whole = root.absolute()
     return whole.with_name(f"{whole.name}-triton")
 

@@ -23,7 +23,7 @@ def display(mode: str, command: str) -> Display:
     Raises:
         SpaceError: It is none of them.
     """
-    mode = options.allowed_word("--progress", mode, MODES)
+    mode = options.check_value("--progress", mode, options.word_type(MODES))
     terminal = sys.stderr.isatty()
     if mode == "none" or (mode == "auto" and not terminal):
         return Display(command)

@@ -49,7 +49,7 @@ def found_entry(place: StoreDirectory, name: str) -> Path:
     found = [entry for entry in place.entries() if entry.name.startswith(name)]
     if len(found) != 1:
         got = f"{len(found)} of them" if found else "none"
-        hint = "mirage-formal store list names all entries"
+        hint = "mirage-formal tools store list names all entries"
         raise RunError(f"expected one entry whose key begins so, got {got}", where=name, hint=hint)
     return found[0]
 

@@ -70,7 +70,7 @@ def stored_kernels(directory: Path, arch: str = "") -> StoredKernels:
         bound = _is_bound_to_candidate(directory, about)
     except CheckFailed as failure:
         where = failure.file if os.path.isabs(failure.file) else os.path.join(directory, failure.file)
-        hint = "the kernels are not those of their µGraph: mirage-formal build RUN_DIR makes them again"
+        hint = "the kernels are not those of their µGraph: mirage-formal tools build RUN_DIR makes them again"
         raise FormatError(f"{failure.step}: {failure.what}", where=where, hint=hint) from None
     return StoredKernels(executable, about, bound)
 

@@ -39,7 +39,7 @@ def load(path: str | PathLike[str], *, target: str | PathLike[str] | None = None
         FormatError: The evidence does not hold; names the file and what was being established.
         TargetError: The target is unknown, or has other figures than the one of the search.
     """
-    root = Path(options.text("path", path, "a directory"))
+    root = Path(options.check_value("path", path, options.Directory, "give the directory of a run"))
     if (root / ENTRY_FILE).is_file():
         read_entry(root)
         root = root / EVIDENCE
@@ -55,7 +55,7 @@ def load(path: str | PathLike[str], *, target: str | PathLike[str] | None = None
     if target is None and found.record is not None:
         planned = _target_of(found.record.identity, root)
     else:
-        planned = load_target(options.text("target", target or options.DEFAULT_TARGET, "a target's name or file"))
+        planned = load_target(options.check_value("target", target or options.Settings().target, options.TargetName))
     return list(results_of(found, planned))
 
 

@@ -101,7 +101,7 @@ def claim_entry(kind: Kind, job: Job, settings: Settings) -> Iterator[EntryClaim
         job: The job.
         settings: Settings of the job. A resumed run is not looked up.
     """
-    limit = settings.time_limit_s
+    limit = settings.time_limit
     key = entry_key(kind, job, settings)
     if key is None:
         yield EntryClaim(job, limit, None, None)

@@ -43,7 +43,7 @@ def stored_results_of(program: KernelGraph, settings: Settings) -> list[Result] 
 
 def _find_stored(job: Job, settings: Settings) -> RecalledEntry | None:
     key = None if settings.resume else entry_key("answer", job, settings)
-    return None if key is None else find_entry(key, job, settings.time_limit_s)
+    return None if key is None else find_entry(key, job, settings.time_limit)
 
 
 @contextmanager

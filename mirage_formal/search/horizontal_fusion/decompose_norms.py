@@ -99,7 +99,7 @@ def _bounds_of_decomposed(
     program: KernelGraph, longer: KernelGraph, space: SearchSpace, options: SearchOptions
 ) -> tuple[SearchSpace, SearchOptions]:
     """Return the space and options for a program with decomposed norms."""
-    space, options = options.bounded(space), replace(options, max_kernel_ops=None, max_block_ops=None)
+    space, options = options.bounded(space), msgspec.structs.replace(options, max_kernel_ops=None, max_block_ops=None)
     most = space.max_block_ops + len(longer.ops) - len(program.ops)
     return replace(space, max_kernel_ops=1, max_graph_defined=1, max_block_ops=most), options
 

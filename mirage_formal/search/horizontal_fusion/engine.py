@@ -19,6 +19,8 @@ from dataclasses import replace
 from math import prod
 from typing import Final
 
+import msgspec
+
 from mirage_formal.graph.canonical import canonical, digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import inline_blocks
@@ -90,7 +92,7 @@ class HorizontalFusionEngine:
         if unit.payload != _UNITED:
             return NormDecompositionEngine().run(program, space, options, unit)
         space = replace(options.bounded(space), max_kernel_ops=1, max_graph_defined=1)
-        search = _SliceSearches(space, replace(options, accept=None), cost)
+        search = _SliceSearches(space, msgspec.structs.replace(options, accept=None), cost)
         # A slice that reads another output comes after that output's slice.
         ordered = sorted(backward_slices(program), key=lambda ways: ways[0].result)
         pieces = [[piece for one in ways for piece in search.pieces(one)] for ways in ordered]

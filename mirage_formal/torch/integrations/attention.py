@@ -88,9 +88,9 @@ class Attention:
     """
 
     def __init__(self, time_limit: float, total: float, bucket: int, options: Mapping[str, Any]) -> None:
-        self._limit_s = checks.positive_number("time_limit", time_limit)
-        self._left_s = checks.positive_number("total", total)
-        self._bucket = checks.whole_number("bucket", bucket)
+        self._limit_s = checks.check_value("time_limit", time_limit, checks.Amount)
+        self._left_s = checks.check_value("total", total, checks.Amount)
+        self._bucket = checks.check_value("bucket", bucket, checks.Natural)
         self._options = dict(options)
         self._known: dict[tuple[Any, ...], Any] = {}
         self._lock = threading.Lock()

@@ -14,7 +14,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from mirage_formal.support.errors import SpaceError, UnsupportedError
-from mirage_formal.support.options import boolean
+from mirage_formal.support.options import check_value
 from mirage_formal.torch.capture import capture_graph
 from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import import_captured, parse_rounding
@@ -84,7 +84,7 @@ def mirage_formal(
     rest = asked.pop("rest", "inductor")
     if rest not in _RESTS:
         raise SpaceError(f"expected {' or '.join(_RESTS)}, got {rest!r}", where="rest")
-    compare = boolean("compare", asked.pop("compare", True))
+    compare = check_value("compare", asked.pop("compare", True), bool)
     rounding = parse_rounding(asked.pop("rounding", "fused"))
     asked.setdefault("time_limit", _LIMIT_S)
     shapes = buckets(asked.pop("shapes", _BUCKETS), "shapes")

@@ -75,7 +75,7 @@ def choose_operators(
     if unknown := sorted(set(asked) - set(Options.__annotations__)):
         hint = "the options are " + ", ".join(Options.__annotations__)
         raise error_at_user_line(UnsupportedError, f"optimize: no option is called {', '.join(unknown)}", hint)
-    target = load_target(str(asked.get("target", options.DEFAULT_TARGET)))
+    target = load_target(str(asked.get("target", options.Settings().target)))
     limit = asked.get("time_limit")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0):
         raise SpaceError(f"expected seconds above 0, got {limit!r}", where="time_limit")

@@ -6,10 +6,10 @@ import json
 import random
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from mirage_formal import records
@@ -374,6 +374,6 @@ def test_kernels_of_candidates_that_are_no_longer_reported_go(tmp_path: Path) ->
     run(program, settings, root, name="x")
     build_run(root, count=1, archs=())
     kept = copy(first(root), root / "kernels" / "009-000000000000")
-    run(program, replace(settings, resume=True), root, name="x")
+    run(program, msgspec.structs.replace(settings, resume=True), root, name="x")
     assert first(root).is_dir()
     assert not kept.exists()

@@ -206,7 +206,10 @@ def _search_region(region: Region, found: RegionOutcome, job: Job, number: int, 
 def _write_module(job: Job, source: str, traced: ModuleTrace, found: Outcome, paths: Mapping[int, Path]) -> str:
     operators = {number: operator_at(path) for number, path in paths.items()}
     graph = rewrite(traced.imported, {number: one.overload for number, one in operators.items()})
-    said = [f"{job.problem}, computed by candidates of mirage_formal; written by `mirage-formal kernelbench`.", ""]
+    said = [
+        f"{job.problem}, computed by candidates of mirage_formal; written by `mirage-formal tools kernelbench`.",
+        "",
+    ]
     said += [
         f"Program {number}: {', '.join(region.operators)}: {region.verdict}, {region.kernels} kernels, est. "
         f"{region.estimate_us:.1f} us of {region.unfused_us:.1f}."
