@@ -1,1 +1,0 @@
-"""Finished searches with their evidence, kept for later processes (docs/store.md)."""
