@@ -41,26 +41,20 @@ def store_in(place: Path) -> Iterator[None]:
 
 def migrated(place: Path) -> tuple[int, int]:
     """Take entries of other code as this code's, where all proofs and estimates hold; how many, and of how many."""
+    from mirage_formal.cache.searches import SearchCache
     from mirage_formal.run.result_cache.entry_checks import check_record, taken_in
-    from mirage_formal.store.archive import export
-    from mirage_formal.store.entry import read_entry
-    from mirage_formal.store.location import StoreDirectory
     from mirage_formal.support.errors import MirageError
 
-    store, done, others = StoreDirectory(place), 0, 0
+    store, done, others = SearchCache(place), 0, 0
     for path in store.entries():
         if not check_record(path).why:
             continue
         others += 1
-        file = place / f"{path.name}.zip"
         try:
-            export(read_entry(path), file)
-            taken_in(store, file, migrate=True)
+            taken_in(store, path, migrate=True)
             done += 1
         except MirageError as error:
             print(f"  {path.name[:12]}: {error.what}", flush=True)
-        finally:
-            file.unlink(missing_ok=True)
         store.drop(path)
     return done, others
 
@@ -116,13 +110,12 @@ def child_turn(lock: str, device: str) -> Turn:
 
 def packed(place: Path, file: Path) -> int:
     """Write the answers of a store as one file; how many. What only a search would ask for is left out."""
-    from mirage_formal.store.entry import read_record
-    from mirage_formal.store.location import StoreDirectory
+    from mirage_formal.cache.searches import SearchCache
 
     count = 0
     with tarfile.open(file, "w:xz", preset=3) as archive:
-        for path in StoreDirectory(place).entries():
-            if read_record(path).key.kind == "answer":
+        for path in SearchCache(place).entries():
+            if SearchCache().read_record(path).key.kind == "answer":
                 archive.add(path, str(path.relative_to(place)))
                 count += 1
     return count

@@ -30,7 +30,7 @@ import msgspec
 
 from benchmarks.harness import parser_of, row, table
 from mirage_formal.autotune import choose
-from mirage_formal.autotune.plans import MeasuredTime, PiecePlan, TuningDirectory, TuningPlan, read_plan
+from mirage_formal.autotune.plans import MeasuredTime, PiecePlan, TuningDirectory, TuningPlan
 from mirage_formal.autotune.successive_halving import kernel_rungs
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
@@ -108,7 +108,7 @@ def main() -> int:
     place = TuningDirectory(args.place)
     known = place.times(args.device)
     times = {key: one.us for key, one in known.items() if not one.failed}
-    plans = {path.stem: read_plan(path) for path in sorted((place.root / "plans").glob("*.json"))}
+    plans = {path.name: place.plans.read(path).record.value for path in place.plans.entries()}
     if not plans or not times:
         print(f"{args.place}: no plans, or no times of {args.device}", file=sys.stderr)
         return 1

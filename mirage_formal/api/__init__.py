@@ -1,7 +1,7 @@
 """Public API: programs, the search for a faster equivalent program, and the equivalence check of two graphs.
 
 Takes programs in Python, or a graph and keyword options. Returns results with evidence and kernels, or a verdict.
-Imports autotune, device, frontend, graph, kernel_build, partition, records, report, run, run_directory, search, store
+Imports autotune, cache, device, frontend, graph, kernel_build, partition, records, report, run, run_directory, search
 and support.
 
 Solvers and numerical packages are loaded by the first call that searches or proves, never by an import.

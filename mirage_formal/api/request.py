@@ -152,15 +152,15 @@ def _split(given: Options, bucket: str | None = None) -> tuple[Settings, CallOpt
 
 def _may_be_stored(program: object, settings: Settings) -> bool:
     """Return whether the store has an entry for a program, so that a search may be unnecessary; cheap to call."""
+    from mirage_formal.cache.searches import SearchCache, is_switched_off
     from mirage_formal.graph.canonical import digest
     from mirage_formal.graph.graph import KernelGraph
-    from mirage_formal.store.location import StoreDirectory, is_switched_off
 
     if not settings.cache or settings.resume or is_switched_off():
         return False
     freeze = getattr(program, "freeze", None)
     frozen = program if isinstance(program, KernelGraph) else freeze() if callable(freeze) else None
-    return isinstance(frozen, KernelGraph) and StoreDirectory().knows(digest(frozen))
+    return isinstance(frozen, KernelGraph) and SearchCache().knows(digest(frozen))
 
 
 def _search_and_measure(program: object, settings: Settings, call: CallOptions, place: Path | None) -> list[Result]:
@@ -168,13 +168,13 @@ def _search_and_measure(program: object, settings: Settings, call: CallOptions, 
     name, backend = call.name, call.backend
     from mirage_formal.api.default_directory import choose_default_directory
     from mirage_formal.api.no_result_diagnosis import add_source_lines, find_reasons_for_no_result
+    from mirage_formal.cache.lock import lock_directory
     from mirage_formal.device import runtime
     from mirage_formal.frontend.origins import origins_of
     from mirage_formal.graph.canonical import digest
     from mirage_formal.partition.answer import search_or_cover
     from mirage_formal.run.results.result import Results
     from mirage_formal.run.settings import as_program, check_limits
-    from mirage_formal.run_directory.lock import lock_directory
 
     frozen = as_program(program)
     default = name if name != "program" else f"program-{digest(frozen)[:12]}"

@@ -23,7 +23,6 @@ from mirage_formal.autotune.plans import (
     TuningDirectory,
     TuningPlan,
     executable_of,
-    read_plan,
 )
 from mirage_formal.records import NumericsRecord, TuningRecord
 from mirage_formal.support.errors import MirageError
@@ -122,7 +121,7 @@ class _PlanKernels:
         from mirage_formal.device.runs import DeviceRuns, InputSets
 
         piece: PiecePlan = self._plan.pieces[job.piece]
-        made = self._place.prepared(piece.variants[job.variant].key)
+        made = self._place.kernels.get(piece.variants[job.variant].key)
         if made is None:
             raise MirageError("expected a kernel, got none", where="tuning")
         runs = DeviceRuns(executable_of(piece, made))
@@ -208,7 +207,8 @@ def main() -> int:
     for line in sys.stdin.buffer:
         order = msgspec.json.decode(line, type=TimingOrder)
         if order.plan and order.plan not in kernels:
-            kernels = {order.plan: _PlanKernels(read_plan(Path(order.plan)), TuningDirectory(Path(order.place)))}
+            place = TuningDirectory(Path(order.place))
+            kernels = {order.plan: _PlanKernels(place.plans.read(Path(order.plan)).record.value, place)}
         for job in order.jobs:
             try:
                 if job.triton:
@@ -216,8 +216,8 @@ def main() -> int:
                     done = run_triton_job(files, job)
                 else:
                     files = None  # frees its inputs
-                    place = Path(job.directory)
-                    done = compare_and_time(place, job.tuning) if job.directory else kernels[order.plan].time(job)
+                    candidate = Path(job.directory)
+                    done = compare_and_time(candidate, job.tuning) if job.directory else kernels[order.plan].time(job)
             except Exception as error:  # any error is this job's failure
                 lines = str(error).strip().splitlines()
                 done = TimingAnswer(failed=f"{type(error).__name__}: {lines[0][:300] if lines else ''}")

@@ -110,7 +110,7 @@ class Finalists:
                 directory = self.root / KERNELS / candidate.name
                 self.built[candidate.name] = found
                 save_built(found, directory)
-                self.bench.place.keep_final(manifest_digest(directory), self.facts.record(one))
+                self.bench.place.choices.put(manifest_digest(directory), self.facts.record(one))
             rank = one.candidate + 1
             self.rows[candidate.name] = FinalistRow(
                 candidate.name, candidate.form, None, one.us, candidate.us, rank, said
@@ -281,7 +281,7 @@ def dependent_producers(executable: Executable) -> tuple[int, ...]:
 
 def comparison_job(directory: Path, place: TuningDirectory) -> TimingJob:
     """Return the job that compares a candidate's kernels with float64 and times them."""
-    return TimingJob(-1, -1, directory=str(directory), tuning=place.final(manifest_digest(directory)))
+    return TimingJob(-1, -1, directory=str(directory), tuning=place.choices.get(manifest_digest(directory)))
 
 
 __all__ = ["JUDGED_S", "Finalists", "TuningFacts", "comparison_job", "dependent_producers"]

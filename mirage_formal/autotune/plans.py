@@ -2,41 +2,34 @@
 
 A tuning directory (the user's cache, if no other is given) holds
 
-- ``plans/<id>.json``: the distinct kernels of a run's candidates, with their possible schedules;
-- ``kernels/<key>``: machine code of one kernel, or the reason why there is none;
+- ``plans``: the distinct kernels of a run's candidates, with their possible schedules;
+- ``kernels``: machine code of one kernel, or the reason why there is none;
 - ``times/<device>.jsonl``: measured times of kernels on one GPU, one line for each measurement; the last one counts.
   The first line names the GPU;
-- ``finals/<digest>.json``: how the kernels of a directory were chosen, by the digest of its manifest;
-- ``triton/<digest>.py`` and ``triton/<key>.json``: Triton files, and their results on one GPU.
+- ``finals``: how the kernels of a directory were chosen, by the digest of its manifest;
+- ``triton``: results of Triton files on one GPU, and the files as ``<digest>.py``.
 
-A file of kernels, times, finals or answers contains its own key. A file that was put in the place of another is
-ignored.
+All but times are entries of a cache (``cache.directory``). Times are a log, which machines hand to each other.
 """
 
 from __future__ import annotations
 
 import contextlib
-import gzip
-import hashlib
 import re
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
+from mirage_formal.cache.directory import Cache, cache_root
 from mirage_formal.codegen.executable import Executable
-from mirage_formal.device.cache import cache_dir
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.records import Launch, ScheduleRecord, TuningRecord, read, sha256, write_atomic
-from mirage_formal.support import strict_json
-from mirage_formal.support.errors import FormatError, RunError
+from mirage_formal.records import Launch, NumericsRecord, ScheduleRecord, TuningRecord, sha256
+from mirage_formal.records.store_entry import Entry
+from mirage_formal.support.errors import RunError
 
-#: Most bytes of a kernel's file after decompression.
-_MOST_UNPACKED: Final = 1 << 26
-_SEAL: Final = 32
 _SLUG: Final = re.compile(r"[^a-z0-9]+")
 
 
@@ -194,16 +187,36 @@ class TimesHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: str
 
 
-class KernelChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Record of how the kernels of a directory were chosen.
+class TritonResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Result of a Triton file on one GPU.
 
     Attributes:
-        manifest: Digest of the directory's manifest.
-        tuning: Record of the tuning that chose them.
+        us: Microseconds of a call, median of a short run; 0 if it has none.
+        failed: Error message, or empty.
+        answer: Verdict on its numerics; empty if it was not compared with float64.
+        numerics: The comparison.
     """
 
-    manifest: str
-    tuning: TuningRecord
+    us: float = 0.0
+    failed: str = ""
+    answer: str = ""
+    numerics: NumericsRecord | None = None
+
+
+class PlanEntry(Entry[tuple[str, str], TuningPlan], frozen=True, kw_only=True):
+    """Entry of a plan, by run and architecture."""
+
+
+class KernelEntry(Entry[str, PreparedKernel], frozen=True, kw_only=True):
+    """Entry of a built kernel, by the key that a plan gives it."""
+
+
+class ChoiceEntry(Entry[str, TuningRecord], frozen=True, kw_only=True):
+    """Entry of how the kernels of a directory were chosen, by the digest of its manifest."""
+
+
+class TritonEntry(Entry[tuple[str | int, ...], TritonResult], frozen=True, kw_only=True):
+    """Entry of a Triton file's result, by all that decides it."""
 
 
 def is_time_valid(one: MeasuredTime, of: KernelOrigin) -> bool:
@@ -219,77 +232,22 @@ class TuningDirectory:
     """
 
     def __init__(self, root: Path | None = None) -> None:
-        self.root = cache_dir("tuning") if root is None else root
-        for name in ("plans", "kernels", "times", "finals"):
-            (self.root / name).mkdir(parents=True, exist_ok=True)
-
-    # --- plans
-
-    def plan_path(self, run: str, arch: str) -> Path:
-        """Return the path of a run's plan."""
-        return self.root / "plans" / f"{sha256(f'{run} {arch}'.encode())[:32]}.json"
-
-    def plan(self, run: str, arch: str) -> TuningPlan | None:
-        """Return the plan of a run, or None if there is no file of it."""
-        path = self.plan_path(run, arch)
-        return read_plan(path) if path.is_file() else None
-
-    def keep_plan(self, plan: TuningPlan) -> None:
-        """Write a plan to its file, atomically."""
-        write_atomic(self.plan_path(plan.run, plan.arch), msgspec.json.encode(plan))
-
-    # --- kernels
-
-    def prepared(self, key: str) -> PreparedKernel | None:
-        """Return a built kernel; None if it is missing, or its file is damaged or that of another key."""
-        try:
-            data = (self.root / "kernels" / key).read_bytes()
-        except OSError:
-            return None
-        if _kernel_file_header(key, data[_SEAL:]) != data[:_SEAL]:
-            return None
-        unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        try:
-            unpacked = unpacker.decompress(data[_SEAL:], _MOST_UNPACKED)
-            return None if unpacker.unconsumed_tail else msgspec.msgpack.decode(unpacked, type=PreparedKernel)
-        except (zlib.error, msgspec.DecodeError):
-            return None
-
-    def keep_kernel(self, key: str, made: PreparedKernel) -> None:
-        """Write a prepared kernel to its file, compressed and sealed with its key."""
-        data = gzip.compress(msgspec.msgpack.encode(made), compresslevel=6, mtime=0)
-        write_atomic(self.root / "kernels" / key, _kernel_file_header(key, data) + data)
+        self.root = cache_root() / "tuning" if root is None else root
+        self.plans = Cache("plans", PlanEntry, self.root)
+        self.kernels = Cache("kernels", KernelEntry, self.root)
+        self.choices = Cache("finals", ChoiceEntry, self.root)
+        self.triton = Cache("triton", TritonEntry, self.root)
+        (self.root / "times").mkdir(parents=True, exist_ok=True)
 
     def origin(self, key: str) -> KernelOrigin:
         """Return the origin of a kernel; with empty fields if there is no such kernel."""
-        found = self.prepared(key)
+        found = self.kernels.get(key)
         return KernelOrigin() if found is None else found.origin
 
     def usable(self, plan: TuningPlan, wanted: Sequence[At]) -> list[At]:
         """Return the kernels, by positions of piece and schedule, that were built and may run."""
-        found = []
-        for at in wanted:
-            one = self.prepared(plan.key(at))
-            if one is not None and not one.refused:
-                found.append(at)
-        return found
-
-    # --- what was chosen
-
-    def keep_final(self, manifest: str, tuning: TuningRecord) -> None:
-        """Write the record of how the kernels of a directory were chosen."""
-        write_atomic(self.root / "finals" / f"{manifest}.json", msgspec.json.encode(KernelChoice(manifest, tuning)))
-
-    def final(self, manifest: str) -> TuningRecord | None:
-        """Return the record of how the kernels of a directory were chosen, if tuning chose them."""
-        path = self.root / "finals" / f"{manifest}.json"
-        if not path.is_file():
-            return None
-        try:
-            found = msgspec.json.decode(read(path), type=KernelChoice)
-        except msgspec.DecodeError:
-            return None
-        return found.tuning if found.manifest == manifest else None
+        found = ((at, self.kernels.get(plan.key(at))) for at in wanted)
+        return [at for at, one in found if one is not None and not one.refused]
 
     # --- times
 
@@ -345,25 +303,6 @@ def _parse_times_line(text: bytes) -> MeasuredTime | TimesHeader | None:
 def _device_file_name(device: str) -> str:
     """Return the name of a GPU as a file name."""
     return _SLUG.sub("-", device.lower()).strip("-")
-
-
-def _kernel_file_header(key: str, data: bytes) -> bytes:
-    """Return the header of a kernel file: a digest of key and data, so that no other kernel's file takes its place."""
-    return hashlib.sha256(key.encode() + b"\0" + data).digest()
-
-
-def read_plan(path: Path) -> TuningPlan:
-    """Read a tuning plan.
-
-    Raises:
-        FormatError: The file is not a tuning plan.
-    """
-    data = read(path)
-    strict_json.load(data, str(path), hint="remove it; it is made again")
-    try:
-        return msgspec.json.decode(data, type=TuningPlan)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise FormatError(f"expected a tuning plan, got: {error}", where=str(path), hint="remove it") from None
 
 
 def graph_of(piece: PiecePlan) -> KernelGraph:

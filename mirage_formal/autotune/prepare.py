@@ -384,7 +384,7 @@ class Maker:
             The kernels that exist now, refused ones included; fewer than asked for if the deadline came first.
         """
         keys = [plan.key(at) for at in wanted]
-        found = ((at, self.place.prepared(key)) for at, key in zip(wanted, keys, strict=True))
+        found = ((at, self.place.kernels.get(key)) for at, key in zip(wanted, keys, strict=True))
         known = {at: one for at, one in found if one is not None and _is_up_to_date(one)}
         missing = [n for n, at in enumerate(wanted) if at not in known]
         tasks = [(kernel_request(plan, target, wanted[n]), plan.arch) for n in missing]
@@ -401,7 +401,7 @@ class Maker:
                 continue
             one = msgspec.structs.replace(one, origin=msgspec.structs.replace(one.origin, code=kernel_code_digest()))
             known[wanted[missing[event.index]]] = one
-            self.place.keep_kernel(keys[missing[event.index]], one)
+            self.place.kernels.put(keys[missing[event.index]], one)
             self.watch("kernels", len(known), len(wanted))
         return {at: known[at] for at in wanted if at in known}
 

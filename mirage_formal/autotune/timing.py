@@ -180,7 +180,7 @@ def time_kernels(
         jobs = [TimingJob(piece, variant, replays) for piece, variant in missing]
         done = len(first) - len(jobs)
         watch(what, done, len(first))
-        for job, answer in device.run(place.plan_path(plan.run, plan.arch), place.root, jobs, deadline):
+        for job, answer in device.run(place.plans.path((plan.run, plan.arch)), place.root, jobs, deadline):
             name = plan.key((job.piece, job.variant))
             one = timed_record(name, job, answer, machine.driver, made[name])
             known[one.key] = one

@@ -111,7 +111,7 @@ def times_of_this_machine(
         one = times.get(key)
         if one is not None and one.code == kernel_code_digest():
             found[key] = None if one.failed else one.us
-        elif (made := place.prepared(key)) is not None and made.origin.code == kernel_code_digest():
+        elif (made := place.kernels.get(key)) is not None and made.origin.code == kernel_code_digest():
             if made.refused:
                 found[key] = None
             elif one is not None and one.text == made.origin.text:

@@ -19,14 +19,14 @@ from mirage_formal.autotune.bench import TuningResources, TuningResult
 from mirage_formal.autotune.child import TimingAnswer, TimingJob
 from mirage_formal.autotune.choose import combine_forms, compose_candidates
 from mirage_formal.autotune.finalists import JUDGED_S, Finalists, TuningFacts, comparison_job
-from mirage_formal.autotune.plans import TuningDirectory, TuningPlan, Watch, read_plan
+from mirage_formal.autotune.plans import TuningDirectory, TuningPlan, Watch
 from mirage_formal.autotune.successive_halving import RUNGS, finalist_batches, kernel_rungs
 from mirage_formal.autotune.timing import Device, time_kernels
 from mirage_formal.autotune.timing_cache import times_of_other_machine, times_of_this_machine
+from mirage_formal.cache.lock import lock_directory
 from mirage_formal.codegen.executable import LAUNCH_FILE
 from mirage_formal.device.compile import version as compiler
 from mirage_formal.records import KERNELS
-from mirage_formal.run_directory.lock import lock_directory
 from mirage_formal.support.errors import MirageError, RunError
 from mirage_formal.workers.dispatch import TaskDone
 
@@ -81,10 +81,10 @@ def _tune_cuda_kernels(root: Path, source: TunedRun, bench: TuningResources, beg
     last = 1 if bench.backend == "cuda" else 2  # the steps after the finalists are built: their overlap, and Triton
 
     maker = Maker(place, bench.executor, watch)
-    plan = place.plan(source.digest, bench.arch)
+    plan = place.plans.get((source.digest, bench.arch))
     if plan is None:
         plan = plan_of(source, bench.arch, maker)
-        place.keep_plan(plan)
+        place.plans.put((plan.run, plan.arch), plan)
     tried = _known_times(plan, source.target, bench)
     known, why = len(tried), ""
     if isinstance(device, str):
@@ -204,8 +204,8 @@ def tune_on_device(
         Directories of kernels with their results.
     """
     deadline = float("inf") if seconds is None else time.monotonic() + seconds
-    for path in sorted((place.root / "plans").glob("*.json")):
-        plan = read_plan(path)
+    for path in place.plans.entries():
+        plan = place.plans.read(path).record.value
         time_kernels(plan, place.usable(plan, plan.kernels()), place, device, watch=watch, deadline=deadline)
     directories = [path.parent for root in roots for path in sorted((root / KERNELS).glob(f"*/{LAUNCH_FILE}"))]
     jobs: list[TimingJob] = []

@@ -209,11 +209,12 @@ def _compiler() -> Finding:
 
 
 def _cache() -> Finding:
-    from mirage_formal.device.cache import cache_dir
+    from mirage_formal.cache.directory import cache_root
 
     needed = "searches and kernels that are not made twice"
     try:
-        root = cache_dir("searches").parent
+        root = cache_root()
+        root.mkdir(parents=True, exist_ok=True)
         sizes = {path.name: _size(path) for path in sorted(root.iterdir()) if path.is_dir()}
     except OSError as error:
         mend = "name a directory that can be written in MIRAGE_FORMAL_CACHE"

@@ -9,6 +9,7 @@ import msgspec
 import typer
 from rich.console import Console
 
+from mirage_formal.cache.lock import lock_directory
 from mirage_formal.cli.kit import (
     STYLE,
     Json,
@@ -20,7 +21,6 @@ from mirage_formal.cli.kit import (
     switch,
     value_parser,
 )
-from mirage_formal.run_directory.lock import lock_directory
 from mirage_formal.support.errors import SpaceError, UnsupportedError
 from mirage_formal.support.options import Count, Natural
 from mirage_formal.support.terminal import escape_line

@@ -128,8 +128,8 @@ def _count(workers: int | None) -> int:
 @contextmanager
 def _show_progress(out: Path, mode: str) -> Iterator[_Show]:
     """Lock the output directory, and yield a callback that shows progress."""
+    from mirage_formal.cache.lock import lock_directory
     from mirage_formal.run.progress.choice import display
-    from mirage_formal.run_directory.lock import lock_directory
 
     hint = "the same command goes on where this one stopped"
     with keep_results_on_stop(hint), lock_directory(out), display(mode, "reproduce") as shown:

@@ -7,86 +7,54 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from mirage_formal.cli.kit import STYLE, Json, answer, option, run_command, switch
+from mirage_formal.cli.kit import STYLE, Json, answer, run_command, switch
 from mirage_formal.support.errors import RunError
 from mirage_formal.support.terminal import escape_line
 
 app = typer.Typer(
     name="store",
-    help="What earlier searches have found, with its evidence: list, look at, hand on, take in, check, remove.",
+    help="What earlier searches have found, with its evidence: list, check, take in, remove.",
     no_args_is_help=True,
     **STYLE,
 )
 
 _KEY_HELP: Final = "First digits of the entry's key as list shows it, or its directory."
-_Key = Annotated[str, typer.Argument(metavar="KEY", help=_KEY_HELP)]
 _Keys = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY]...", help=f"{_KEY_HELP} None: all.", show_default=False)
 ]
-_File = Annotated[Path, typer.Argument(metavar="FILE", help="File that export has written, or an entry's directory.")]
-_Out = Annotated[Path | None, option("--out", "FILE", "New file to write.", "<key>.zip")]
+_Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of an entry, as it was copied.")]
 _Migrate = Annotated[bool, switch("--migrate", "Take an entry of another version, if all of it holds here.")]
+_Everything = Annotated[bool, switch("--all", "Also compiled kernels, tuning plans and builds of the emulator.")]
 _Unusable = Annotated[bool, switch("--unusable", "Only what cannot be used here, as entries of other versions.")]
 
 
 @app.command("list")
 def list_command(json: Json = False) -> None:
-    """List every entry, by its record alone; verify looks at the evidence."""
+    """List every search, by its record alone, and count other entries; verify looks at the evidence."""
+    from mirage_formal.cache.directory import other_kinds
+    from mirage_formal.cache.searches import SearchCache
     from mirage_formal.run.result_cache.entry_checks import check_record
-    from mirage_formal.store.location import StoreDirectory
 
-    place = StoreDirectory()
+    place = SearchCache()
     found = [check_record(path) for path in place.entries()]
     if json:
         raise typer.Exit(answer("store list", 0, {"store": str(place.root), "entries": [_row(one) for one in found]}))
     for one in found:
-        print(_line(one))
+        print(escape_line(_line(one), 1000))
     size = sum(one.record.bytes for one in found if one.record is not None)
     print(escape_line(f"{len(found)} entries, {size / 1e6:.1f} MB, in {place.root}"))
-
-
-@app.command("show")
-def show_command(key: _Key, json: Json = False) -> None:
-    """Show what an entry answers and what its evidence establishes; exit code 1 if it cannot be used here."""
-    from mirage_formal.run.result_cache.entry_checks import check_evidence, found_entry
-    from mirage_formal.store.location import StoreDirectory
-
-    one = check_evidence(found_entry(StoreDirectory(), key))
-    code = 1 if one.why else 0
-    if json:
-        raise typer.Exit(answer("store show", code, _row(one)))
-    print(_line(one))
-    for text in _details(one):
-        print(escape_line(text, 1000))
-    raise typer.Exit(code)
-
-
-@app.command("export")
-def export_command(key: _Key, out: _Out = None, json: Json = False) -> None:
-    """Write an entry, whose evidence is established first, as one file."""
-    from mirage_formal.run.result_cache.entry_checks import check_evidence, found_entry
-    from mirage_formal.store.archive import export
-    from mirage_formal.store.entry import read_entry
-    from mirage_formal.store.location import StoreDirectory
-
-    path = found_entry(StoreDirectory(), key)
-    one = check_evidence(path)
-    if one.replayed is None:
-        raise RunError(f"expected an entry whose evidence holds: {one.why}", where=str(path), hint="search again")
-    file = Path(f"{path.name}.zip") if out is None else out
-    export(read_entry(path), file)
-    if json:
-        raise typer.Exit(answer("store export", 0, {"file": str(file), "candidates": len(one.replayed.shown)}))
-    print(escape_line(f"{file}: {len(one.replayed.shown)} candidates"))
+    for cache in other_kinds():
+        if entries := len(cache.entries()):
+            print(escape_line(f"{cache.kind}: {entries} entries, {cache.size() / 1e6:.1f} MB, in {cache.root}"))
 
 
 @app.command("import")
-def import_command(file: _File, migrate: _Migrate = False, json: Json = False) -> None:
+def import_command(directory: _Directory, migrate: _Migrate = False, json: Json = False) -> None:
     """Take an entry from elsewhere; every proof in it is replayed before."""
+    from mirage_formal.cache.searches import SearchCache
     from mirage_formal.run.result_cache.entry_checks import taken_in
-    from mirage_formal.store.location import StoreDirectory
 
-    path, found = taken_in(StoreDirectory(), file, migrate=migrate)
+    path, found = taken_in(SearchCache(), directory, migrate=migrate)
     if json:
         raise typer.Exit(answer("store import", 0, {"entry": str(path), "candidates": len(found.shown)}))
     print(escape_line(f"{path}: {len(found.shown)} candidates, every proof replayed"))
@@ -94,18 +62,22 @@ def import_command(file: _File, migrate: _Migrate = False, json: Json = False) -
 
 @app.command("verify")
 def verify_command(keys: _Keys = None, json: Json = False) -> None:
-    """Establish the evidence of entries again, without solvers; exit code 1 if something does not hold."""
-    from mirage_formal.run.result_cache.entry_checks import check_evidence, found_entry
-    from mirage_formal.store.location import StoreDirectory
+    """Establish the evidence of entries again, without solvers; exit code 1 if something does not hold.
 
-    place = StoreDirectory()
+    Of entries that are named, all candidates are printed.
+    """
+    from mirage_formal.cache.searches import SearchCache
+    from mirage_formal.run.result_cache.entry_checks import check_evidence, found_entry
+
+    place = SearchCache()
     paths = [found_entry(place, key) for key in keys] if keys else place.entries()
     found = []
     for path in paths:
         one = check_evidence(path)
         found.append(one)
         if not json:
-            print(_line(one))
+            for text in (_line(one), *(_details(one) if keys else ())):
+                print(escape_line(text, 1000))
     bad = sum(one.replayed is None for one in found)
     code = 1 if bad else 0
     if json:
@@ -115,12 +87,15 @@ def verify_command(keys: _Keys = None, json: Json = False) -> None:
 
 
 @app.command("clear")
-def clear_command(keys: _Keys = None, unusable: _Unusable = False, json: Json = False) -> None:
-    """Remove entries."""
+def clear_command(
+    keys: _Keys = None, unusable: _Unusable = False, everything: _Everything = False, json: Json = False
+) -> None:
+    """Remove entries of searches; with --all, also machine code and whatever else is kept."""
+    from mirage_formal.cache.directory import other_kinds
+    from mirage_formal.cache.searches import SearchCache
     from mirage_formal.run.result_cache.entry_checks import check_record, found_entry
-    from mirage_formal.store.location import StoreDirectory
 
-    place = StoreDirectory()
+    place = SearchCache()
     paths = [found_entry(place, key) for key in keys] if keys else place.entries()
     removed = 0
     for path in paths:
@@ -129,6 +104,11 @@ def clear_command(keys: _Keys = None, unusable: _Unusable = False, json: Json = 
         if not unusable or check_record(path).why:
             place.drop(path)
             removed += 1
+    for cache in other_kinds() if everything else ():
+        more = cache.entries()
+        for path in more:
+            cache.drop(path)
+        removed, paths = removed + len(more), [*paths, *more]
     if json:
         raise typer.Exit(answer("store clear", 0, {"removed": removed, "of": len(paths)}))
     print(f"removed {removed} of {len(paths)} entries")
@@ -162,13 +142,13 @@ def _row(one: Any) -> dict[str, Any]:
 def _line(one: Any) -> str:
     """Return an entry as one line."""
     if one.record is None:
-        return escape_line(f"{one.path.name[:12]}  refused: {one.why}", 1000)
+        return f"{one.path.name[:12]}  refused: {one.why}"
     record, identity = one.record, one.record.key.identity
     what = (
         *(one.path.name[:12], record.key.kind, identity.target, record.key.config or "-", identity.program[:12]),
-        *(f"{record.candidates} candidates", f"{record.bytes / 1e3:.0f} kB", record.status),
+        *(f"{record.value.candidates} candidates", f"{record.bytes / 1e3:.0f} kB", record.value.status),
     )
-    return escape_line("  ".join(what) + (f"  unusable: {one.why}" if one.why else ""), 1000)
+    return "  ".join(what) + (f"  unusable: {one.why}" if one.why else "")
 
 
 def _details(one: Any) -> list[str]:
@@ -176,12 +156,12 @@ def _details(one: Any) -> list[str]:
     if one.record is None or one.replayed is None:
         return []
     record, identity = one.record, one.record.key.identity
-    limit = "" if record.limit_s is None else f" after {record.limit_s:g} s"
+    limit = "" if record.value.limit_s is None else f" after {record.value.limit_s:g} s"
     asked = f"engine {identity.engine}, oracle {identity.oracle}, seed {identity.seed}, accept {identity.accept}"
     lines = [
         f"program {identity.program}{f', bucket {record.key.bucket}' if record.key.bucket else ''}",
         f"space {identity.space}, {asked}",
-        f"search {record.status}{limit}; version {record.key.package}, code {record.key.code[:12]}",
+        f"search {record.value.status}{limit}; version {record.key.package}, code {record.key.code[:12]}",
         f"evidence in {one.path / 'evidence'}",
     ]
     for number, shown in enumerate(one.replayed.shown, 1):

@@ -1,5 +1,5 @@
 """Execution of kernels: compilation, launches and timing on a GPU; and the CPU emulator.
 
 Takes CUDA text and launches. Returns machine code, results of kernels, and times; on the CPU the emulator's results.
-Imports codegen, frontend, graph, records, semantics and support.
+Imports cache, codegen, frontend, graph, records, semantics and support.
 """

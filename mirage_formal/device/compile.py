@@ -11,7 +11,6 @@ import ctypes
 import ctypes.util
 import hashlib
 import importlib.util
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,10 +18,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
+from mirage_formal.cache.directory import Cache
 from mirage_formal.codegen.executable import Compiled
-from mirage_formal.device.cache import cache_dir
-from mirage_formal.records import write_atomic
-from mirage_formal.support import strict_json
+from mirage_formal.records.store_entry import Entry
 from mirage_formal.support.errors import MirageError, UnsupportedError
 from mirage_formal.support.resources import data_dir
 
@@ -40,6 +38,10 @@ class CompileError(MirageError):
     """Error: NVRTC is missing or too old, or it refuses the source; ``what`` holds its log."""
 
     several_lines = True
+
+
+class CubinEntry(Entry[tuple[str, ...], Compiled], frozen=True, kw_only=True):
+    """Cache entry of a compiled kernel: digests of source and headers, architecture, NVRTC's version and options."""
 
 
 def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
@@ -64,15 +66,14 @@ def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
             f"expected an architecture of NVRTC {nvrtc.version} ({known}), got {arch!r}", where="arch"
         )
     headers = _headers([source])
-    key = _digest(source, *headers.values(), arch, nvrtc.version, *nvrtc.options)
-    path = None if fresh else cache_dir("cubins") / f"{key}.cubin"
-    if path is not None and (found := _load(path, key)) is not None:
-        return found
-    cubin, log = nvrtc.compile(source, headers, arch)
-    compiled = _parse_ptxas_log(cubin, log, nvrtc.version)
-    if path is not None:
-        _save(path, key, compiled)
-    return compiled
+    if fresh:
+        return _parse_ptxas_log(*nvrtc.compile(source, headers, arch), nvrtc.version)
+    key = (_digest(source), _digest(*headers.values()), arch, nvrtc.version, *nvrtc.options)
+    cubins = Cache("cubins", CubinEntry)
+    if (found := cubins.get(key)) is None:
+        found = _parse_ptxas_log(*nvrtc.compile(source, headers, arch), nvrtc.version)
+        cubins.put(key, found)
+    return found
 
 
 def compilation_environment_digest(sources: Iterable[str]) -> str:
@@ -101,41 +102,12 @@ def available() -> bool:
     return True
 
 
-# --- the cache -------------------------------------------------------------------------------------------------------
-
-
 def _digest(*parts: str) -> str:
     digest = hashlib.sha256()
     for part in parts:
         raw = part.encode()
         digest.update(len(raw).to_bytes(8, "little") + raw)
     return digest.hexdigest()
-
-
-def _save(path: Path, key: str, compiled: Compiled) -> None:
-    """Write a cache entry: a line of JSON with its key and the cubin's digest, and the cubin."""
-    record = {
-        "key": key,
-        "registers": compiled.registers,
-        "spill_bytes": compiled.spill_bytes,
-        "stack_bytes": compiled.stack_bytes,
-        "shared_bytes": compiled.shared_bytes,
-        "log": compiled.log,
-        "compiler": compiled.compiler,
-    }
-    text = json.dumps({**record, "sha256": hashlib.sha256(compiled.cubin).hexdigest()})
-    write_atomic(path, text.encode() + b"\n" + compiled.cubin)
-
-
-def _load(path: Path, key: str) -> Compiled | None:
-    """Return the cache entry of a key; None if it is missing, damaged, or of another key."""
-    try:
-        head, _, cubin = path.read_bytes().partition(b"\n")
-        record = strict_json.load(head, str(path))
-        bound = record.pop("key"), record.pop("sha256")
-        return Compiled(cubin=cubin, **record) if bound == (key, hashlib.sha256(cubin).hexdigest()) else None
-    except (OSError, MirageError, KeyError, TypeError, AttributeError):
-        return None
 
 
 def _parse_ptxas_log(cubin: bytes, log: str, version: str) -> Compiled:

@@ -15,18 +15,20 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from mirage_formal.cache.directory import Cache, cache_root
+from mirage_formal.cache.lock import lock_directory
 from mirage_formal.codegen.cuda import CTYPES, emit_cuda
 from mirage_formal.codegen.program.instruction_count import count_statements
 from mirage_formal.codegen.program.program import Param, Program
-from mirage_formal.device.cache import cache_dir
 from mirage_formal.graph.types import DType
+from mirage_formal.records.store_entry import Entry
 from mirage_formal.support.errors import MirageError
 from mirage_formal.support.resources import data_dir
 
@@ -302,62 +304,70 @@ def _wrapper(program: Program) -> str:
     )
 
 
+class BuildEntry(Entry[tuple[str, ...], str], frozen=True, kw_only=True):
+    """Cache entry of a compiler's output by its name, options and digests of its sources; the value is its compiler."""
+
+
 def _build(program: Program, source: str, sanitize: bool, level: str) -> Path:
-    """Return the path of the compiled emulation, from the cache if possible; safe for concurrent builds."""
+    """Return the path of the compiled emulation."""
     flags = (level, *_FLAGS, *(_SANITIZE if sanitize else _LIBRARY))
-    wrapper = _wrapper(program)
-    path = _cached(f"{_key(source, wrapper, *flags)}{'' if sanitize else '.so'}")
-    if not path.is_file():
-        sources = {"kernel.cu": source, "main.cpp": wrapper}
-        before = [] if sanitize else [f"-I{_precompiled(path.parent, level)}"]
-        _run_compiler([*before, *flags, "main.cpp", str(_runtime(sanitize)), "-lm"], sources, path)
+    sources = {"kernel.cu": source, "main.cpp": _wrapper(program)}
+
+    def more() -> list[str]:
+        before = [] if sanitize else [f"-I{_precompiled(cache_root(), level)}"]
+        return [*before, "main.cpp", str(_runtime(sanitize)), "-lm"]
+
+    path = _compiled("kernel" if sanitize else "kernel.so", flags, sources, more)
+    path.chmod(0o755)
     return path
 
 
 def _runtime(sanitize: bool) -> Path:
     """Return the path of the compiled emulator runtime, which all kernels share."""
     flags = (_MUCH, *_FLAGS, *(_SANITIZE if sanitize else _LIBRARY[1:]), "-c")
-    path = _cached(f"{_key('runtime', *flags)}.o")
-    if not path.is_file():
-        _run_compiler([*flags, str(data_dir("gpu") / "emulator" / "runtime.cpp")], {}, path)
-    return path
+    return _compiled("runtime.o", flags, {}, lambda: [str(data_dir("gpu") / "emulator" / "runtime.cpp")])
 
 
 @cache
 def _precompiled(root: Path, level: str) -> Path:
     """Return a directory with the emulator's precompiled headers, which g++ prefers if it comes first.
 
-    They save a quarter of a kernel's compile time. The directory is empty if the compiler supports none.
+    They save a quarter of a kernel's compile time. The directory does not exist if the compiler supports none.
     """
     flags = (level, *_FLAGS, *_LIBRARY[1:], "-x", "c++-header")
-    directory = root / _key("prelude", *flags)
-    directory.mkdir(exist_ok=True)
-    path = directory / "prelude.h.gch"
-    if not path.is_file():
-        with contextlib.suppress(EmulatorError):
-            _run_compiler([*flags, str(data_dir("gpu") / "emulator" / "prelude.h")], {}, path)
-    return directory
+    with contextlib.suppress(EmulatorError):
+        return _compiled("prelude.h.gch", flags, {}, lambda: [str(data_dir("gpu") / "emulator" / "prelude.h")]).parent
+    return root / "none"
 
 
-def _key(*parts: str) -> str:
-    return hashlib.sha256("\0".join((*parts, _headers()[1], _compiler()[1])).encode()).hexdigest()
+def _compiled(name: str, flags: Sequence[str], sources: Mapping[str, str], more: Callable[[], list[str]]) -> Path:
+    """Return the path of a compiler's output, from the cache if possible; of several processes one makes it.
+
+    Args:
+        name: Name of the output.
+        flags: Options that determine it.
+        sources: Texts of the files that it is made of, beside the headers.
+        more: Further arguments, asked for if it is made.
+    """
+    version, texts = _compiler()[1], "\0".join(sources.values())
+    builds = Cache("emulator", BuildEntry)
+    key = (name, *flags, hashlib.sha256(texts.encode()).hexdigest(), _headers()[1], version)
+    if builds.get(key) is None:
+        with lock_directory(builds.path(key), None), builds.building() as place:
+            if builds.get(key) is None:
+                builds.put(key, version, {name: _run_compiler([*flags, *more()], sources, place)})
+    return builds.path(key) / name
 
 
-def _cached(name: str) -> Path:
-    return cache_dir("emulator") / name
-
-
-def _run_compiler(arguments: Sequence[str], sources: Mapping[str, str], result: Path) -> None:
-    """Run the compiler in a directory with ``sources``, and move its output to ``result`` atomically."""
-    includes = [f"-I{include}" for include in _headers()[0]]
-    with tempfile.TemporaryDirectory(dir=result.parent, prefix="build-") as name:
-        for file, text in sources.items():
-            (Path(name) / file).write_text(text)
-        command = [_compiler()[0], *arguments, *includes, "-o", "out"]
-        done = subprocess.run(command, cwd=name, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise EmulatorError(f"expected C++ that compiles, got:\n{done.stderr[:4000]}", where="emulator", hint=_HINT)
-        os.replace(Path(name) / "out", result)
+def _run_compiler(arguments: Sequence[str], sources: Mapping[str, str], place: Path) -> bytes:
+    """Return the output of the compiler, run in an empty directory with ``sources``."""
+    for file, text in sources.items():
+        (place / file).write_text(text)
+    command = [_compiler()[0], *arguments, *(f"-I{include}" for include in _headers()[0]), "-o", "out"]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise EmulatorError(f"expected C++ that compiles, got:\n{done.stderr[:4000]}", where="emulator", hint=_HINT)
+    return (place / "out").read_bytes()
 
 
 # --- running ---------------------------------------------------------------------------------------------------------

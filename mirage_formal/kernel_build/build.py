@@ -15,6 +15,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from mirage_formal.cache.lock import lock_directory
 from mirage_formal.codegen.executable import Executable, kernel_launch
 from mirage_formal.codegen.generate import (
     NO_SCHEDULES,
@@ -51,7 +52,6 @@ from mirage_formal.records import (
 )
 from mirage_formal.records.partition import WHOLE_FILE, WholeRecord, cover_name
 from mirage_formal.run_directory.directory import KERNELS_OF_ONE, expect_replaceable_kernels, remove
-from mirage_formal.run_directory.lock import lock_directory
 from mirage_formal.support.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.support.guard import keep_results_on_stop
 

@@ -8,6 +8,7 @@ from typing import Final, Unpack
 
 from msgspec.structs import replace
 
+from mirage_formal.cache.lock import lock_directory
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.partition.cover_search import NO_TIME_S, WholeReport, search_covers
 from mirage_formal.partition.partition import is_single_kernel_best
@@ -19,7 +20,6 @@ from mirage_formal.run.driver import RunArguments, open_executor, search_program
 from mirage_formal.run.result_cache.recall import claim_entry
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings, make_job
-from mirage_formal.run_directory.lock import lock_directory
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
 from mirage_formal.support.guard import keep_results_on_stop
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, Unpack
 
 import msgspec
 
+from mirage_formal.cache.lock import lock_directory
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
@@ -54,7 +55,6 @@ from mirage_formal.run.progress import Watch, ignore_progress
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.settings import Job, Settings, escape_undecodable, identity, make_job
-from mirage_formal.run_directory.lock import lock_directory
 from mirage_formal.search.horizontal_fusion.slices import extract_subgraph
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
 from mirage_formal.search.preprocess import preprocess

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import msgspec
 
+from mirage_formal.cache.searches import evidence_of
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.views import is_view
@@ -16,18 +17,18 @@ from mirage_formal.partition.cover_search import WholeReport
 from mirage_formal.partition.covers import Cover, WholePart
 from mirage_formal.partition.partition import Part
 from mirage_formal.partition.store import open_cover_directory
-from mirage_formal.records import confine_path, naming, seal_record, write_atomic
+from mirage_formal.records import seal_record, write_atomic, write_files
 from mirage_formal.records.partition import WHOLE_FILE, CoverRecord, WholeRecord
+from mirage_formal.records.store_entry import EVIDENCE
 from mirage_formal.run.driver import RunArguments, write_stored_run
 from mirage_formal.run.result_cache.recall import EntryClaim, RecalledEntry
 from mirage_formal.run.result_cache.reports import move_replay, results_of
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.settings import Job, Settings, escape_undecodable
-from mirage_formal.store.entry import evidence_of
 
 if TYPE_CHECKING:
-    from mirage_formal.store.replay import EstablishedCandidate, ReplayResult
+    from mirage_formal.revalidate.replay import EstablishedCandidate, ReplayResult
 
 
 def write_stored_answer(
@@ -42,15 +43,11 @@ def write_stored_answer(
         return write_stored_run(found, job, settings, out, **about)
     begin, earlier = time.monotonic(), found.replayed.record
     open_cover_directory(out, earlier.config, earlier.identity, resume=False, force=settings.force)
-    for name, data in evidence_of(found.entry).items():
-        path = confine_path(out, name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with naming(path):
-            path.write_bytes(data)
+    write_files(out, evidence_of(found.entry))
     named = {"program": about.get("name", "program"), "source": escape_undecodable(about.get("source", ""))}
     record = msgspec.structs.replace(earlier, **named, wall_s=round(time.monotonic() - begin, 3))
     write_atomic(out / WHOLE_FILE, seal_record(record))
-    return whole_report(move_replay(found.replayed, found.entry.evidence, out), record, out, job.target)
+    return whole_report(move_replay(found.replayed, found.entry.path / EVIDENCE, out), record, out, job.target)
 
 
 def whole_report(found: ReplayResult, record: WholeRecord, root: Path, target: Target) -> WholeReport:

@@ -24,7 +24,7 @@ from mirage_formal.run_directory.directory import (
     survey,
     warn_of_removed_results,
 )
-from mirage_formal.run_directory.overwrite import clear_earlier_search, refuse_foreign
+from mirage_formal.run_directory.overwrite import clear_earlier_search, expect_resumed, refuse_foreign
 from mirage_formal.support.errors import RunError
 
 
@@ -104,13 +104,7 @@ def _expect_same_search(root: Path, config: str | None, identity: Identity) -> N
         raise RunError("expected a run to resume, got none of a whole program", where=str(root), hint=hint)
     earlier = decode(read(path), WholeRecord, str(path))
     old = {"config": earlier.config, **msgspec.structs.asdict(earlier.identity)}
-    new = {"config": config, **msgspec.structs.asdict(identity)}
-    shown = [
-        f"another {name} ({str(old[name])[:12]}, now {str(new[name])[:12]})" for name in new if old[name] != new[name]
-    ]
-    if shown:
-        what = f"expected the run that is being resumed, got {'; '.join(shown)}"
-        raise RunError(what, where=str(path), hint="resume with the same program and options")
+    expect_resumed(path, old, {"config": config, **msgspec.structs.asdict(identity)})
 
 
 def _search_directories(root: Path) -> list[Path]:

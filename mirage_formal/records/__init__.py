@@ -113,6 +113,7 @@ from mirage_formal.records.storage import (
     sha256,
     unpack_texts,
     write_atomic,
+    write_files,
 )
 from mirage_formal.support.files import read
 from mirage_formal.support.limits import MAX_FILE_BYTES, MAX_LINE_BYTES
@@ -221,4 +222,5 @@ __all__ = [
     "sha256",
     "unpack_texts",
     "write_atomic",
+    "write_files",
 ]

@@ -33,7 +33,7 @@ from mirage_formal.records.run import (
     SummaryRecord,
     VerificationRecord,
 )
-from mirage_formal.records.store_entry import ENTRY_FILE, EntryRecord
+from mirage_formal.records.store_entry import ENTRY_FILE, SearchEntry
 
 #: Files (and lines, for the logs) of a run's directory, and the records that they hold; those with ``kernels-`` before
 #: their names lie in directories of kernels.
@@ -45,7 +45,7 @@ FILES: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
     "verification.json": (VerificationRecord,),
     "manifest.json": (ManifestRecord,),
     WHOLE_FILE: (WholeRecord,),
-    ENTRY_FILE: (EntryRecord,),
+    ENTRY_FILE: (SearchEntry,),
     f"{KERNELS}-{MANIFEST_FILE}": (KernelManifestRecord,),
     f"{KERNELS}-{STABILIZED_PROOF_FILE}": (FormRecord,),
     f"{KERNELS}-{LAUNCH_FILE}": (LaunchRecord,),

@@ -12,7 +12,7 @@ import os
 import re
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeVar
@@ -32,6 +32,7 @@ from mirage_formal.records.run import (
     Record,
     SummaryRecord,
 )
+from mirage_formal.records.store_entry import EarlierSearchEntry, Entry
 from mirage_formal.support.errors import FormatError
 from mirage_formal.support.files import expect_regular
 from mirage_formal.support.limits import MAX_FILE_BYTES, MAX_LINE_BYTES, MAX_LINES
@@ -39,7 +40,15 @@ from mirage_formal.support.strict_json import load
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 Sealed = TypeVar(
-    "Sealed", ManifestRecord, SummaryRecord, WholeRecord, KernelManifestRecord, NumericsRecord, MeasureRecord
+    "Sealed",
+    ManifestRecord,
+    SummaryRecord,
+    WholeRecord,
+    KernelManifestRecord,
+    NumericsRecord,
+    MeasureRecord,
+    Entry[Any, Any],
+    EarlierSearchEntry,
 )
 
 
@@ -214,6 +223,15 @@ def confine_path(root: Path, relative: str) -> Path:
         if path.is_symlink():
             raise FormatError("expected a plain file or directory, got a symbolic link", where=str(path))
     return path
+
+
+def write_files(root: Path, files: Mapping[str, bytes]) -> None:
+    """Write files below a directory by their relative paths, which cannot leave it; see ``confine_path``."""
+    for name, data in files.items():
+        path = confine_path(root, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with naming(path):
+            path.write_bytes(data)
 
 
 def write_atomic(path: Path, data: bytes) -> None:

@@ -1,24 +1,48 @@
-"""The record of an entry of the store (docs/store.md): what it answers, and the digest of every other file."""
+"""Records of cache entries (docs/store.md): the key, the value, and the digest of every file beside them."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Generic, Literal, TypeVar
 
 import msgspec
 
-from mirage_formal.records.run import NO_SEAL, Count, Figure, Identity, Installed, Positive, Record, Sha256, Title
+from mirage_formal.records.run import NO_SEAL, Count, Figure, Identity, Installed, Positive, Record, Sha256, Title, Word
 
-#: Version of the layout of an entry; its evidence has the version of a run's files.
-FORMAT: Final = 1
+#: Version of the layout of an entry; the evidence of a search has the version of a run's files.
+FORMAT: Final = 2
 ENTRY_FILE: Final = "entry.json"
-#: The directory of a run or a whole program, below that of the entry.
+#: The directory of a run or a whole program, below that of the entry of a search.
 EVIDENCE: Final = "evidence"
 
 Package = Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,9}(\.[0-9A-Za-z]{1,12}){1,5}([-+][0-9A-Za-z.]{1,40})?(?!\n)$")]
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Entry(Record, Generic[K, V], frozen=True, kw_only=True):
+    """entry.json of any kind: the value of a key.
+
+    Attributes:
+        format: 2.
+        kind: Name of the cache that the entry is of.
+        key: Everything that decides the value; entries with equal keys take each other's place.
+        value: The value.
+        files: Path below the entry's directory to sha256 of every other file.
+        bytes: Of these together.
+        seal: Sha256 of this file's bytes with the seal's 64 digits written as zeros.
+    """
+
+    format: Literal[2] = 2
+    kind: Word
+    key: K
+    value: V
+    files: dict[str, Sha256]
+    bytes: Count
+    seal: Sha256 = NO_SEAL
 
 
 class EntryKey(Record, frozen=True, kw_only=True):
-    """Everything that decides what an entry answers; entries with equal keys take each other's place.
+    """Everything that decides what the entry of a search answers.
 
     Attributes:
         kind: "answer": what ``superoptimize`` returns for a program; "search": what one search of a program, or of a
@@ -49,37 +73,43 @@ class EntryKey(Record, frozen=True, kw_only=True):
     code: Sha256
 
 
-class EntryRecord(Record, frozen=True, kw_only=True):
-    """entry.json: what an entry answers.
+class SearchOutcome(Record, frozen=True, kw_only=True):
+    """How a search ended whose evidence an entry has.
 
     Attributes:
-        format: 1.
-        key: See EntryKey.
         status: "complete"; or "time-limit": the clock ended the search, and more time may find more.
         limit_s: Seconds that the search had; null if it had no limit.
         candidates: Number of candidates or covers; 0 only of a search that found none.
         versions: Of the packages with which it was made.
-        files: Path below the entry's directory to sha256 of every other file.
-        bytes: Of these together.
-        seal: Sha256 of this file's bytes with the seal's 64 digits written as zeros.
     """
 
-    format: Literal[1] = 1
-    key: EntryKey
     status: Literal["complete", "time-limit"]
     limit_s: Figure | None
     candidates: Count
     versions: dict[Title, Installed]
+
+
+class SearchEntry(Entry[EntryKey, SearchOutcome], frozen=True, kw_only=True):
+    """entry.json of a search."""
+
+
+class EarlierSearchEntry(SearchOutcome, frozen=True, kw_only=True):
+    """entry.json of a search in format 1, which had the fields of the outcome beside the key."""
+
+    format: Literal[1] = 1
+    key: EntryKey
     files: dict[str, Sha256]
     bytes: Count
     seal: Sha256 = NO_SEAL
 
 
-def entry_code(key: EntryKey) -> str:
-    """Sha256 over a key: its fields in declared order as compact JSON."""
-    from mirage_formal.records.storage import sha256
-
-    return sha256(msgspec.json.encode(key))
-
-
-__all__ = ["ENTRY_FILE", "EVIDENCE", "FORMAT", "EntryKey", "EntryRecord", "entry_code"]
+__all__ = [
+    "ENTRY_FILE",
+    "EVIDENCE",
+    "FORMAT",
+    "EarlierSearchEntry",
+    "Entry",
+    "EntryKey",
+    "SearchEntry",
+    "SearchOutcome",
+]

@@ -17,6 +17,8 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 
 import msgspec
 
+from mirage_formal.cache.lock import lock_directory
+from mirage_formal.cache.searches import evidence_of
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.graph.formats.json import decode, embed
 from mirage_formal.graph.graph import KernelGraph
@@ -24,8 +26,7 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.records import (
     CANDIDATES,
-    MANIFEST_FILE,
-    SEARCH_FILE,
+    RUN_FILE,
     SUMMARY_FILE,
     CandidateRecord,
     RunRecord,
@@ -33,8 +34,13 @@ from mirage_formal.records import (
     UnitRecord,
     key_of,
     open_sealed,
+    pretty,
+    seal_record,
+    sha256,
     write_atomic,
+    write_files,
 )
+from mirage_formal.records.store_entry import EVIDENCE
 from mirage_formal.run.calls import plan, search_unit
 from mirage_formal.run.evidence import CandidateVerifier, Verified, verdict_of
 from mirage_formal.run.executors import make_executor
@@ -59,10 +65,9 @@ from mirage_formal.run.settings import (
     versions,
 )
 from mirage_formal.run.work import UnitTask
-from mirage_formal.run_directory.lock import lock_directory
+from mirage_formal.run_directory.overwrite import clear_earlier_search
 from mirage_formal.run_directory.store import RunStore
 from mirage_formal.search.engine import Unit
-from mirage_formal.store.entry import evidence_of
 from mirage_formal.support.errors import WorkerError
 from mirage_formal.support.guard import keep_results_on_stop
 from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed, TaskSlow
@@ -119,28 +124,24 @@ def write_stored_run(
     """Write a stored result to the directory ``out``, under the program name that the caller asks for.
 
     Raises:
-        RunError: ``Store.open`` refuses the directory.
+        RunError: ``clear_earlier_search`` refuses the directory.
     """
     begin = time.monotonic()
     files, earlier = evidence_of(found.entry), found.replayed.record
     assert isinstance(earlier, RunRecord)
     named = {"name": about.get("name", "program"), "source": escape_undecodable(about.get("source", ""))}
-    record = msgspec.structs.replace(earlier, **named)
-    summary = open_sealed(files[SUMMARY_FILE], SummaryRecord, SUMMARY_FILE)
-    store = RunStore.open(out, record, force=settings.force)
-    write_atomic(out / SEARCH_FILE, files[SEARCH_FILE])
-    candidates = []
-    for item in summary.candidates:
-        inside = f"{item.directory}/"
-        own = {name.removeprefix(inside): data for name, data in files.items() if name.startswith(inside)}
-        own.pop(MANIFEST_FILE)
-        candidates.append((item.directory, item.digest, own))
-    asked = msgspec.structs.replace(
-        summary, program=record.name, recalled=True, wall_s=round(time.monotonic() - begin, 3)
-    )
-    written = store.finish(candidates, asked)
+    record = pretty(msgspec.structs.replace(earlier, **named))
+    clear_earlier_search(out, force=settings.force)
+    write_atomic(out / RUN_FILE, record)
+    summary = open_sealed(files.pop(SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
+    write_files(out, {**files, RUN_FILE: record})
+    manifest = {**summary.manifest, RUN_FILE: sha256(record)}
+    about_it = {"program": named["name"], "recalled": True, "wall_s": round(time.monotonic() - begin, 3)}
+    sealed = seal_record(msgspec.structs.replace(summary, manifest=manifest, **about_it))
+    write_atomic(out / SUMMARY_FILE, sealed)
+    written = open_sealed(sealed, SummaryRecord, SUMMARY_FILE)
     remark = "searched before: recalled from the store; --no-cache searches again"
-    return report_of(move_replay(found.replayed, found.entry.evidence, out), written, out, job.target, [remark])
+    return report_of(move_replay(found.replayed, found.entry.path / EVIDENCE, out), written, out, job.target, [remark])
 
 
 def search_program(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[RunArguments]) -> Report:

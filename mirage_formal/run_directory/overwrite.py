@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
@@ -62,6 +63,27 @@ def refuse_foreign(found: Survey) -> None:
             read_search_record(path.parent)
 
 
+def expect_resumed(path: Path, earlier: Mapping[str, object], now: Mapping[str, object]) -> None:
+    """Refuse to resume a search with another program or other options.
+
+    Args:
+        path: Record of the earlier search.
+        earlier: What decides its result, by name.
+        now: What decides the result that is asked for.
+
+    Raises:
+        RunError: Names all that differs.
+    """
+    differ = [name for name in now if earlier[name] != now[name]]
+    shown = "; ".join(
+        f"another {'search space' if name == 'space' else name} ({str(earlier[name])[:12]}, now {str(now[name])[:12]})"
+        for name in differ
+    )
+    if differ:
+        what = f"expected the run that is being resumed, got {shown}"
+        raise RunError(what, where=str(path), hint="resume with the same program and options")
+
+
 def same_search(root: Path, config: str | None, identity: Identity) -> bool:
     """Return whether the search that is in a directory is of the same program and options; False if there is none."""
     try:
@@ -85,4 +107,4 @@ def _refuse_overwrite(root: Path) -> NoReturn:
     raise RunError(f"expected a new directory, got {state}", where=str(root), hint=hint)
 
 
-__all__ = ["clear_earlier_search", "read_search_record", "refuse_foreign", "same_search"]
+__all__ = ["clear_earlier_search", "expect_resumed", "read_search_record", "refuse_foreign", "same_search"]

@@ -25,7 +25,6 @@ from mirage_formal.records import (
     RunRecord,
     SummaryRecord,
     UnitRecord,
-    confine_path,
     decode,
     line,
     naming,
@@ -34,6 +33,7 @@ from mirage_formal.records import (
     seal_record,
     sha256,
     write_atomic,
+    write_files,
 )
 from mirage_formal.run_directory.directory import (
     BUILDING,
@@ -46,7 +46,7 @@ from mirage_formal.run_directory.directory import (
     survey,
     warn_of_removed_results,
 )
-from mirage_formal.run_directory.overwrite import clear_earlier_search
+from mirage_formal.run_directory.overwrite import clear_earlier_search, expect_resumed
 from mirage_formal.support.errors import FormatError, RunError
 
 
@@ -88,8 +88,7 @@ class RunStore:
             hint = "leave --resume out to start a new run"
             raise RunError("expected a run to resume, got none", where=str(root), hint=hint)
         earlier = decode(read(path), RunRecord, str(path))
-        if earlier.key != run.key:
-            raise RunError(_differences(earlier, run), where=str(path), hint="resume with the same program and options")
+        expect_resumed(path, *({**msgspec.structs.asdict(one.identity), "key": one.key} for one in (earlier, run)))
         if earlier.versions != run.versions:  # the record would not describe this session's results
             others = dict(sorted(earlier.versions.items() - run.versions.items()))
             what = f"expected the packages that the run was started with, {others or 'and no more'}, got others"
@@ -134,12 +133,9 @@ class RunStore:
             building.mkdir()
             for directory, digest, files in candidates:
                 record = ManifestRecord(candidate=digest, files={n: sha256(files[n]) for n in sorted(files)})
-                for name, data in {**files, MANIFEST_FILE: seal_record(record)}.items():
-                    path = confine_path(building, str(Path(directory).relative_to(CANDIDATES) / name))
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    with naming(path):
-                        path.write_bytes(data)
-                    manifest[f"{directory}/{name}"] = sha256(data)
+                own = {**files, MANIFEST_FILE: seal_record(record)}
+                write_files(building / Path(directory).relative_to(CANDIDATES), own)
+                manifest |= {f"{directory}/{name}": sha256(data) for name, data in own.items()}
         except BaseException:  # a full disk, Ctrl-C: the room is given back, and --resume writes them again
             remove(building, CANDIDATE_SET)
             raise
@@ -180,19 +176,3 @@ def _read_journal(path: Path, key: str) -> Iterator[UnitRecord]:
                     f"expected a line of run {key[:12]}, got one of {record.key[:12]}", where=where, hint=hint
                 )
             yield record
-
-
-def _differences(earlier: RunRecord, now: RunRecord) -> str:
-    old = msgspec.structs.asdict(earlier.identity)
-    new = msgspec.structs.asdict(now.identity)
-    names = [name for name in old if old[name] != new[name]] or ["key"]
-    what = {"program": "another program", "space": "another search space"}
-    shown = "; ".join(
-        f"{what.get(n, 'another ' + n)} ({_first_characters(old.get(n))}, now {_first_characters(new.get(n))})"
-        for n in names
-    )
-    return f"expected the run that is being resumed, got {shown}"
-
-
-def _first_characters(value: object) -> str:
-    return str(value)[:12]

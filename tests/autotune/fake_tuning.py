@@ -12,7 +12,7 @@ import msgspec
 
 from mirage_formal.autotune.bench import FinalistRow, Limits, TuningResources, TuningResult
 from mirage_formal.autotune.child import GpuMachine, TimingAnswer, TimingJob
-from mirage_formal.autotune.plans import CandidatePlan, TuningDirectory, TuningPlan, read_plan
+from mirage_formal.autotune.plans import CandidatePlan, TuningDirectory, TuningPlan
 from mirage_formal.autotune.prepare import PRELOAD
 from mirage_formal.autotune.timing import FIRST
 from mirage_formal.autotune.triton.compare_backends import compare_with_cuda
@@ -153,7 +153,7 @@ class Table:
     def run(
         self, plan: Path | None, place: Path, jobs: Sequence[TimingJob], deadline: float
     ) -> Iterator[tuple[TimingJob, TimingAnswer]]:
-        known = None if plan is None else read_plan(plan)
+        known = None if plan is None else TuningDirectory(place).plans.read(plan).record.value
         for job in jobs:
             if len(self.jobs) >= self.stop_after:
                 raise KeyboardInterrupt
@@ -189,9 +189,10 @@ def shorter(place: TuningDirectory, candidates: Callable[[CandidatePlan], bool],
     plan = plan_in(place.root)
     pieces = tuple(msgspec.structs.replace(one, variants=one.variants[:schedules]) for one in plan.pieces)
     left = tuple(one for one in plan.candidates if candidates(one))
-    place.keep_plan(msgspec.structs.replace(plan, candidates=left, pieces=pieces))
+    place.plans.put((plan.run, plan.arch), msgspec.structs.replace(plan, candidates=left, pieces=pieces))
 
 
 def plan_in(place: Path) -> TuningPlan:
-    (path,) = (place / "plans").glob("*.json")
-    return read_plan(path)
+    plans = TuningDirectory(place).plans
+    (path,) = plans.entries()
+    return plans.read(path).record.value

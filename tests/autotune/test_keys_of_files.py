@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
+import pytest
 
 from mirage_formal.autotune.child import GpuMachine
-from mirage_formal.autotune.plans import MeasuredTime, PreparedKernel, TuningDirectory
-from mirage_formal.autotune.triton.cache import TritonResult, TritonResultCache
+from mirage_formal.autotune.plans import MeasuredTime, PreparedKernel, TritonResult, TuningDirectory, TuningPlan
+from mirage_formal.autotune.triton.compare_backends import result_key
 from mirage_formal.autotune.triton.files import TritonText
+from mirage_formal.cache.directory import Cache, CacheWarning
 from mirage_formal.codegen.triton.options import LaunchOptions
 from mirage_formal.records import TuningRecord
 
@@ -22,16 +25,34 @@ def exchange(first: Path, second: Path) -> None:
     second.write_bytes(texts[0])
 
 
+def exchange_entries(cache: Cache[Any, Any], first: object, second: object) -> None:
+    """Exchange the entries of two keys; both are refused, once, and count as none then."""
+    exchange(*(cache.path(key) / "entry.json" for key in (first, second)))
+    for key in (first, second):
+        with pytest.warns(CacheWarning, match="expected an answer to what is asked, got another key"):
+            assert cache.get(key) is None
+        assert cache.get(key) is None
+
+
 def test_kernels(tmp_path: Path) -> None:
-    place = TuningDirectory(tmp_path)
+    kernels = TuningDirectory(tmp_path).kernels
     made = [PreparedKernel("", files={"kernel.cu": key.encode()}) for key in KEYS]
     for key, one in zip(KEYS, made, strict=True):
-        place.keep_kernel(key, one)
-    assert [place.prepared(key) for key in KEYS] == made
-    exchange(*(tmp_path / "kernels" / key for key in KEYS))
-    assert [place.prepared(key) for key in KEYS] == [None, None]
-    place.keep_kernel(KEYS[0], made[0])
-    assert place.prepared(KEYS[0]) == made[0]
+        kernels.put(key, one)
+    assert [kernels.get(key) for key in KEYS] == made
+    exchange_entries(kernels, *KEYS)
+    kernels.put(KEYS[0], made[0])
+    assert kernels.get(KEYS[0]) == made[0]
+
+
+def test_plans(tmp_path: Path) -> None:
+    """Two plans of one architecture, which their files alone would not tell apart."""
+    plans = TuningDirectory(tmp_path).plans
+    keys = [(run, "sm_90a") for run in KEYS]
+    for run, arch in keys:
+        plans.put((run, arch), TuningPlan(run, arch, (), ()))
+    assert plans.get(keys[1]) == TuningPlan(*keys[1], (), ())
+    exchange_entries(plans, *keys)
 
 
 def test_times(tmp_path: Path) -> None:
@@ -57,25 +78,22 @@ def test_times(tmp_path: Path) -> None:
 
 
 def test_what_was_chosen(tmp_path: Path) -> None:
-    place = TuningDirectory(tmp_path)
+    choices = TuningDirectory(tmp_path).choices
     chosen = [
         TuningRecord(candidates=n, kernels=1, refused=0, timed=1, model_rank=1, schedule_ranks=(), composed_us=1.0)
         for n in (1, 2)
     ]
     for key, one in zip(KEYS, chosen, strict=True):
-        place.keep_final(key, one)
-    assert [place.final(key) for key in KEYS] == chosen
-    exchange(*(tmp_path / "finals" / f"{key}.json" for key in KEYS))
-    assert [place.final(key) for key in KEYS] == [None, None]
+        choices.put(key, one)
+    assert [choices.get(key) for key in KEYS] == chosen
+    exchange_entries(choices, *KEYS)
 
 
 def test_what_a_gpu_said_of_triton_files(tmp_path: Path) -> None:
-    kept = [
-        TritonResultCache(TuningDirectory(tmp_path), run, GpuMachine("Test", "sm_90a", 13000)) for run in ("one", "two")
-    ]
+    results = TuningDirectory(tmp_path).triton
     file = TritonText(tmp_path, LaunchOptions(4), "text", "0" * 64, "1" * 64)
-    for us, one in enumerate(kept, 1):
-        one.put(file, TritonResult(us=float(us)))
-    assert [one.get(file).us for one in kept] == [1.0, 2.0]
-    exchange(*sorted((tmp_path / "triton").glob("*.json")))
-    assert [one.get(file) for one in kept] == [TritonResult(), TritonResult()]
+    keys = [result_key(file, run, GpuMachine("Test", "sm_90a", 13000)) for run in ("one", "two")]
+    for us, key in enumerate(keys, 1):
+        results.put(key, TritonResult(us=float(us)))
+    assert [results.get(key) for key in keys] == [TritonResult(us=1.0), TritonResult(us=2.0)]
+    exchange_entries(results, *keys)

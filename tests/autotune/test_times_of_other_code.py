@@ -65,7 +65,7 @@ def asked(device: Table, place: TuningDirectory, replays: int | None = None) -> 
 
 def victim(place: TuningDirectory) -> str:
     """A kernel that was made and timed."""
-    return next(key for key in sorted(place.times("Test")) if place.prepared(key) is not None)
+    return next(key for key in sorted(place.times("Test")) if place.kernels.get(key) is not None)
 
 
 @pytest.mark.usefixtures("other_code")
@@ -76,7 +76,7 @@ def test_what_other_code_makes_alike_is_not_timed_again(timed: tuple[Path, Path,
     before = victim(again)
     assert answers(tuned(run, again, device, LIMITS))[0][:2] == answers(found)[0][:2]
     assert not asked(device, again), "every text is what was timed"
-    made = again.prepared(before)
+    made = again.kernels.get(before)
     assert made is not None
     assert made.origin.code == OTHER, "it is made, and proved safe, by the code that is here"
 
@@ -101,7 +101,7 @@ def test_what_was_timed_before_the_process_had_settled_is_timed_again(
     shutil.copytree(timed[1], tmp_path / "place")
     device, place = Table(last_is_best), TuningDirectory(tmp_path / "place")
     key = victim(place)
-    kernels = {one for one, time in place.times("Test").items() if time.settled and place.prepared(one) is not None}
+    kernels = {one for one, time in place.times("Test").items() if time.settled and place.kernels.get(one) is not None}
     assert {key} < kernels
     changed(place, lambda one: msgspec.structs.replace(one, settled=False))
     tuned(timed[0], place, device, LIMITS)
@@ -132,7 +132,7 @@ def test_times_alone_choose_the_same_with_other_code(timed: tuple[Path, Path, Tu
     found = tuned(timed[0], place, "Test", LIMITS)
     assert answers(found) == answers(timed[2])
     assert found.timed == timed[2].timed
-    assert not list((place.root / "kernels").iterdir()), "none was made"
+    assert not place.kernels.entries(), "none was made"
 
 
 @pytest.mark.usefixtures("other_code")
@@ -167,7 +167,7 @@ def test_the_text_is_that_of_what_is_built(
     found = {}
     for piece in plan.pieces:
         for one in piece.variants:
-            if (made := place.prepared(one.key)) is not None and made.launch is not None:
+            if (made := place.kernels.get(one.key)) is not None and made.launch is not None:
                 ask = timing_cache.KernelRequest(bytes(piece.graph), piece.position, one.schedule, target)
                 found[one.key] = timing_cache.kernel_text_digest(ask)
                 sources = [text.decode() for name, text in made.files.items() if name.endswith(".cu")]

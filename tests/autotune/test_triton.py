@@ -15,6 +15,7 @@ from mirage_formal.autotune.timing import FIRST
 from mirage_formal.autotune.triton.compare_backends import SAFETY, compare_with_cuda
 from mirage_formal.autotune.triton.files import triton_texts
 from mirage_formal.autotune.triton.results import BackendComparison
+from mirage_formal.cache.directory import CacheWarning
 from mirage_formal.check.__main__ import main as check_main
 from mirage_formal.codegen.triton.options import LaunchOptions
 from mirage_formal.records import TritonRecord, sha256
@@ -241,9 +242,11 @@ def test_a_damaged_answer_is_asked_for_again(run: Path) -> None:
     gpu = Gpu(first_is(7.0))
     tried(run, gpu)
     count = len(gpu.timed)
-    for path in (run.parent / "place" / "triton").glob("*.json"):
+    for entry in TuningDirectory(run.parent / "place").triton.entries():
+        path = entry / "entry.json"
         path.write_bytes(path.read_bytes()[:-3])
-    tried(run, gpu)
+    with pytest.warns(CacheWarning, match="refused, and made again"):
+        tried(run, gpu)
     assert len(gpu.timed) == 2 * count
 
 

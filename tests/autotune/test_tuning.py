@@ -29,6 +29,7 @@ from mirage_formal.autotune.prepare import Maker, TunedRun, _DescribedForm, plan
 from mirage_formal.autotune.successive_halving import finalist_batches, kernel_rungs
 from mirage_formal.autotune.timing import FIRST, SECOND, time_kernels
 from mirage_formal.autotune.tune import NoTimesError, tune_on_device
+from mirage_formal.cache.directory import CacheWarning
 from mirage_formal.check.report import CheckFailed
 from mirage_formal.device.sealed_records import manifest_digest
 from mirage_formal.graph.formats.json import encode
@@ -94,7 +95,7 @@ def test_the_fastest_schedules_are_built_and_checked(made: tuple[Path, Path], tm
     assert asked
     assert asked != [one for one in first if one is not None], "the last schedule is faster than the first"
     derive_kernels(directory)
-    tuning = place.final(manifest_digest(directory))
+    tuning = place.choices.get(manifest_digest(directory))
     assert isinstance(tuning, TuningRecord)
     assert (tuning.kernels, tuning.refused, tuning.timed) == (every, 0, every)
     assert max(tuning.schedule_ranks) > 1
@@ -193,14 +194,15 @@ def test_kernels_and_times_of_another_compiler_do_not_count(made: tuple[Path, Pa
     place, device = TuningDirectory(tmp_path / "place"), Table(last_is_best)
     shorter(place, lambda one: True, 1)  # which schedules there are is not asked here
     tuned(made[0], place, device)
-    victim = next(key for key in sorted(place.times("Test")) if place.prepared(key) is not None)  # no whole candidate
-    one = place.prepared(victim)
+    # no whole candidate
+    victim = next(key for key in sorted(place.times("Test")) if place.kernels.get(key) is not None)
+    one = place.kernels.get(victim)
     assert one is not None
     old = msgspec.structs.replace(one.origin, compiler="1.0")
-    place.keep_kernel(victim, msgspec.structs.replace(one, origin=old))
+    place.kernels.put(victim, msgspec.structs.replace(one, origin=old))
     count, most = len(device.jobs), Limits(3 * KERNELS, 2)  # so that all that were tried are looked at again
     tuned(made[0], place, device, most)
-    assert place.prepared(victim) == one, "it is made again"
+    assert place.kernels.get(victim) == one, "it is made again"
     plan = plan_in(place.root)
 
     def timed() -> set[str]:
@@ -216,11 +218,13 @@ def test_kernels_and_times_of_another_compiler_do_not_count(made: tuple[Path, Pa
 def test_a_damaged_kernel_is_made_again(made: tuple[Path, Path], tmp_path: Path) -> None:
     shutil.copytree(made[1], tmp_path / "place")
     place = TuningDirectory(tmp_path / "place")
-    victim = sorted((tmp_path / "place" / "kernels").iterdir())[0]
-    victim.write_bytes(victim.read_bytes()[:-1] + b"x")
-    assert place.prepared(victim.name) is None
+    path = place.kernels.entries()[0]
+    victim, file = place.kernels.read(path).record.key, path / "entry.json"
+    file.write_bytes(file.read_bytes().replace(b'"outputs"', b'"output5"'))
+    with pytest.warns(CacheWarning, match="refused, and made again"):
+        assert place.kernels.get(victim) is None
     tuned(made[0], place, None)
-    found = place.prepared(victim.name)
+    found = place.kernels.get(victim)
     assert found is not None
     assert not found.refused
 
@@ -358,9 +362,9 @@ def test_a_kernel_of_several_pieces_is_timed_once(tmp_path: Path) -> None:
     candidates = (CandidatePlan("one", "", 10.0, (0, 2), (0, 1)), CandidatePlan("two", "", 10.0, (0, 1), (0, 1)))
     plan = TuningPlan("run", "sm_80", candidates, pieces)
     place, device = TuningDirectory(tmp_path), Table(lambda plan, job: 3.0)
-    place.keep_plan(plan)
+    place.plans.put((plan.run, plan.arch), plan)
     for key in ("a", "same"):
-        place.keep_kernel(key, PreparedKernel("", origin=KernelOrigin(f"text of {key}", "13.0", "code")))
+        place.kernels.put(key, PreparedKernel("", origin=KernelOrigin(f"text of {key}", "13.0", "code")))
     for asked in ([(0, 0), (1, 0)], [(0, 0), (2, 0)], [(0, 0), (1, 0), (2, 0)]):
         time_kernels(plan, asked, place, device, watch=lambda *said: None)
     assert [(job.piece, job.replays) for job in device.jobs] == [(0, FIRST), (1, FIRST), (0, SECOND), (1, SECOND)]
@@ -394,7 +398,7 @@ def test_the_faster_of_two_forms_of_a_candidate_is_kept(made: tuple[Path, Path],
     forms = [one for one in plan.candidates if one.name == plan.candidates[0].name]
     marked = msgspec.structs.replace(forms[-1], library=True)
     others = tuple(msgspec.structs.replace(one, library=one is forms[-1]) for one in plan.candidates)
-    place.keep_plan(msgspec.structs.replace(plan, candidates=others))
+    place.plans.put((plan.run, plan.arch), msgspec.structs.replace(plan, candidates=others))
     whole: list[str] = []
 
     class Wholes(Table):

@@ -15,11 +15,11 @@ import pytest
 from mirage_formal import gpu
 from mirage_formal.autotune import timing
 from mirage_formal.autotune.timing import TimingProcess
+from mirage_formal.cache.lock import lock_directory
 from mirage_formal.cli.graphs import arrays
 from mirage_formal.device import runs, runtime
 from mirage_formal.records.answer import ProgressEvent
 from mirage_formal.run.progress.display import JsonLines
-from mirage_formal.run_directory.lock import lock_directory
 from tests.kit.processes import Command
 from tests.kit.runs import small_runs
 from tests.kit.sampling import THOROUGH

@@ -247,9 +247,10 @@ def test_what_was_built_is_kept_and_may_be_built_at_once(tmp_path: Path, monkeyp
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(lambda _: run(kernel, [x])[0], range(2)))
     np.testing.assert_array_equal(results[0], results[1])
-    # The directory of the precompiled header, the runtime, and the kernel once; nothing half built.
-    assert sorted(path.suffix for path in (tmp_path / "emulator").iterdir()) == ["", ".o", ".so"]
-    assert [path.name for path in (tmp_path / "emulator").glob("*/*")] == ["prelude.h.gch"]
+    # The precompiled header, the runtime, and the kernel once; nothing half built.
+    made = sorted(path.name for path in (tmp_path / "emulator").glob("*/*") if path.name != "entry.json")
+    assert made == ["kernel.so", "prelude.h.gch", "runtime.o"]
+    assert list((tmp_path / "parts").iterdir()) == []
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("built again")
@@ -266,10 +267,10 @@ def test_what_does_little_is_compiled_sooner_and_computes_the_same(
     levels: list[str] = []
     own = emulate._run_compiler
 
-    def compiled(arguments: Sequence[str], sources: Mapping[str, str], result: Path) -> None:
+    def compiled(arguments: Sequence[str], sources: Mapping[str, str], place: Path) -> bytes:
         if sources:
             levels.extend(one for one in arguments if one.startswith("-O"))
-        own(arguments, sources, result)
+        return own(arguments, sources, place)
 
     monkeypatch.setattr(emulate, "_run_compiler", compiled)
     x = (np.random.default_rng(6).standard_normal((3, 256))).astype(np.float16)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from mirage_formal.store.location import ROOT, SWITCH
+from mirage_formal.cache.searches import ROOT, SWITCH
 
 
 @pytest.fixture

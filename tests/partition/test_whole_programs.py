@@ -172,9 +172,9 @@ def test_an_interrupted_whole_is_resumed(report: WholeReport, tmp_path: Path) ->
     ("option", "said"),
     [
         ({"seed": 1}, "another seed"),
-        ({"keep": 3}, "another space"),
-        ({"max_block_ops": 5}, "another space"),
-        ({"config": "norm"}, "another config .tiny, now norm.; another space"),
+        ({"keep": 3}, "another search space"),
+        ({"max_block_ops": 5}, "another search space"),
+        ({"config": "norm"}, "another config .tiny, now norm.; another search space"),
         ({"engine": "exhaustive"}, "another engine"),
         ({"target": "a100"}, "another target"),
         ({"prune": False}, "another prune"),

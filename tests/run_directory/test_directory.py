@@ -350,8 +350,8 @@ def test_the_inventory_has_everything_that_a_search_writes(finished: Path, whole
 #: Each with what it removes.
 REMOVERS = {
     "run_directory/directory.py": "what is ours",
-    "run_directory/lock.py": "the lock, which it has written",
-    "store/location.py": "entries of the store, which it has written",
+    "cache/lock.py": "the lock, which it has written",
+    "cache/directory.py": "entries of caches, which it has written",
     "records/storage.py": "its own temporary file",
     "torch/integrations/kernelbench/run.py": "the answer of a problem's process, which it has asked for",
 }

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
+from mirage_formal.cache import lock as module
+from mirage_formal.cache.lock import LockWarning, lock_directory
 from mirage_formal.check.__main__ import main as check
-from mirage_formal.run_directory import lock as module
-from mirage_formal.run_directory.lock import LockWarning, lock_directory
 from mirage_formal.support.errors import RunError
 from tests.kit.paths import REPOSITORY
 from tests.kit.sampling import number
@@ -35,7 +35,7 @@ FAKE = ("--engine", "tests.kit.runs.fake_engine:FakeEngine", "--config", "tiny",
 HOLD = """
 import sys
 from pathlib import Path
-from mirage_formal.run_directory.lock import lock_directory
+from mirage_formal.cache.lock import lock_directory
 with lock_directory(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -13,16 +13,15 @@ import msgspec
 import pytest
 
 import mirage_formal as mf
+from mirage_formal.cache.searches import ROOT, SWITCH, SearchCache
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.partition import answer
 from mirage_formal.partition.cover_search import WholeReport
 from mirage_formal.records import RunRecord, decode, read
-from mirage_formal.records.store_entry import EntryRecord
+from mirage_formal.records.store_entry import SearchEntry
 from mirage_formal.run.result_cache import recall
 from mirage_formal.run.results.report import Report
 from mirage_formal.run.settings import Settings
-from mirage_formal.store.entry import read_record, write_files
-from mirage_formal.store.location import ROOT, SWITCH, StoreDirectory
 from tests.kit.graphs.workloads import TINY, layers
 from tests.kit.runs.tampering import files, sign_candidate
 
@@ -46,7 +45,8 @@ class Case:
     @property
     def entry(self) -> Path:
         """The directory of the answer."""
-        (found,) = (path for path in StoreDirectory(self.store).entries() if read_record(path).key.kind == "answer")
+        place = SearchCache(self.store)
+        (found,) = (path for path in place.entries() if place.read_record(path).key.kind == "answer")
         return found
 
     def call(self, out: Path) -> Report | WholeReport:
@@ -94,12 +94,13 @@ def copy_of(case: Case, root: Path) -> Case:
 # --- edits ------------------------------------------------------------------------------------------------------------
 
 
-def sign(entry: Path, change: Callable[[EntryRecord], EntryRecord] = lambda record: record) -> None:
+def sign(entry: Path, change: Callable[[SearchEntry], SearchEntry] = lambda record: record) -> None:
     """Write entry.json anew, about the files that are there."""
-    record = change(read_record(entry))
+    record = change(SearchCache().read_record(entry))
     data = {path.relative_to(entry).as_posix(): path.read_bytes() for path in files(entry) if path.name != "entry.json"}
     shutil.rmtree(entry)
-    write_files(entry, record, data)
+    entry.mkdir()
+    SearchCache().write(entry, record.key, record.value, data)
 
 
 def sign_run(run: Path) -> None:

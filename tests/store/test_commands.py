@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +13,24 @@ import msgspec
 import pytest
 
 import mirage_formal as mf
+from mirage_formal.autotune.plans import PreparedKernel, TuningDirectory
+from mirage_formal.cache.searches import SearchCache
 from mirage_formal.cli import app as cli
+from mirage_formal.records import sha256
+from mirage_formal.records.run import NO_SEAL
+from mirage_formal.records.store_entry import SearchEntry
 from mirage_formal.run.result_cache import keys
-from mirage_formal.store.entry import read_record
-from mirage_formal.store.location import StoreDirectory
 from tests.store.entries import Case, copy_of, edit_json, sign, single, using, warm
 
 
 @pytest.fixture(scope="module")
 def one(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return warm(single(), tmp_path_factory.mktemp("single"))
+
+
+def _cut_short(record: SearchEntry) -> SearchEntry:
+    value = msgspec.structs.replace(record.value, status="time-limit", limit_s=10.0)
+    return msgspec.structs.replace(record, value=value)
 
 
 class Commands:
@@ -44,24 +52,25 @@ class Commands:
 
 
 @pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Commands:
+    monkeypatch.setenv("MIRAGE_FORMAL_CACHE", str(tmp_path / "cache"))
     return Commands(monkeypatch, capsys)
 
 
 def test_an_entry_is_listed_shown_and_verified(one: Case, command: Commands) -> None:
     with using(one.store):
-        key, record = one.entry.name, read_record(one.entry)
+        key, record = one.entry.name, SearchCache().read_record(one.entry)
         code, text = command("list")
         assert (code, text.count("\n")) == (0, 2)
         assert f"{key[:12]}  answer  h200  mlp  {record.key.identity.program[:12]}" in text
         rows = json.loads(command("list", "--json")[1])["result"]
         assert rows["store"] == str(one.store)
         assert rows["entries"][0]["record"] == msgspec.to_builtins(record)
-        code, text = command("show", key[:6])
+        code, text = command("verify", key[:6])
         assert code == 0
         first = mf.load(one.entry)[0]
         assert f"{first.digest[:12]}  equivalent, {len(first.verdict.conditions)} conditions" in text  # type: ignore[union-attr]
-        shown = json.loads(command("show", key, "--json")[1])["result"]
+        (shown,) = json.loads(command("verify", key, "--json")[1])["result"]
         assert [row["digest"] for row in shown["established"]] == [result.digest for result in mf.load(one.entry)]
         assert command("verify") == (0, f"{text.splitlines()[0]}\n1 of 1 entries hold\n")
 
@@ -75,30 +84,26 @@ def test_what_does_not_hold_is_said(one: Case, command: Commands, tmp_path: Path
         assert code == 1
         assert "expected the file that was written" in text
         assert "0 of 1 entries hold" in text
-        code, text = command("export", mine.entry.name, "--out", str(tmp_path / "a.zip"))
-        assert code == 2
-        assert "error: " in text
-        assert not (tmp_path / "a.zip").exists()
-        assert command("show", "zzz")[0] == 2
-        moved = mine.entry.rename(mine.entry.with_name("0" * 32))
-        assert "got the one of" in command("show", str(moved))[1] or command("show", str(moved))[0] == 1
+        assert command("verify", "zzz")[0] == 2
+    other = copy_of(one, tmp_path / "other")
+    with using(other.store):
+        moved = other.entry.rename(other.entry.with_name("0" * 32))
+        code, text = command("verify", str(moved))
+        assert code == 1
+        assert f"expected the entry of that name, got the one of {one.entry.name}" in text
 
 
 def test_an_entry_is_handed_on(one: Case, command: Commands, tmp_path: Path) -> None:
-    file = tmp_path / "entry.zip"
-    with using(one.store):
-        assert command("export", one.entry.name, "--out", str(file))[0] == 0
-        assert command("export", one.entry.name, "--out", str(file))[0] == 2  # nothing is overwritten
+    copied = shutil.copytree(one.entry, tmp_path / "copied")
     elsewhere = Case(one.program, one.settings, tmp_path / "out", tmp_path / "store")
     with using(elsewhere.store):
-        code, text = command("import", str(file))
+        code, text = command("import", str(copied))
         assert code == 0, text
         assert "every proof replayed" in text
         assert elsewhere.entry.name == one.entry.name
         found = elsewhere.call(elsewhere.out)
         assert [result.digest for result in found.results] == [result.digest for result in mf.load(one.out)]
         assert json.loads((elsewhere.out / "summary.json").read_text())["recalled"] is True
-        assert command("import", str(one.entry))[0] == 0  # the directory of an entry as well
 
 
 def test_what_is_handed_on_is_refused_like_any_other(one: Case, command: Commands, tmp_path: Path) -> None:
@@ -113,23 +118,11 @@ def test_what_is_handed_on_is_refused_like_any_other(one: Case, command: Command
         code, text = command("import", str(mine.entry))
         assert code == 2
         assert "digest of the file" in text
-        assert StoreDirectory().entries() == []
-        for name, data in (("noise.zip", b"noise"), ("empty.zip", b"PK\x05\x06" + bytes(18))):
-            (tmp_path / name).write_bytes(data)
-            assert command("import", str(tmp_path / name))[0] == 2
-        assert command("import", str(tmp_path / "none.zip"))[0] == 2
-        assert StoreDirectory().entries() == []
-
-
-@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "a/../../evil", "a\\..\\evil"])
-def test_an_archive_writes_nothing_outside(one: Case, command: Commands, tmp_path: Path, name: str) -> None:
-    file = tmp_path / "evil.zip"
-    with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("entry.json", (one.entry / "entry.json").read_bytes())
-        archive.writestr(zipfile.ZipInfo(name), b"evil")
-    with using(tmp_path / "store"):
-        assert command("import", str(file))[0] == 2
-    assert not [path for path in tmp_path.rglob("*") if "evil" in path.name and path != file]
+        assert SearchCache().entries() == []
+        (tmp_path / "entry.zip").write_bytes(b"noise")
+        assert "unzip it into a directory" in command("import", str(tmp_path / "entry.zip"))[1]
+        assert command("import", str(tmp_path / "none"))[0] == 2
+        assert SearchCache().entries() == []
 
 
 def test_an_entry_of_other_code_is_refused_or_migrated(
@@ -144,7 +137,7 @@ def test_an_entry_of_other_code_is_refused_or_migrated(
         assert "--migrate" in text
         assert command("import", "--migrate", str(one.entry))[0] == 0
         case = Case(one.program, one.settings, tmp_path / "out", tmp_path / "store")
-        assert read_record(case.entry).key.package == "0.2.0"
+        assert SearchCache().read_record(case.entry).key.package == "0.2.0"
         assert case.call(case.out).results
         assert json.loads((case.out / "summary.json").read_text())["recalled"] is True
 
@@ -156,10 +149,39 @@ def test_entries_are_removed(one: Case, command: Commands, tmp_path: Path, monke
         assert command("clear", "--unusable")[1] == "removed 0 of 1 entries\n"
         assert command("clear", str(one.entry))[0] == 2  # it is of another store
         assert one.entry.is_dir()
-        edit_json(mine.entry / "entry.json", lambda value: value.update(format=2))
+        edit_json(mine.entry / "entry.json", lambda value: value.update(format=3))
         assert command("clear", "--unusable")[1] == "removed 1 of 1 entries\n"
-        assert StoreDirectory().entries() == []
-        assert sorted(os.listdir(mine.store)) == ["entries", "locks", "notes.txt", "parts"]
+        assert SearchCache().entries() == []
+        assert sorted(os.listdir(mine.store)) == ["entries", "notes.txt", "parts"]
+
+
+def test_what_is_kept_beside_searches_is_counted_and_removed(one: Case, command: Commands, tmp_path: Path) -> None:
+    mine = copy_of(one, tmp_path)
+    kernels = TuningDirectory().kernels
+    kernels.put("a" * 64, PreparedKernel("it does not compile"))
+    with using(mine.store):
+        assert f"tuning/kernels: 1 entries, 0.0 MB, in {tmp_path / 'cache'}\n" in command("list")[1]
+        assert command("clear")[1] == "removed 1 of 1 entries\n"
+        assert kernels.get("a" * 64) is not None
+        assert command("clear", "--all")[1] == "removed 1 of 1 entries\n"
+        assert kernels.entries() == []
+
+
+def test_an_entry_of_the_earlier_format_is_read(one: Case, command: Commands, tmp_path: Path) -> None:
+    """Format 1 had the fields of the outcome beside the key."""
+    mine = copy_of(one, tmp_path)
+    with using(mine.store):
+        record = SearchCache().read_record(mine.entry)
+        value = msgspec.to_builtins(record.value)
+        old = {"format": 1, "key": record.key, **value, "files": record.files, "bytes": record.bytes, "seal": NO_SEAL}
+        text = msgspec.json.format(msgspec.json.encode(old), indent=1) + b"\n"
+        (mine.entry / "entry.json").write_bytes(text.replace(NO_SEAL.encode(), sha256(text).encode()))
+        assert msgspec.structs.replace(SearchCache().read_record(mine.entry), seal=record.seal) == record
+        assert command("verify")[1].endswith("1 of 1 entries hold\n")
+        assert [found.digest for found in mf.load(mine.entry)] == [found.digest for found in mf.load(one.out)]
+        assert mine.call(tmp_path / "again").results
+        edit_json(mine.entry / "entry.json", lambda entry: entry.update(candidates=7))
+        assert "expected the seal" in command("verify")[1]
 
 
 def test_an_entry_that_the_clock_cut_short_counts_for_no_longer_search(one: Case, tmp_path: Path) -> None:
@@ -170,7 +192,7 @@ def test_an_entry_that_the_clock_cut_short_counts_for_no_longer_search(one: Case
     mine = copy_of(one, tmp_path)
     job = make_job(one.program, one.settings)
     with using(mine.store):
-        sign(mine.entry, lambda record: msgspec.structs.replace(record, status="time-limit", limit_s=10.0))
+        sign(mine.entry, _cut_short)
         key: Any = entry_key("answer", job, msgspec.structs.replace(one.settings, time_limit=11.0))
         assert [find_entry(key, job, limit) is not None for limit in (5.0, 11.0, 12.0, None)] == [
             True,

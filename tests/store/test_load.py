@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
+from mirage_formal.cache.searches import ROOT, SWITCH, SearchCache
 from mirage_formal.semantics import reference
-from mirage_formal.store.entry import read_record
-from mirage_formal.store.location import ROOT, SWITCH, StoreDirectory
 from mirage_formal.support.errors import FormatError, RunError, SpaceError, TargetError
 from tests.kit.paths import REPOSITORY
 from tests.store.entries import Case, edit_json, several, sign_run, single, warm
@@ -80,7 +79,7 @@ def candidate(case: Case) -> Path:
 
 
 def test_a_process_without_solvers_has_everything(one: Case, whole: Case, tmp_path: Path) -> None:
-    entries = [path for path in StoreDirectory(one.store).entries() if read_record(path).candidates]
+    entries = [path for path in SearchCache(one.store).entries() if SearchCache().read_record(path).value.candidates]
     paths = [one.out, candidate(one), whole.out, *entries]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), ROOT: str(one.store)}
     environment.pop(SWITCH, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import os
 import subprocess
 import sys
@@ -10,8 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from mirage_formal.cache.lock import lock_directory
+from mirage_formal.cache.searches import ROOT, SWITCH, SearchCache
 from mirage_formal.run.settings import make_job
-from mirage_formal.store.location import ROOT, SWITCH, StoreDirectory
+from mirage_formal.support.errors import RunError
 from tests.kit.paths import REPOSITORY
 from tests.store.entries import Case, several, single, using, warm
 
@@ -26,6 +29,8 @@ from mirage_formal.partition import answer
 from mirage_formal.run.driver import write_stored_run as _
 from mirage_formal.partition.recall import write_stored_answer
 from mirage_formal.run.result_cache.recall import claim_entry
+from mirage_formal.cache.lock import lock_directory
+from mirage_formal.support.errors import RunError
 from mirage_formal.run.settings import make_job
 from tests.store.entries import several, single
 
@@ -79,7 +84,7 @@ def test_eight_processes_fill_one_store(tmp_path: Path, warmed: Path) -> None:
     assert done.stdout.strip() == str([0] * PROCESSES), done.stderr
     made = (tmp_path / "made.txt").read_text().split()
     assert len(made) == len(set(made)) == 2
-    place = StoreDirectory(tmp_path / "store")
+    place = SearchCache(tmp_path / "store")
     assert len(place.entries()) == 2
     assert list((place.root / "parts").iterdir()) == []
     with using(place.root):
@@ -95,15 +100,11 @@ def test_whoever_waits_does_not_wait_longer_than_its_time(tmp_path: Path) -> Non
     with using(tmp_path / "store"):
         key = entry_key("answer", make_job(program, settings), settings)
         assert key is not None
-        place = StoreDirectory()
-        with place.making(key, None) as alone:
-            assert alone
-            with place.making(key, 0.0) as again:  # whoever makes it already may do so
-                assert again
+        path = SearchCache().path(key)
+        with lock_directory(path, None), lock_directory(path):  # whoever makes it already may do so
             begin = time.monotonic()
-            lock = place._lock(next(iter((place.root / "locks").iterdir())).stem)
-            with pytest.raises(TimeoutError):
-                lock.acquire(timeout=0.1)
+            with pytest.raises(RunError, match=f"so does process {os.getpid()}"):
+                contextvars.Context().run(lambda: lock_directory(path, 0.1).__enter__())
             assert time.monotonic() - begin >= 0.1
-        with place.making(key, 0.0) as alone:
-            assert alone
+        with lock_directory(path):
+            pass

@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from mirage_formal.cache.directory import CacheWarning
 from mirage_formal.partition import answer
 from mirage_formal.partition.cover_search import WholeReport
-from mirage_formal.records.store_entry import EntryRecord
+from mirage_formal.records.store_entry import SearchEntry
 from mirage_formal.run.result_cache import recall
 from mirage_formal.run.result_cache.entry_checks import check_evidence
-from mirage_formal.run.result_cache.recall import StoreWarning
 from mirage_formal.run.results.report import Report
 from tests.kit.runs.tampering import files
 from tests.store.entries import Case, copy_of, edit_json, several, sign, sign_run, single, using, warm
@@ -55,7 +55,7 @@ def refused(case: Case, again: Again, out: Path) -> str:
     """That an entry is refused, once, what it should hold is made again, and is recalled then; returns the reason."""
     before = again.count
     recall._replayed.clear()
-    with pytest.warns(StoreWarning) as said:
+    with pytest.warns(CacheWarning) as said:
         case.call(out / "first")
     assert again.count == before + 1
     with warnings.catch_warnings():
@@ -219,12 +219,12 @@ def test_an_entry_has_no_kernels(one: Case, tmp_path: Path, monkeypatch: pytest.
         assert "expected no kernels" in refused(mine, again, tmp_path / "out")
 
 
-def _key(**changed: Any) -> Callable[[EntryRecord], EntryRecord]:
+def _key(**changed: Any) -> Callable[[SearchEntry], SearchEntry]:
     return lambda record: msgspec.structs.replace(record, key=msgspec.structs.replace(record.key, **changed))
 
 
-def _identity(**changed: Any) -> Callable[[EntryRecord], EntryRecord]:
-    def change(record: EntryRecord) -> EntryRecord:
+def _identity(**changed: Any) -> Callable[[SearchEntry], SearchEntry]:
+    def change(record: SearchEntry) -> SearchEntry:
         identity = msgspec.structs.replace(record.key.identity, **changed)
         return msgspec.structs.replace(record, key=msgspec.structs.replace(record.key, identity=identity))
 
@@ -276,8 +276,8 @@ def test_the_evidence_of_another_program_is_refused(
 def test_another_format_is_refused_by_its_number(one: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     again, mine = Again(one, monkeypatch), copy_of(one, tmp_path)
     with using(mine.store):
-        edit_json(mine.entry / "entry.json", lambda value: value.update(format=2, more=1))
-        text = "format: expected 1, got 2: another version of this package wrote it"
+        edit_json(mine.entry / "entry.json", lambda value: value.update(format=3, more=1))
+        text = "format: expected 2, got 3: another version of this package wrote it"
         assert text in refused(mine, again, tmp_path / "out")
 
 

@@ -13,9 +13,9 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip install 'mirage_formal[torch]'")
 
 import mirage_formal as mf  # noqa: E402
+from mirage_formal.cache.searches import ROOT, SWITCH, SearchCache  # noqa: E402
 from mirage_formal.run.result_cache import recall  # noqa: E402
 from mirage_formal.run.results.result import Result  # noqa: E402
-from mirage_formal.store.location import ROOT, SWITCH, StoreDirectory  # noqa: E402
 from mirage_formal.torch.modules import choose  # noqa: E402
 from tests.kit.paths import REPOSITORY  # noqa: E402
 
@@ -84,7 +84,7 @@ def test_a_second_process_finds_what_the_first_has_searched(
     done = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [f"{region.candidate} {region.evidence}", "[]"]
-    assert len(StoreDirectory().entries()) >= 1
+    assert len(SearchCache().entries()) >= 1
 
 
 def test_without_a_store_the_evidence_lies_where_that_of_a_search_does(

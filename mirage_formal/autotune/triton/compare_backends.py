@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Final
 
 from mirage_formal.autotune.bench import FinalistRow, TuningResources
-from mirage_formal.autotune.child import TimingAnswer, TimingJob
+from mirage_formal.autotune.child import GpuMachine, TimingAnswer, TimingJob
+from mirage_formal.autotune.plans import TritonResult
 from mirage_formal.autotune.timing import FIRST, SECOND, Device
-from mirage_formal.autotune.triton.cache import TritonResult, TritonResultCache
 from mirage_formal.autotune.triton.files import DEEP, NARROW, STAGES, WARPS, TritonText, triton_texts
 from mirage_formal.autotune.triton.precompile import Task, compile_file
 from mirage_formal.autotune.triton.results import BackendComparison, TritonRow
 from mirage_formal.codegen.executable import load
 from mirage_formal.codegen.triton.options import LaunchOptions
 from mirage_formal.device.sealed_records import write_triton
-from mirage_formal.records import KERNELS, MEASURE_FILE, TritonRecord, TritonVariantRecord
+from mirage_formal.records import KERNELS, MEASURE_FILE, TritonRecord, TritonVariantRecord, write_atomic
 from mirage_formal.records.measurement import TRITON_GAIN, is_faster
 from mirage_formal.support.errors import MirageError
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
@@ -95,6 +95,11 @@ def compare_with_cuda(
     return _TritonTrials(root, run, bench, bench.device, deadline).made(rows)
 
 
+def result_key(one: TritonText, run: str, machine: GpuMachine) -> tuple[str | int, ...]:
+    """Return the key of a file's result: text, µGraph, the run and our code, the GPU, and versions."""
+    return one.digest, one.graph, run, machine.device, machine.driver, machine.triton
+
+
 def _untimed_result(backend: str, why: str) -> BackendComparison:
     head = "CUDA C++, for no" if backend == "auto" else "no"
     return BackendComparison("cuda", f"back end {backend}: {head} Triton file was timed: {why}")
@@ -103,7 +108,7 @@ def _untimed_result(backend: str, why: str) -> BackendComparison:
 class _TritonTrials:
     def __init__(self, root: Path, run: str, bench: TuningResources, device: Device, deadline: float) -> None:
         self._root, self._bench, self._device, self._deadline = root, bench, device, deadline
-        self._kept = TritonResultCache(bench.place, run, device.machine)
+        self._results, self._run_digest = bench.place.triton, run
         self._found: dict[Path, list[_Trial]] = {}
         self._notes: list[str] = []
 
@@ -169,10 +174,10 @@ class _TritonTrials:
         if not trials:
             return
         for one in trials:
-            one.said = self._kept.get(one.text)
+            one.said = self._results.get(result_key(one.text, self._run_digest, self._device.machine)) or TritonResult()
         self._bench.watch("triton", sum(bool(one.said.us or one.said.failed) for one in trials), len(trials))
         missing = self._compiled([one for one in trials if not one.said.us and not one.said.failed])
-        jobs = {str(self._kept.file(one.text)): one for one in missing}
+        jobs = {self._file(one.text): one for one in missing}
         for job, answer in self._run([_job(one, file, FIRST) for file, one in jobs.items()]):
             one = jobs[job.triton]
             self._keep(one, TritonResult(us=answer.us, failed=answer.failed))
@@ -199,7 +204,14 @@ class _TritonTrials:
 
     def _keep(self, one: _Trial, said: TritonResult) -> None:
         one.said = said
-        self._kept.put(one.text, said)
+        self._results.put(result_key(one.text, self._run_digest, self._device.machine), said)
+
+    def _file(self, one: TritonText) -> str:
+        """Return the path of a file, written if it is not there, for the process that runs it."""
+        path = self._results.root / "triton" / f"{one.digest}.py"
+        if not path.is_file() or path.read_text("utf-8") != one.text:
+            write_atomic(path, one.text.encode())
+        return str(path)
 
     # --- what is chosen
 
@@ -230,13 +242,13 @@ class _TritonTrials:
     def _judged(self, one: _Trial) -> bool:
         """Return whether a file's results are within tolerance; compared now, if they were not."""
         if not one.said.answer and not one.said.failed:
-            for _, answer in self._run([_job(one, str(self._kept.file(one.text)), 0)]):
+            for _, answer in self._run([_job(one, self._file(one.text), 0)]):
                 self._keep(one, TritonResult(one.said.us, _numerics_fault(answer), answer.answer, answer.numerics))
         return one.within
 
     def _turned(self, one: _Trial, first: Path) -> bool:
         """Return whether it was measured in turns with the fastest CUDA kernels."""
-        for _, answer in self._run([_job(one, str(self._kept.file(one.text)), SECOND, str(first))]):
+        for _, answer in self._run([_job(one, self._file(one.text), SECOND, str(first))]):
             if answer.failed:
                 one.said = TritonResult(one.said.us, answer.failed, one.said.answer, one.said.numerics)
             else:

@@ -7,17 +7,15 @@ from pathlib import Path
 
 import msgspec
 
-from mirage_formal.check.report import CheckFailed
+from mirage_formal.cache.directory import error_line, expect_place
+from mirage_formal.cache.searches import SearchCache, StoredSearch
 from mirage_formal.codegen.target import load_target
 from mirage_formal.records import sha256
-from mirage_formal.records.store_entry import EntryKey, EntryRecord
+from mirage_formal.records.store_entry import Entry, EntryKey, SearchOutcome
+from mirage_formal.revalidate.replay import ReplayResult
 from mirage_formal.run.result_cache.keys import installed_code
-from mirage_formal.run.result_cache.recall import error_line, replay_evidence
-from mirage_formal.store.archive import import_entry, unpack
-from mirage_formal.store.entry import Entry, expect_place, read_entry, read_record
-from mirage_formal.store.location import StoreDirectory
-from mirage_formal.store.replay import ReplayResult
-from mirage_formal.support.errors import FormatError, MirageError, RunError, TargetError
+from mirage_formal.run.result_cache.recall import replay_evidence
+from mirage_formal.support.errors import MirageError, RunError, TargetError
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +23,19 @@ class JudgedEntry:
     """Result of checking one entry of the store.
 
     Attributes:
-        path: Its directory, or the file that it came in.
+        path: Its directory.
         record: Its record; None if that cannot be read.
         replayed: Replayed evidence; None if it does not hold.
         why: Reason why it cannot be used here; empty if it can.
     """
 
     path: Path
-    record: EntryRecord | None
+    record: Entry[EntryKey, SearchOutcome] | None
     replayed: ReplayResult | None
     why: str
 
 
-def found_entry(place: StoreDirectory, name: str) -> Path:
+def found_entry(place: SearchCache, name: str) -> Path:
     """Return the directory of the entry whose key begins with a name, or whose directory is named.
 
     Raises:
@@ -57,7 +55,7 @@ def found_entry(place: StoreDirectory, name: str) -> Path:
 def check_record(path: Path) -> JudgedEntry:
     """Check an entry by its record alone, without a replay."""
     try:
-        record = read_record(path)
+        record = SearchCache().read_record(path)
         return JudgedEntry(path, record, None, _other_code_reason(record.key))
     except (MirageError, OSError) as error:
         return JudgedEntry(path, None, None, error_line(error))
@@ -65,17 +63,17 @@ def check_record(path: Path) -> JudgedEntry:
 
 def check_evidence(path: Path) -> JudgedEntry:
     """Check an entry, and replay its evidence."""
-    record = None
+    record: Entry[EntryKey, SearchOutcome] | None = None
     try:
-        entry = read_entry(path)
+        entry = SearchCache().read(path)
         record = entry.record
         expect_place(path, record)
         return JudgedEntry(path, record, _replay_entry(entry), _other_code_reason(record.key))
-    except (CheckFailed, MirageError, OSError) as error:
+    except (MirageError, OSError) as error:
         return JudgedEntry(path, record, None, error_line(error))
 
 
-def _replay_entry(entry: Entry) -> ReplayResult:
+def _replay_entry(entry: StoredSearch) -> ReplayResult:
     """Replay an entry as ``recall.replay_evidence``, for the named target if it has the figures of the key."""
     identity = entry.record.key.identity
     target = load_target(identity.target)
@@ -85,14 +83,14 @@ def _replay_entry(entry: Entry) -> ReplayResult:
     return replay_evidence(entry, target)
 
 
-def taken_in(place: StoreDirectory, file: Path, *, migrate: bool) -> tuple[Path, ReplayResult]:
+def taken_in(place: SearchCache, directory: Path, *, migrate: bool) -> tuple[Path, ReplayResult]:
     """Import an entry from elsewhere into the store.
 
     Sound: see ``replay_evidence``: nothing is put into the store whose proofs were not replayed here.
 
     Args:
         place: The store.
-        file: An exported entry, or the directory of one.
+        directory: Directory of the entry.
         migrate: Whether an entry of other code is imported as this code's. Its candidates are proved and have the same
             estimates; a search by this code might find better ones.
 
@@ -102,17 +100,17 @@ def taken_in(place: StoreDirectory, file: Path, *, migrate: bool) -> tuple[Path,
     Raises:
         MirageError: It is refused; says why.
     """
-    try:
-        with place.building() as building:
-            entry = unpack(file, building / "entry")
-            found = _replay_entry(entry)
-            other = _other_code_reason(entry.record.key)
-            if other and not migrate:
-                hint = "--migrate takes it as this version's; or search again"
-                raise RunError(f"expected an entry of this code, got {other}", where=str(file), hint=hint)
-            return import_entry(place, entry, *installed_code()), found
-    except CheckFailed as failure:
-        raise FormatError(error_line(failure), where=str(file), hint="get it again, or search again") from None
+    if not directory.is_dir():
+        hint = "earlier versions exported an entry as a zip file: unzip it into a directory"
+        raise RunError("expected the directory of an entry, got none", where=str(directory), hint=hint)
+    entry = place.read(directory)
+    found, key = _replay_entry(entry), entry.record.key
+    if (other := _other_code_reason(key)) and not migrate:
+        hint = "--migrate takes it as this version's; or search again"
+        raise RunError(f"expected an entry of this code, got {other}", where=str(directory), hint=hint)
+    package, code = installed_code()
+    own = msgspec.structs.replace(key, package=package, code=code)
+    return place.put(own, entry.record.value, entry.files), found
 
 
 def _other_code_reason(key: EntryKey) -> str:

@@ -18,7 +18,7 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.records import CANDIDATES, KERNELS, MANIFEST_FILE
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.revalidate.rederive import derive_kernels
-from mirage_formal.store.replay import replay
+from mirage_formal.revalidate.replay import replay
 from mirage_formal.support.errors import FormatError
 
 
@@ -54,7 +54,7 @@ def stored_kernels(directory: Path, arch: str = "") -> StoredKernels:
     Sound: see ``revalidate.rederive.derive_kernels``: the CUDA C++ is what code generation makes of the µGraph
     here, every safety obligation is settled here, or, without solvers, is compared with the one that is derived
     here, and machine code is what NVRTC makes here, where the same one is installed. Where the run lies around
-    them, the µGraph's candidate is one whose proof is replayed here, see ``store.replay.replay``.
+    them, the µGraph's candidate is one whose proof is replayed here, see ``revalidate.replay.replay``.
 
     Args:
         directory: The directory of kernels.

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Literal
 
+from mirage_formal.cache.searches import is_switched_off
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.records import sha256
 from mirage_formal.records.store_entry import EntryKey
 from mirage_formal.run.settings import ENGINES, Job, Settings, environment, escape_undecodable, identity
-from mirage_formal.store.location import is_switched_off
 
 Kind = Literal["answer", "search"]
 

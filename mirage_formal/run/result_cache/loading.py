@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from os import PathLike
 from pathlib import Path
 
 import msgspec
 
-from mirage_formal.check.report import CheckFailed
+from mirage_formal.cache.searches import SearchCache
 from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.records import Identity, sha256
 from mirage_formal.records.store_entry import ENTRY_FILE, EVIDENCE
+from mirage_formal.revalidate.replay import replay
 from mirage_formal.run.result_cache.reports import results_of
 from mirage_formal.run.results.result import Result
-from mirage_formal.store.entry import read_entry
-from mirage_formal.store.replay import replay
 from mirage_formal.support import options
-from mirage_formal.support.errors import FormatError, RunError, TargetError
+from mirage_formal.support.errors import RunError, TargetError
 
 
 def load(path: str | PathLike[str], *, target: str | PathLike[str] | None = None) -> list[Result]:
@@ -41,14 +39,9 @@ def load(path: str | PathLike[str], *, target: str | PathLike[str] | None = None
     """
     root = Path(options.check_value("path", path, options.Directory, "give the directory of a run"))
     if (root / ENTRY_FILE).is_file():
-        read_entry(root)
+        SearchCache().read(root)
         root = root / EVIDENCE
-    try:
-        found = replay(root)
-    except CheckFailed as failure:
-        where = os.path.join(root, failure.file) if not os.path.isabs(failure.file) else failure.file
-        hint = "the evidence is not what a search wrote: repeat the search"
-        raise FormatError(f"{failure.step}: {failure.what}", where=where, hint=hint) from None
+    found = replay(root)
     if not found.shown:
         hint = "summary.json says why, candidate by candidate"
         raise RunError("expected results, got a run that has found none", where=str(root), hint=hint)

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import warnings
+import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
 
+from mirage_formal.cache.directory import expect_key, key_difference
+from mirage_formal.cache.lock import lock_directory
+from mirage_formal.cache.searches import SearchCache, StoredSearch, evidence_files
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.records import KERNELS
-from mirage_formal.records.store_entry import EntryKey, EntryRecord
+from mirage_formal.records.store_entry import EVIDENCE, EntryKey, SearchOutcome
 from mirage_formal.run.result_cache.keys import Kind, entry_key
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.settings import Job, Settings, versions
-from mirage_formal.store.entry import Entry, entry_sizes, expect_key, key_difference, read_entry, write_entry
-from mirage_formal.store.location import StoreDirectory
-from mirage_formal.support.errors import FormatError, MirageError
+from mirage_formal.support.errors import FormatError, MirageError, RunError
 
 if TYPE_CHECKING:
-    from mirage_formal.store.replay import ReplayResult
+    from mirage_formal.revalidate.replay import ReplayResult
 
 #: Of a time limit the share that a search must have had whose result, cut short, is taken for one with that limit.
 _AS_LONG: Final = 0.9
 #: An estimate is a sum of floats.
 _ROUNDING: Final = 1e-9
-
-
-class StoreWarning(UserWarning):
-    """Warning: an entry of the store was refused; its contents are searched again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,7 @@ class RecalledEntry:
         replayed: The replayed evidence.
     """
 
-    entry: Entry
+    entry: StoredSearch
     replayed: ReplayResult
 
 
@@ -54,13 +51,11 @@ class EntryClaim:
     """Cache lookup of a job: the found entry, or the lock under which it is made.
 
     Attributes:
-        job: The job.
         limit_s: Time limit of the job.
         key: Key of the entry; None if nothing is kept.
         found: The found entry; None if it is to be made.
     """
 
-    job: Job
     limit_s: float | None
     key: EntryKey | None
     found: RecalledEntry | None
@@ -75,19 +70,10 @@ class EntryClaim:
         """
         if self.key is None or not all(isinstance(one.verdict, Equivalent) for one in results):
             return
-        record = EntryRecord(
-            key=self.key,
-            status=status,
-            limit_s=None if status == "complete" else self.limit_s,
-            candidates=len(results),
-            versions=versions(),
-            files={},
-            bytes=0,
-        )
+        limit = None if status == "complete" else self.limit_s
+        outcome = SearchOutcome(status=status, limit_s=limit, candidates=len(results), versions=versions())
         with suppress(OSError):
-            place = StoreDirectory()
-            write_entry(place, record, evidence)
-            place.shrink(entry_sizes(place))
+            SearchCache().put(self.key, outcome, evidence_files(evidence))
 
 
 @contextmanager
@@ -104,16 +90,19 @@ def claim_entry(kind: Kind, job: Job, settings: Settings) -> Iterator[EntryClaim
     limit = settings.time_limit
     key = entry_key(kind, job, settings)
     if key is None:
-        yield EntryClaim(job, limit, None, None)
+        yield EntryClaim(limit, None, None)
         return
     if settings.resume:
-        yield EntryClaim(job, limit, key, None)
+        yield EntryClaim(limit, key, None)
         return
     if (found := find_entry(key, job, limit)) is not None:
-        yield EntryClaim(job, limit, key, found)
+        yield EntryClaim(limit, key, found)
         return
-    with StoreDirectory().making(key, limit):  # the previous holder may have written the entry
-        yield EntryClaim(job, limit, key, find_entry(key, job, limit, last=True))
+    with ExitStack() as stack:
+        # It is not held if others need longer, or if there can be no lock. Who held it may have written the entry.
+        with suppress(RunError, OSError, NotImplementedError):
+            stack.enter_context(lock_directory(SearchCache().path(key), limit, fallback=False))
+        yield EntryClaim(limit, key, find_entry(key, job, limit, last=True))
 
 
 def find_entry(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = False) -> RecalledEntry | None:
@@ -128,30 +117,20 @@ def find_entry(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = F
         limit_s: Its time limit; an entry that ended at a shorter time limit does not count.
         last: Whether a refused entry is removed, with a warning, because it is made again next.
     """
-    try:
-        place = StoreDirectory()
-        path = place.path(key)
-        if not path.is_dir():
-            return None
-    except OSError:
+    place = SearchCache()
+    path = place.path(key)
+    if not os.path.isdir(path):
         return None
-    from mirage_formal.check.report import CheckFailed  # loads numerical packages
-
     try:
-        entry = read_entry(path)
+        entry = place.read(path)
         if entry.record.seal not in _replayed:
             _replayed[entry.record.seal] = _expect_requested_entry(entry, key, job)
         expect_key(path, entry.record, key)
-    except FileNotFoundError:  # another process is removing it
+    except (MirageError, OSError) as error:
+        if last and os.path.isdir(path):  # otherwise another process has removed it
+            place.refuse(path, error)
         return None
-    except (CheckFailed, MirageError, OSError) as error:
-        if last:
-            text = f"{path}: refused, and made again: {error_line(error)}"
-            warnings.warn(text, StoreWarning, stacklevel=2)
-            with suppress(OSError):
-                place.drop(path)
-        return None
-    if not _long_enough(entry.record, limit_s):
+    if not _long_enough(entry.record.value, limit_s):
         return None
     place.used(path)
     return RecalledEntry(entry, _replayed[entry.record.seal])
@@ -161,16 +140,16 @@ def find_entry(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = F
 _replayed: Final[dict[str, ReplayResult]] = {}
 
 
-def _expect_requested_entry(entry: Entry, key: EntryKey, job: Job) -> ReplayResult:
+def _expect_requested_entry(entry: StoredSearch, key: EntryKey, job: Job) -> ReplayResult:
     """Replay the evidence of an entry, and check that it has the expected key and program; see ``find_entry``."""
     expect_key(entry.path, entry.record, key)
     found = replay_evidence(entry, job.target)
     if found.program != job.program:
-        raise FormatError("expected the program that is asked for, got another", where=str(entry.evidence))
+        raise FormatError("expected the program that is asked for, got another", where=str(entry.path / EVIDENCE))
     return found
 
 
-def replay_evidence(entry: Entry, target: Target) -> ReplayResult:
+def replay_evidence(entry: StoredSearch, target: Target) -> ReplayResult:
     """Replay the evidence of an entry, and check that its record says the same.
 
     Sound: the checker has replayed the proof of every candidate, and nothing in it is a kernel. Estimates make no
@@ -181,12 +160,11 @@ def replay_evidence(entry: Entry, target: Target) -> ReplayResult:
         target: Target of its key.
 
     Raises:
-        CheckFailed: Something in the evidence does not hold.
-        FormatError: It is not the evidence of this entry.
+        MirageError: Something in the evidence does not hold, or it is not the evidence of this entry.
     """
-    from mirage_formal.store.replay import replay  # loads numerical packages
+    from mirage_formal.revalidate.replay import replay  # loads numerical packages
 
-    found, where = replay(entry.evidence), str(entry.evidence)
+    found, where = replay(entry.path / EVIDENCE), str(entry.path / EVIDENCE)
     if kernels := [name for name in entry.record.files if f"/{KERNELS}/" in name]:
         raise FormatError(f"expected no kernels, which are made where they run, got {kernels[0]}", where=where)
     if found.record is None:
@@ -202,27 +180,16 @@ def replay_evidence(entry: Entry, target: Target) -> ReplayResult:
         us = estimate(one.graph, target).us
         if one.us is None or abs(one.us - us) > _ROUNDING * us:
             raise FormatError(f"expected the cost model's estimate of {us} us, got {one.us}", where=where)
-    if len(found.shown) != entry.record.candidates:
-        what = f"expected {entry.record.candidates} candidates, got {len(found.shown)}"
+    if len(found.shown) != entry.record.value.candidates:
+        what = f"expected {entry.record.value.candidates} candidates, got {len(found.shown)}"
         raise FormatError(what, where=where)
     return found
 
 
-def _long_enough(record: EntryRecord, limit_s: float | None) -> bool:
-    if record.status == "complete":
+def _long_enough(found: SearchOutcome, limit_s: float | None) -> bool:
+    if found.status == "complete":
         return True
-    return limit_s is not None and record.limit_s is not None and record.limit_s >= _AS_LONG * limit_s
+    return limit_s is not None and found.limit_s is not None and found.limit_s >= _AS_LONG * limit_s
 
 
-def error_line(error: Exception) -> str:
-    """Return the reason of an error as one line."""
-    from mirage_formal.check.report import CheckFailed
-
-    if isinstance(error, CheckFailed):
-        return f"{error.file}: {error.step}: {error.what}"
-    if isinstance(error, MirageError):
-        return f"{error.where}: {error.what}" if error.where else error.what
-    return str(error)
-
-
-__all__ = ["EntryClaim", "RecalledEntry", "StoreWarning", "claim_entry", "error_line", "find_entry", "replay_evidence"]
+__all__ = ["EntryClaim", "RecalledEntry", "claim_entry", "find_entry", "replay_evidence"]

@@ -16,7 +16,7 @@ from mirage_formal.run.results.report import Report
 from mirage_formal.run.results.result import Result
 
 if TYPE_CHECKING:
-    from mirage_formal.store.replay import EstablishedCandidate, ReplayResult
+    from mirage_formal.revalidate.replay import EstablishedCandidate, ReplayResult
 
 
 def results_of(found: ReplayResult, target: Target) -> tuple[Result, ...]:

@@ -10,14 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from mirage_formal.cache.searches import SearchCache, is_switched_off
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.records.store_entry import EVIDENCE
 from mirage_formal.run.result_cache.keys import entry_key
-from mirage_formal.run.result_cache.recall import RecalledEntry, find_entry
+from mirage_formal.run.result_cache.recall import find_entry
 from mirage_formal.run.result_cache.reports import results_of
 from mirage_formal.run.results.result import Result
-from mirage_formal.run.settings import Job, Settings, make_job
-from mirage_formal.store.location import StoreDirectory, is_switched_off
+from mirage_formal.run.settings import Settings, make_job
 
 _RUN: Final = "run"
 #: Where evidence goes that the store cannot keep.
@@ -37,13 +38,9 @@ def stored_results_of(program: KernelGraph, settings: Settings) -> list[Result] 
         MirageError: The program or the settings are at fault.
     """
     job = make_job(program, settings)
-    found = _find_stored(job, settings)
-    return None if found is None else list(results_of(found.replayed, job.target))
-
-
-def _find_stored(job: Job, settings: Settings) -> RecalledEntry | None:
     key = None if settings.resume else entry_key("answer", job, settings)
-    return None if key is None else find_entry(key, job, settings.time_limit)
+    found = None if key is None else find_entry(key, job, settings.time_limit)
+    return None if found is None else list(results_of(found.replayed, job.target))
 
 
 @contextmanager
@@ -53,7 +50,7 @@ def temporary_run_directory(settings: Settings | None) -> Iterator[Path | None]:
         place = None
         if settings is not None and settings.cache and not settings.resume and not is_switched_off():
             try:
-                place = stack.enter_context(StoreDirectory().building()) / _RUN
+                place = stack.enter_context(SearchCache().building()) / _RUN
             except OSError:
                 place = None
         yield place
@@ -68,11 +65,11 @@ def results_in_store(program: KernelGraph, settings: Settings, results: Sequence
         results: Results of the run.
         place: Its directory.
     """
-    found = _find_stored(make_job(program, settings), settings)
-    if found is not None:
-        kept = {one.digest: one.directory for one in found.replayed.shown}
-        if all(result.digest in kept for result in results):
-            return [replace(result, directory=kept[result.digest]) for result in results]
+    if (key := entry_key("answer", make_job(program, settings), settings)) is not None:
+        evidence = SearchCache().path(key) / EVIDENCE
+        kept = [replace(one, directory=evidence / one.directory.relative_to(place)) for one in results]
+        if all(one.directory.is_dir() for one in kept):
+            return kept
     where = _RUNS / f"program-{digest(program)[:12]}-{secrets.token_hex(4)}"
     where.parent.mkdir(exist_ok=True)
     shutil.move(place, where)

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from mirage_formal.cache.lock import lock_directory
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.counterexample import Counterexample
 from mirage_formal.graph.formats.json import MAX_BYTES, from_value, load_json, to_json
@@ -25,7 +26,6 @@ from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.records import GRAPH_FILE, PROOF_FILE, write_atomic
 from mirage_formal.run.settings import as_program, display_path
-from mirage_formal.run_directory.lock import lock_directory
 from mirage_formal.support.errors import FormatError, GraphError, MirageError, ProgramError, RunError, SpaceError
 from mirage_formal.support.guard import keep_results_on_stop
 from mirage_formal.support.terminal import escape_line, json_text

@@ -7,6 +7,7 @@ journal); none of that makes two graphs equal.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Final
 
 from mirage_formal.check.equal import establish_equality
 from mirage_formal.check.equivalence import describe_theorem, own_conditions
-from mirage_formal.check.report import check_manifest, expect_equal, list_files, step
+from mirage_formal.check.report import CheckFailed, check_manifest, expect_equal, list_files, step
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults, output_types
 from mirage_formal.graph.formats.json import from_json
@@ -96,9 +97,17 @@ def replay(root: Path) -> ReplayResult:
     are as they were written down: they make nothing equal.
 
     Raises:
-        CheckFailed: Something does not hold; names the file and step.
-        MirageError: It is no such directory, or something in it cannot be read.
+        MirageError: It is no such directory, or something in it does not hold; names the file and step.
     """
+    try:
+        return _replay(root)
+    except CheckFailed as failure:
+        what, where = f"{failure.step}: {failure.what}", os.path.join(root, failure.file)
+        hint = "the evidence is not what a search wrote: repeat the search"
+        raise FormatError(what, where=where, hint=hint) from None
+
+
+def _replay(root: Path) -> ReplayResult:
     if (root / WHOLE_FILE).is_file():
         return _replay_whole(root)
     if (root / RUN_FILE).is_file() or (root / SUMMARY_FILE).is_file():

@@ -1,4 +1,4 @@
-"""Lock of an output directory for one writer at a time; an error names the holder.
+"""Lock of a directory of a run, or of a cache entry, for one writer at a time; an error names the holder.
 
 The lock is the operating system's, on a file beside the directory (``.NAME.lock``), so that the directory has only
 evidence and a killed process holds no lock. The file names the holder, and is removed when it ends.
@@ -62,20 +62,26 @@ class Holder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @contextmanager
-def lock_directory(root: Path) -> Iterator[None]:
+def lock_directory(root: Path, wait_s: float | None = 0.0, *, fallback: bool = True) -> Iterator[None]:
     """Hold the lock of a directory, which need not exist, and of everything below it.
 
     The lock is reentrant: a nested use for the same directory, or one below it, takes no lock.
 
+    Args:
+        root: The directory.
+        wait_s: Seconds to wait for another holder; None is any time.
+        fallback: Whether a lock of this user on this machine is taken, with a warning, where there can be no other.
+
     Raises:
         RunError: Another process or thread holds it; says who, where, and since when.
+        OSError: There can be no lock.
     """
     place = Path(os.path.realpath(root))
     held = _HELD.get()
     if any(place == one or one in place.parents for one in held):
         yield
         return
-    lock, path = _hold(place)
+    lock, path = _hold(place, -1 if wait_s is None else max(wait_s, 0.0), fallback)
     token = _HELD.set((*held, place))
     try:
         yield
@@ -86,29 +92,29 @@ def lock_directory(root: Path) -> Iterator[None]:
         lock.release()
 
 
-def _hold(place: Path) -> tuple[FileLock, Path]:
+def _hold(place: Path, wait_s: float, fallback: bool) -> tuple[FileLock, Path]:
     beside = place.parent / f".{_short_file_name(place.name)}.lock"
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        return _acquire_lock(beside, place), beside
+        return _acquire_lock(beside, place, wait_s), beside
     except OSError as error:
-        if error.errno not in _NO_LOCK:
+        if error.errno not in _NO_LOCK or not fallback:
             raise
         why = error.strerror
     # A directory that cannot be written is reported later.
     code = hashlib.sha256(os.fsencode(place)).hexdigest()[:24]
     own = Path(tempfile.gettempdir()) / f"mirage_formal-{os.getuid() if hasattr(os, 'getuid') else 0}-{code}.lock"
-    lock = _acquire_lock(own, place)
+    lock = _acquire_lock(own, place, wait_s)
     text = f"{place}: no lock can be held at {beside} ({why}): only searches of this user on this machine are kept out"
     warnings.warn(text, LockWarning, stacklevel=4)
     return lock, own
 
 
-def _acquire_lock(path: Path, place: Path) -> FileLock:
+def _acquire_lock(path: Path, place: Path, wait_s: float) -> FileLock:
     """Return the lock at a path, or raise the error that names its holder."""
     for left in reversed(range(_TRIES)):
         _refuse_foreign(path)
-        lock = FileLock(path, timeout=0, fallback_to_soft=False)
+        lock = FileLock(path, timeout=wait_s, fallback_to_soft=False)
         try:
             lock.acquire()
         except Timeout:
