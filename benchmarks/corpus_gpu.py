@@ -44,7 +44,7 @@ _HEADS = (
 def build(runs: Path, out: Path, top: int) -> int:
     """Build the best candidates of every run; print which are refused."""
     from benchmarks.stages import best_few_of
-    from mirage_formal.codegen.executable import LAUNCH_FILE, save
+    from mirage_formal.codegen.executable import LAUNCH_FILE, save_executable
     from mirage_formal.codegen.target import load_target
     from mirage_formal.graph.canonical import digest
     from mirage_formal.kernel_build.build import build as build_kernels
@@ -71,7 +71,7 @@ def build(runs: Path, out: Path, top: int) -> int:
                 refused += rank == 1
                 print(f"{place.name} {name}: {short(error)}", flush=True)
                 continue
-            save(made.executable, target)
+            save_executable(made.executable, target)
             print(f"{place.name} {name}: built; {made.stable.note or 'stable'}", flush=True)
     return 1 if refused else 0
 
@@ -85,10 +85,10 @@ def candidates(place: Path, top: int) -> list[Path]:
 def case_of(job: Job) -> Case:
     """The program of a job."""
     from benchmarks.peers import compiled, draw
-    from mirage_formal.codegen.executable import load
+    from mirage_formal.codegen.executable import load_executable
     from mirage_formal.torch.modules.eager import torch_program
 
-    program = load(Path(job["kernels"])).program
+    program = load_executable(Path(job["kernels"])).program
     eager = torch_program(program)
     # The peer is the same program, operator by operator.
     return Case(lambda seed: draw(program.inputs, seed), lambda given: eager(*given), compiled(eager))

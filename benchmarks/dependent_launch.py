@@ -26,7 +26,13 @@ from statistics import median
 
 from benchmarks.harness import in_turns, options, table
 from benchmarks.harness import row as table_row
-from mirage_formal.codegen.executable import LAUNCH_FILE, Executable, KernelLaunch, load, without_dependent_launches
+from mirage_formal.codegen.executable import (
+    LAUNCH_FILE,
+    Executable,
+    KernelLaunch,
+    load_executable,
+    without_dependent_launches,
+)
 from mirage_formal.device.measure import host_overhead
 from mirage_formal.device.programmatic_launch import launcher
 from mirage_formal.device.runs import DeviceRuns, InputSets
@@ -68,7 +74,7 @@ def row(place: Path, rounds: int) -> tuple[float, bool, str]:
     """Measure a directory: microseconds saved of a dependent launch, whether bits are equal, a line of the table."""
     import cupy
 
-    executable = load(place)
+    executable = load_executable(place)
     ways = [DeviceRuns(without_dependent_launches(executable)), DeviceRuns(executable)]
     inputs = InputSets(ways[0])
     # That results are finite is the concern of numerics, and with these inputs need not hold.
@@ -101,7 +107,7 @@ def main() -> None:
     saved, left, wrong = list[float](), 0, False
     for place in found(given.places):
         try:
-            if not dependents(load(place)):
+            if not dependents(load_executable(place)):
                 left += 1
                 continue
             us, equal, said = row(place, max(1, given.rounds))

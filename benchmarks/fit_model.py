@@ -29,7 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.harness import parser_of
-from mirage_formal.autotune.plans import TuningDirectory, graph_of
+from mirage_formal.autotune.plans import TuningDirectory, kernel_graph
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.executable import LAUNCH_FILE
 from mirage_formal.codegen.target import Target, load_target
@@ -75,7 +75,7 @@ def read_tuned(place: Path, device: str) -> list[list[Measured]]:
         plan = known.plans.read(path).record.value
         pieces = [one for one in plan.pieces if one.variants and not any(one.warm)]
         timed = [(one, times[one.variants[0].key]) for one in pieces if one.variants[0].key in times]
-        rows = [(graph_of(one), time.us) for one, time in timed if not time.failed]
+        rows = [(kernel_graph(one), time.us) for one, time in timed if not time.failed]
         found.append([(graph, us) for graph, us in rows if any(isinstance(op, GraphDefined) for op in graph.ops)])
     return [rows for rows in found if rows]
 

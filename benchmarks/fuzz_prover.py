@@ -39,13 +39,13 @@ from benchmarks.harness import in_pool, parser_of, parts, shown, table
 from mirage_formal.check.proof.ring import ProofError
 
 # The generators stand with the tests.
-from mirage_formal.check.proof_composition import replay
+from mirage_formal.check.proof_composition import replay_composed
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Unknown
 from mirage_formal.prove.counterexamples.refute import CLEAR, evaluate_counterexample
 from mirage_formal.prove.equality.prove import prove
-from mirage_formal.run.verify.decide import decide
+from mirage_formal.run.verify.decide import decide_equality
 from tests.kit.fuzz import graph_changes
 from tests.kit.fuzz.rewrite_pairs import Truth, pairs
 from tests.kit.graphs.mutants import Decision, differs, mutants
@@ -125,14 +125,14 @@ def judge(cases: Iterable[Case]) -> Tally:
 
 def _judge(case: Case, tally: Tally) -> None:
     said = differs(case.program, case.candidate)
-    verdict = decide(case.program, case.candidate)
+    verdict = decide_equality(case.program, case.candidate)
     match verdict:
         case Equivalent():
             tally.proof_bytes = max(tally.proof_bytes, len(verdict.proof))
             if said is Decision.DIFFERENT:
                 _fail(tally, "proved, but float64 tells the two apart", case)
             try:
-                replay(case.program, case.candidate, verdict.proof)
+                replay_composed(case.program, case.candidate, verdict.proof)
             except ProofError as error:
                 _fail(tally, f"the checker refuses the proof: {error}", case)
         case Different():

@@ -49,9 +49,9 @@ _ATTENTION = ("attn", "qk", "qv", "decode")
 def case_of(job: Job) -> Case:
     """The program of a job."""
     from benchmarks import peers
-    from mirage_formal.codegen.executable import load
+    from mirage_formal.codegen.executable import load_executable
 
-    (example, _), given = example_of(job["name"]), load(Path(job["kernels"])).program.inputs
+    (example, _), given = example_of(job["name"]), load_executable(Path(job["kernels"])).program.inputs
     return Case(lambda seed: peers.draw(given, seed), lambda x: [peers.reference(example, x)], peers.peers(example))
 
 

@@ -76,7 +76,7 @@ def bandwidth() -> Result:
     """GB/s of copies on the device, bytes read and written together."""
     import torch
 
-    from mirage_formal.device.measure import TorchRecorder, summary
+    from mirage_formal.device.measure import TorchRecorder, replay_summary
 
     source = torch.randn(1 << 29, device="cuda", dtype=torch.float32)
     target = torch.empty_like(source)
@@ -85,7 +85,7 @@ def bandwidth() -> Result:
     for copy in (lambda: target.copy_(source), lambda: torch.neg(source, out=target)):
         replay, _ = recorder.capture([copy] * 4)
         times = [recorder.time(replay) / 4 for _ in range(45)][30:]  # clocks rise while it warms up
-        best = max(best, 2 * source.nbytes / summary(times, 4, 1).us / 1e3)
+        best = max(best, 2 * source.nbytes / replay_summary(times, 4, 1).us / 1e3)
     return {"gbs": best, "device": torch.cuda.get_device_name(), "torch": torch.__version__}
 
 
@@ -103,11 +103,11 @@ def compiled(case: Case, job: Job) -> Result:
 
 def numerics(directory: Path) -> Result:
     """A candidate's numerics at all scales, and what is to be said of its kernels."""
-    from mirage_formal.codegen.executable import KernelLaunch, describe, load
+    from mirage_formal.codegen.executable import KernelLaunch, describe, load_executable
     from mirage_formal.device.runs import DeviceRuns
     from mirage_formal.kernel_build.device_records import compare_with_float64
 
-    executable = load(directory)
+    executable = load_executable(directory)
     launches = executable.launches
     binaries = [b for x in launches if isinstance(x, KernelLaunch) for b in x.cubins.values()]
     record = compare_with_float64(DeviceRuns(executable))
@@ -285,11 +285,11 @@ def cuda_call(case: Case, directory: Path) -> Called:
     """Load a candidate's kernels."""
     import torch
 
-    from mirage_formal.codegen.executable import load
+    from mirage_formal.codegen.executable import load_executable
     from mirage_formal.device.launch import Optimized
     from mirage_formal.torch.modules.eager import DTYPES
 
-    executable = load(directory)
+    executable = load_executable(directory)
     types = [executable.values[number] for number in executable.graph.outputs]
     outputs = [torch.empty(t.shape, device="cuda", dtype=DTYPES[t.dtype]) for t in types]
     size = sum(item.tensor.bytes for item in executable.program.inputs)
@@ -303,11 +303,11 @@ def triton_of(kernels: Sequence[Path]) -> Result | None:
     Args:
         kernels: The directories of the run's kernels.
     """
-    from mirage_formal.records import MEASURE_FILE, MeasureRecord, open_sealed, read
+    from mirage_formal.records import MEASURE_FILE, MeasureRecord, open_sealed, read_file
 
     for directory in kernels:
         path = directory / MEASURE_FILE
-        record = open_sealed(read(path), MeasureRecord, str(path)).triton if path.is_file() else None
+        record = open_sealed(read_file(path), MeasureRecord, str(path)).triton if path.is_file() else None
         if record is not None and record.backend == "triton":
             (one,) = (one for one in record.tried if one.sha256 == record.chosen)
             return {"kernels": str(directory), "warps": one.warps, "stages": one.stages, "sha256": one.sha256}

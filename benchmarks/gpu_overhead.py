@@ -15,7 +15,7 @@ from __future__ import annotations
 from functools import partial
 
 from benchmarks.harness import options, row, table
-from mirage_formal.codegen.executable import load
+from mirage_formal.codegen.executable import load_executable
 from mirage_formal.device.launch import Optimized
 from mirage_formal.device.measure import host_overhead
 
@@ -38,7 +38,7 @@ def main() -> None:
     print(table("kernels | called with | us | bare launches, us | ratio", [], (0, 1)))
     late = False
     for name in NAMES:
-        executable = load(kernels / name)
+        executable = load_executable(kernels / name)
         optimized, given = Optimized.of(executable), draw(executable.program.inputs, 0)
         out = optimized(*given)
         out = list(out) if isinstance(out, tuple | list) else [out]

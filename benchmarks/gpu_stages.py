@@ -256,10 +256,10 @@ def candidates(run: Path, top: int | None = None) -> list[Path]:
 
 def _tuned_us(directory: Path) -> float:
     """What kernels took when they were tuned; infinity if they were not."""
-    from mirage_formal.records import MEASURE_FILE, MeasureRecord, open_sealed, read
+    from mirage_formal.records import MEASURE_FILE, MeasureRecord, open_sealed, read_file
 
     path = directory / MEASURE_FILE
-    return open_sealed(read(path), MeasureRecord, str(path)).us if path.is_file() else math.inf
+    return open_sealed(read_file(path), MeasureRecord, str(path)).us if path.is_file() else math.inf
 
 
 def _job(do: str, name: str, directory: Path) -> Job:

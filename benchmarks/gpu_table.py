@@ -91,9 +91,9 @@ def _plain(row: Row, gbs: float | None) -> dict[str, Any]:
 
 def program_bytes(kernels: Path) -> int:
     """Bytes of the program's inputs and outputs."""
-    from mirage_formal.codegen.executable import load, moved_bytes
+    from mirage_formal.codegen.executable import load_executable, moved_bytes
 
-    return moved_bytes(load(kernels).program)
+    return moved_bytes(load_executable(kernels).program)
 
 
 def show(written: dict[str, Any]) -> str:

@@ -39,10 +39,10 @@ def calls(kernel: str) -> list[Callable[[], Any]]:
     import cupy
 
     if kernel not in _KERNELS:
-        from mirage_formal.codegen.executable import load
+        from mirage_formal.codegen.executable import load_executable
         from mirage_formal.device.runs import DeviceRuns, InputSets
 
-        runs = DeviceRuns(load(Path(kernel)))
+        runs = DeviceRuns(load_executable(Path(kernel)))
         sets, outputs = InputSets(runs), runs.outputs()
         return [partial(runs.launch, sets(seed), outputs) for seed in range(_CALLS)]
     function = cupy.RawModule(code=_SOURCE.read_text()).get_function(kernel)

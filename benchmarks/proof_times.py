@@ -21,7 +21,7 @@ from time import process_time
 from typing import TypeVar
 
 from benchmarks import harness
-from mirage_formal.check.proof_composition import replay
+from mirage_formal.check.proof_composition import replay_composed
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
@@ -59,7 +59,7 @@ def costs(program: KernelGraph, graph: KernelGraph, repeat: int) -> Costs | None
     verdict, proving = measured(lambda: prove(program, graph), repeat)
     if not isinstance(verdict, Equivalent):
         return None
-    _, replaying = measured(lambda: replay(program, graph, verdict.proof), repeat)
+    _, replaying = measured(lambda: replay_composed(program, graph, verdict.proof), repeat)
     return Costs(proving, replaying, len(verdict.proof))
 
 

@@ -36,7 +36,7 @@ import msgspec
 from benchmarks import harness
 from mirage_formal.cli.graphs.user_file import load_programs
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.preload import PRELOAD
 from mirage_formal.run.settings import Settings
 from mirage_formal.search.engine import SearchOptions, Unit
@@ -171,7 +171,7 @@ def measure(path: Path, wanted: str | None, chosen: dict[str, Any]) -> Measured:
     name = wanted or next(iter(programs))
     said = ", ".join(f"{field} {value}" for field, value in chosen.items()) or "defaults"
     with Recorder() as recorder, tempfile.TemporaryDirectory() as folder:
-        run(programs[name], Settings(cache=False, **chosen), Path(folder) / "run", executor=recorder)
+        run_search(programs[name], Settings(cache=False, **chosen), Path(folder) / "run", executor=recorder)
         return Measured(f"{path.stem}/{name} ({said})", tuple(recorder.phases), recorder.rest())
 
 

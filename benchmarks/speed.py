@@ -66,7 +66,7 @@ def towers() -> Work:
 
 def replay() -> Work:
     """The checker's kernel on all proofs written by hand."""
-    from mirage_formal.check.proof_composition import replay as again
+    from mirage_formal.check.proof_composition import replay_composed as again
     from tests.kit.proofs.hand_proofs import PAIRS, text
 
     proofs = [(pair, text(name)) for name, pair in PAIRS.items()]

@@ -145,19 +145,19 @@ def best_of(place: Path) -> tuple[KernelGraph, KernelGraph]:
 def best_few_of(place: Path, count: int) -> tuple[KernelGraph, list[KernelGraph]]:
     """The program and the best candidates of a finished run, or covers if it is one of parts; at least one."""
     from mirage_formal.graph.formats.json import from_json
-    from mirage_formal.records import CANDIDATES, GRAPH_FILE, RUN_FILE, RunRecord, decode, read
+    from mirage_formal.records import CANDIDATES, GRAPH_FILE, RUN_FILE, RunRecord, decode, read_file
     from mirage_formal.records.partition import WHOLE_FILE, WholeRecord
 
     if (place / WHOLE_FILE).is_file():
-        whole = decode(read(place / WHOLE_FILE), WholeRecord, str(place))
+        whole = decode(read_file(place / WHOLE_FILE), WholeRecord, str(place))
         covers = [whole.best, *whole.covers[1:count]]
         graphs = [from_json(bytes(cover.graph), str(place)) for cover in covers]
         return from_json(bytes(whole.graph_of_program), str(place)), graphs
-    run = decode(read(place / RUN_FILE), RunRecord, str(place))
+    run = decode(read_file(place / RUN_FILE), RunRecord, str(place))
     files = [path / GRAPH_FILE for path in sorted((place / CANDIDATES).iterdir())[:count]]
     if not files:
         raise ValueError(f"{place}: expected candidates, got none")
-    return from_json(bytes(run.program), str(place)), [from_json(read(path), str(path)) for path in files]
+    return from_json(bytes(run.program), str(place)), [from_json(read_file(path), str(path)) for path in files]
 
 
 def checked(place: Path) -> str:

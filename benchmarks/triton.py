@@ -74,7 +74,7 @@ def within(case: kit.Case, ran: kit.Ran) -> str:
     types = kernel_types(case.program)
     for i, (value, tolerance) in enumerate(zip(expected.values, expected.tolerances, strict=True)):
         dtype = types[case.program.outputs[i]].dtype
-        record = numerics.compare(ran.results[i], value, tolerance, dtype)
+        record = numerics.compare_outputs(ran.results[i], value, tolerance, dtype)
         if record.answer == "outside":
             return f"output {i}: error of {record.max_ratio:.3g} tolerances"
     return "" if ran.code == 0 else ran.said.strip()

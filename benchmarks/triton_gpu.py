@@ -58,7 +58,7 @@ def answer(job: Job) -> Result:
 
 
 def _row(job: Job, turn: Turn) -> Result:
-    from mirage_formal.codegen.executable import load
+    from mirage_formal.codegen.executable import load_executable
     from mirage_formal.device.launch import Optimized
     from mirage_formal.kernel_build.triton.calls import load_module
 
@@ -66,7 +66,7 @@ def _row(job: Job, turn: Turn) -> Result:
     timed = []
     with turn:
         for directory in map(Path, job["kernels"]):
-            executable = load(directory)
+            executable = load_executable(directory)
             called = _called(executable.program, Optimized.of(executable))
             try:
                 timed.append((called.measure().us, directory, executable, called))

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks import harness
-from mirage_formal.graph.formats.json import decode, from_json
+from mirage_formal.graph.formats.json import decode_graph, from_json
 from mirage_formal.prove.counterexamples.refute import find_counterexample
 from mirage_formal.records import RUN_FILE, SEARCH_FILE, SUMMARY_FILE
 from mirage_formal.run.settings import Job, Settings, make_job
@@ -86,7 +86,7 @@ def kind_of(job: Job, graph: bytes) -> str:
         if not certified:
             return "certificate"
         return "accepted" if _refuted_by_both(digits) else "unknown"
-    if find_counterexample(job.program, decode(graph), seed=job.options.seed) is not None:
+    if find_counterexample(job.program, decode_graph(graph), seed=job.options.seed) is not None:
         return "refuted"
     if verified.kind == "different":  # by a fingerprint, in which functions are random ones
         return "unknown"

@@ -17,7 +17,7 @@ import mirage_formal as mf
 from mirage_formal import api
 from mirage_formal.api import request
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.run.progress import Phase, Progress, bars
+from mirage_formal.run.progress import Progress, RunPhase, bars
 from tests.kit.processes import clock_of
 
 HEAVY = ("z3", "galois", "cvc5", "numpy", "cupy", "torch", "sympy", "numba")
@@ -164,7 +164,7 @@ def test_verbose_shows_bars_in_a_notebook(
     fake = install(monkeypatch, ["best"])
     graph.superoptimize(verbose=True)
     clock = clock_of(monkeypatch, bars, still=True)
-    counted = Progress(Phase.SEARCH, 0, 4, 1000, 10, 3, 0.5, pruned_by={"<shape>": 10}, best_us=2.5)
+    counted = Progress(RunPhase.SEARCH, 0, 4, 1000, 10, 3, 0.5, pruned_by={"<shape>": 10}, best_us=2.5)
     for done, clock.ahead in ((0, 0.0), (1, 0.1), (2, 0.3), (3, 0.35), (4, 0.4)):
         fake.options["watch"](replace(counted, done=done))
     if kernel is None:

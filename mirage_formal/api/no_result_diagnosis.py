@@ -23,7 +23,7 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import storage_locations
 from mirage_formal.partition.cover_search import WholeReport
 from mirage_formal.partition.spaces import part_config
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.settings import Settings, display_path, make_job
 from mirage_formal.search.bounds import IN_PARTS, SEARCHABLE, SearchSpace
 from mirage_formal.search.space import load_space, preset_names
@@ -77,11 +77,11 @@ class _EmptySearch:
     origins: Origins
     settings: Settings
     space: SearchSpace
-    report: Report
+    report: RunReport
 
 
 def find_reasons_for_no_result(
-    report: Report | WholeReport, program: KernelGraph, settings: Settings, origins: Origins
+    report: RunReport | WholeReport, program: KernelGraph, settings: Settings, origins: Origins
 ) -> NothingFoundError | None:
     """Return the error that says why a run has no candidate to report; None if it has one.
 

@@ -67,7 +67,7 @@ class TuningResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class TuningLimits:
     """Limits of autotuning.
 
     Attributes:
@@ -100,8 +100,8 @@ class TuningResources:
     executor: Executor[Any]
     watch: Watch
     arch: str
-    limits: Limits = Limits()
+    limits: TuningLimits = TuningLimits()
     backend: str = "cuda"
 
 
-__all__ = ["FINALISTS", "MOST_KERNELS", "FinalistRow", "Limits", "TuningResources", "TuningResult"]
+__all__ = ["FINALISTS", "MOST_KERNELS", "FinalistRow", "TuningLimits", "TuningResources", "TuningResult"]

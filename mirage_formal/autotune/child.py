@@ -135,13 +135,13 @@ class _PlanKernels:
 
 def compare_and_time(directory: Path, tuning: TuningRecord | None) -> TimingAnswer:
     """Compare a candidate with float64, time it if it is within tolerance, and write both records to its directory."""
-    from mirage_formal.codegen.executable import load
+    from mirage_formal.codegen.executable import load_executable
     from mirage_formal.codegen.numerics.numerics import computed_answer
     from mirage_formal.device.runs import DeviceRuns
     from mirage_formal.device.sealed_records import manifest_digest
     from mirage_formal.kernel_build.device_records import record_numerics, record_time
 
-    executable = load(directory)
+    executable = load_executable(directory)
     manifest_digest(directory)  # measure exactly the files that the manifest lists
     runs = DeviceRuns(executable)
     record = record_numerics(runs, directory)

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from mirage_formal.autotune.bench import FINALISTS, Limits, TuningResources
+from mirage_formal.autotune.bench import FINALISTS, TuningLimits, TuningResources
 from mirage_formal.autotune.plans import TuningDirectory
 from mirage_formal.autotune.prepare import PRELOAD
 from mirage_formal.autotune.timing import Device
 from mirage_formal.autotune.triton.results import BackendComparison
-from mirage_formal.autotune.tune import NoTimesError, tune
+from mirage_formal.autotune.tune import NoTimesError, tune_run
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernel_build.build import KernelWarning
 from mirage_formal.run.results.result import Result
@@ -68,7 +68,7 @@ def order_by_measurement(
     count, seconds, backend = wanted.count, wanted.seconds, wanted.backend
     kernels = _KERNELS * count * max(1, kernel_count(results[0].graph) if results else 1)
     kernels = max(min(kernels, _MOST), _KERNELS * count)
-    limits = Limits(kernels, min(count, FINALISTS), seconds)
+    limits = TuningLimits(kernels, min(count, FINALISTS), seconds)
     with Pool(default_workers(), PRELOAD) as executor:
         bench = TuningResources(
             TuningDirectory() if place is None else place,
@@ -80,7 +80,7 @@ def order_by_measurement(
             backend,
         )
         try:
-            tuned = tune(root, bench)
+            tuned = tune_run(root, bench)
         except NoTimesError as error:
             if seconds is None:
                 raise

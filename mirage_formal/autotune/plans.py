@@ -27,7 +27,7 @@ from mirage_formal.codegen.executable import Executable
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import Launch, NumericsRecord, ScheduleRecord, TuningRecord, sha256
-from mirage_formal.records.store_entry import Entry
+from mirage_formal.records.store_entry import CacheEntry
 from mirage_formal.support.errors import RunError
 
 _SLUG: Final = re.compile(r"[^a-z0-9]+")
@@ -203,19 +203,19 @@ class TritonResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     numerics: NumericsRecord | None = None
 
 
-class PlanEntry(Entry[tuple[str, str], TuningPlan], frozen=True, kw_only=True):
+class PlanEntry(CacheEntry[tuple[str, str], TuningPlan], frozen=True, kw_only=True):
     """Entry of a plan, by run and architecture."""
 
 
-class KernelEntry(Entry[str, PreparedKernel], frozen=True, kw_only=True):
+class KernelEntry(CacheEntry[str, PreparedKernel], frozen=True, kw_only=True):
     """Entry of a built kernel, by the key that a plan gives it."""
 
 
-class ChoiceEntry(Entry[str, TuningRecord], frozen=True, kw_only=True):
+class ChoiceEntry(CacheEntry[str, TuningRecord], frozen=True, kw_only=True):
     """Entry of how the kernels of a directory were chosen, by the digest of its manifest."""
 
 
-class TritonEntry(Entry[tuple[str | int, ...], TritonResult], frozen=True, kw_only=True):
+class TritonEntry(CacheEntry[tuple[str | int, ...], TritonResult], frozen=True, kw_only=True):
     """Entry of a Triton file's result, by all that decides it."""
 
 
@@ -305,7 +305,7 @@ def _device_file_name(device: str) -> str:
     return _SLUG.sub("-", device.lower()).strip("-")
 
 
-def graph_of(piece: PiecePlan) -> KernelGraph:
+def kernel_graph(piece: PiecePlan) -> KernelGraph:
     """Return the µGraph of a kernel of the plan."""
     return from_json(bytes(piece.graph), "tuning plan")
 
@@ -318,5 +318,5 @@ def executable_of(piece: PiecePlan, made: PreparedKernel) -> Executable:
     """
     if made.refused or made.launch is None:
         raise RunError(f"expected a kernel that may run, got one that is refused: {made.refused}", where="tuning")
-    graph = graph_of(piece)
+    graph = kernel_graph(piece)
     return Executable(sha256(bytes(piece.graph)), graph, graph, (made.launch,), made.outputs, dict(made.files))

@@ -28,7 +28,7 @@ from mirage_formal.codegen.generate import alternative_tiles, schedule_from_reco
 from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.device.compile import version as compiler
 from mirage_formal.graph.canonical import digest
-from mirage_formal.graph.formats.json import decode, encode, from_json, to_json
+from mirage_formal.graph.formats.json import decode_graph, encode, from_json, to_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernel_build.build import build_form, candidates_of
 from mirage_formal.kernel_build.values import MIXED, KernelRefused
@@ -38,7 +38,7 @@ from mirage_formal.support.errors import MirageError
 from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed
 
 if TYPE_CHECKING:
-    from mirage_formal.kernel_build.forms import Form
+    from mirage_formal.kernel_build.forms import CandidateForm
     from mirage_formal.kernel_build.values import BuiltKernels
 
 #: Modules that workers load once.
@@ -120,7 +120,7 @@ class _DescribedForm:
     sources: tuple[int, ...] = ()
 
 
-def forms_of(graph: KernelGraph, target: Target) -> list[tuple[str, Form]]:
+def forms_of(graph: KernelGraph, target: Target) -> list[tuple[str, CandidateForm]]:
     """Return the names and forms of a candidate to tune, each proved equal to it; its own form has an empty name.
 
     Raises:
@@ -134,7 +134,7 @@ def forms_of(graph: KernelGraph, target: Target) -> list[tuple[str, Form]]:
     return [("" if one.name == OWN else one.name, one) for one in kept]
 
 
-def _of_kind(found: Sequence[Form], grids: bool, tiles: bool) -> list[Form]:
+def _of_kind(found: Sequence[CandidateForm], grids: bool, tiles: bool) -> list[CandidateForm]:
     return [one for one in found if (one.grids, one.tiles) == (grids, tiles)]
 
 
@@ -180,7 +180,7 @@ def finalist_task(source: TunedRun, plan: TuningPlan, one: ComposedCandidate) ->
     )
 
 
-def form_of(task: Finalist) -> Form:
+def form_of(task: Finalist) -> CandidateForm:
     """Return the form of a finalist, which is one of the plan's or a mixed one.
 
     Raises:
@@ -189,7 +189,7 @@ def form_of(task: Finalist) -> Form:
     from mirage_formal.autotune.kernel_extraction import extract_kernels
 
     try:
-        form = _form_by_name(decode(task.graph), load_target(task.target), task.form)
+        form = _form_by_name(decode_graph(task.graph), load_target(task.target), task.form)
     except MirageError as error:
         raise KernelRefused(f"the form {task.form or 'own'} is not proved: {error}", where="form") from error
     if not task.form.startswith(MIXED):
@@ -214,12 +214,12 @@ def build_finalist(task: Finalist) -> BuiltKernels | str:
     Sound: ``build_form`` makes them, which refuses what may not run, of a form that ``form_of`` has proved.
     """
     schedules = {operator: schedule_from_record(record) for operator, record in task.schedules}
-    target, program = load_target(task.target), decode(task.program)
+    target, program = load_target(task.target), decode_graph(task.program)
     try:
         made = build_form(form_of(task), program, target, (task.arch,), schedules, task.early)
     except KernelRefused as error:
         return str(error)
-    return replace(made, candidate=digest(decode(task.graph)))
+    return replace(made, candidate=digest(decode_graph(task.graph)))
 
 
 def finalist_text_digest(task: Finalist) -> str:
@@ -234,7 +234,7 @@ def finalist_text_digest(task: Finalist) -> str:
 
 
 @lru_cache(maxsize=32)
-def _form_by_name(graph: KernelGraph, target: Target, name: str) -> Form:
+def _form_by_name(graph: KernelGraph, target: Target, name: str) -> CandidateForm:
     """Return a form by its name, own or mixed; cached, because many finalists have few forms."""
     from mirage_formal.kernel_build import forms
 
@@ -251,7 +251,7 @@ def describe_forms(task: _FormTask) -> list[_DescribedForm]:
 
     target = load_target(task.target)
     try:
-        forms = forms_of(decode(task.graph), target)
+        forms = forms_of(decode_graph(task.graph), target)
     except MirageError:
         return []
     found = []

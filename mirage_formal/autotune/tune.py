@@ -38,7 +38,7 @@ class NoTimesError(RunError):
     """Error: no candidate has times of all its kernels; time ran out, or a kernel of each failed."""
 
 
-def tune(root: Path, bench: TuningResources) -> TuningResult:
+def tune_run(root: Path, bench: TuningResources) -> TuningResult:
     """Tune one run as far as this machine can.
 
     Sound: of what is timed every CUDA kernel has had all its obligations discharged; what is written is built again
@@ -221,4 +221,4 @@ def tune_on_device(
     return found
 
 
-__all__ = ["NoTimesError", "tune", "tune_on_device"]
+__all__ = ["NoTimesError", "tune_on_device", "tune_run"]

@@ -24,11 +24,11 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from mirage_formal.records import confine_path, open_sealed, read, seal_record, sha256, write_files
-from mirage_formal.records.store_entry import ENTRY_FILE, FORMAT, Entry
+from mirage_formal.records import confine_path, open_sealed, read_file, seal_record, sha256, write_files
+from mirage_formal.records.store_entry import ENTRY_FILE, FORMAT, CacheEntry
 from mirage_formal.support.errors import FormatError, MirageError, RunError
 from mirage_formal.support.limits import MAX_JOURNAL_BYTES
-from mirage_formal.support.strict_json import load
+from mirage_formal.support.strict_json import load_strict_json
 
 #: Names the directory of all caches; without it, it is the user's cache directory.
 ROOT: Final = "MIRAGE_FORMAL_CACHE"
@@ -75,7 +75,7 @@ class StoredEntry(Generic[K, V]):
     """
 
     path: Path
-    record: Entry[K, V]
+    record: CacheEntry[K, V]
     files: Mapping[str, bytes]
 
 
@@ -91,7 +91,7 @@ class Cache(Generic[K, V]):
     #: Pattern of the paths of entries below the directory of the kind.
     _pattern = "*"
 
-    def __init__(self, kind: str, record: type[Entry[K, V]], root: Path | None = None) -> None:
+    def __init__(self, kind: str, record: type[CacheEntry[K, V]], root: Path | None = None) -> None:
         self.root = cache_root() if root is None else root
         self.kind, self._record = kind, record
 
@@ -142,20 +142,20 @@ class Cache(Generic[K, V]):
         if wrong := sorted(found ^ set(record.files)):
             what = f"expected the {len(record.files)} files that are listed, got {'' if wrong[0] in found else 'no '}"
             raise FormatError(f"{what}{wrong[0]}", where=str(path), hint=_HINT)
-        files = {name: read(confine_path(path, name), MAX_JOURNAL_BYTES) for name in record.files}
+        files = {name: read_file(confine_path(path, name), MAX_JOURNAL_BYTES) for name in record.files}
         for name, code in record.files.items():
             if sha256(files[name]) != code:
                 raise FormatError("expected the file that was written, got another", where=str(path / name), hint=_HINT)
         return StoredEntry(path, record, files)
 
-    def read_record(self, path: Path) -> Entry[K, V]:
+    def read_record(self, path: Path) -> CacheEntry[K, V]:
         """Read entry.json of the directory of an entry.
 
         Raises:
             MirageError: There is none, it is of another format or kind, or it is not as it was written.
         """
-        where, data = str(path / ENTRY_FILE), read(path / ENTRY_FILE)
-        value = load(data, where)
+        where, data = str(path / ENTRY_FILE), read_file(path / ENTRY_FILE)
+        value = load_strict_json(data, where)
         got = value.get("format") if isinstance(value, dict) else None
         if got != FORMAT:
             what = f"format: expected {FORMAT}, got {str(got)[:40]}: another version of this package wrote it"
@@ -253,7 +253,7 @@ class Cache(Generic[K, V]):
 
 def other_kinds() -> list[Cache[Any, Any]]:
     """Return the caches in ``cache_root()`` without that of searches, which has a directory of its own."""
-    return [Cache(kind, Entry[Any, Any]) for kind in KINDS]
+    return [Cache(kind, CacheEntry[Any, Any]) for kind in KINDS]
 
 
 def entry_code(key: object) -> str:
@@ -261,7 +261,7 @@ def entry_code(key: object) -> str:
     return sha256(msgspec.json.encode(key))
 
 
-def expect_key(path: Path, record: Entry[K, V], key: K) -> None:
+def expect_key(path: Path, record: CacheEntry[K, V], key: K) -> None:
     """Refuse an entry whose key differs from the requested one.
 
     Raises:
@@ -271,7 +271,7 @@ def expect_key(path: Path, record: Entry[K, V], key: K) -> None:
         raise FormatError(f"expected an answer to what is asked, got {other}", where=str(path), hint=_HINT)
 
 
-def expect_place(path: Path, record: Entry[K, V]) -> None:
+def expect_place(path: Path, record: CacheEntry[K, V]) -> None:
     """Refuse an entry whose directory does not have the name that its key determines.
 
     Raises:

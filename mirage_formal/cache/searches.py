@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from mirage_formal.cache.directory import Cache, StoredEntry, cache_root
-from mirage_formal.records import confine_path, open_sealed, read
+from mirage_formal.records import confine_path, open_sealed, read_file
 from mirage_formal.records.store_entry import (
     ENTRY_FILE,
     EVIDENCE,
@@ -61,7 +61,7 @@ class SearchCache(Cache[EntryKey, SearchOutcome]):
 
     def read_record(self, path: Path) -> SearchEntry:
         """Read entry.json of the directory of an entry, of this or of the earlier format; see ``Cache.read_record``."""
-        data = read(path / ENTRY_FILE)
+        data = read_file(path / ENTRY_FILE)
         if not data.startswith(b'{\n "format": 1,'):
             record = super().read_record(path)
             assert isinstance(record, SearchEntry)
@@ -74,7 +74,7 @@ class SearchCache(Cache[EntryKey, SearchOutcome]):
 def evidence_files(directory: Path) -> dict[str, bytes]:
     """Return the files of a finished run or whole program, by their paths in its entry."""
     names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
-    return {f"{EVIDENCE}/{name}": read(confine_path(directory, name), MAX_JOURNAL_BYTES) for name in names}
+    return {f"{EVIDENCE}/{name}": read_file(confine_path(directory, name), MAX_JOURNAL_BYTES) for name in names}
 
 
 def evidence_of(entry: StoredSearch) -> dict[str, bytes]:

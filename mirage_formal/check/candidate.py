@@ -23,7 +23,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.remainder_tiles.matching import certificate_pairs
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.logic.certificate import audit
-from mirage_formal.logic.terms import Expr, add, children, head, postorder, to_text
+from mirage_formal.logic.terms import Expr, add, children, head, postorder, term_to_text
 from mirage_formal.records import (
     EQUIVALENCE_FILE,
     GRAPH_FILE,
@@ -43,7 +43,7 @@ from mirage_formal.records import (
     decode_proof,
     digits_file,
     open_sealed,
-    read,
+    read_file,
     read_lines,
     sha256,
 )
@@ -166,15 +166,15 @@ def check_candidate(root: Path) -> EstablishedCandidate:
 def _read(root: Path) -> _CandidateFiles:
     """Parse every file with its expected type; nothing is executed, sizes are bounded, paths confined."""
     with step(root / MANIFEST_FILE, "read the manifest", corrupt=True):
-        manifest = decode(read(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
+        manifest = decode(read_file(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
         for name in manifest.files:
             confine_path(root, name)
     with step(root / GRAPH_FILE, "read the graph", corrupt=True):
-        graph = from_json(read(root / GRAPH_FILE), GRAPH_FILE)
+        graph = from_json(read_file(root / GRAPH_FILE), GRAPH_FILE)
     with step(root / PROOF_FILE, "read the proof log", corrupt=True):
         proof = tuple(decode_proof(text, f"line {number}") for number, text in read_lines(root / PROOF_FILE))
     with step(root / VERIFICATION_FILE, "read the verification log", corrupt=True):
-        verification = decode(read(root / VERIFICATION_FILE), VerificationRecord, VERIFICATION_FILE)
+        verification = decode(read_file(root / VERIFICATION_FILE), VerificationRecord, VERIFICATION_FILE)
         program = from_json(bytes(verification.program), "program")
         seen = bytes(verification.sought)
         sought = program if seen == b"null" else from_json(seen, "sought")
@@ -185,11 +185,11 @@ def _read(root: Path) -> _CandidateFiles:
     for name in manifest.files:
         if name == EQUIVALENCE_FILE:
             with step(root / name, "read the equivalence proof", corrupt=True):
-                equivalence = read(confine_path(root, name))
+                equivalence = read_file(confine_path(root, name))
         elif name.startswith(f"{PROOF_DIR}/"):
             with step(root / name, "read an obligation", corrupt=True):
                 try:
-                    obligations[name] = read(confine_path(root, name)).decode("ascii")
+                    obligations[name] = read_file(confine_path(root, name)).decode("ascii")
                 except UnicodeDecodeError as error:
                     raise FormatError(f"expected ASCII text: {error.reason} at byte {error.start}") from None
     return _CandidateFiles(manifest, graph, program, sought, proof, verification, fingerprint, obligations, equivalence)
@@ -197,7 +197,7 @@ def _read(root: Path) -> _CandidateFiles:
 
 def _check_digests(root: Path, files: _CandidateFiles) -> None:
     with step(root / MANIFEST_FILE, "seal"):
-        open_sealed(read(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
+        open_sealed(read_file(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
     check_manifest(root, MANIFEST_FILE, files.manifest.files)
     with step(root / MANIFEST_FILE, "manifest"):
         for name in sorted(files.manifest.files):
@@ -300,7 +300,7 @@ def _check_claim(record: CertificateRecord, e: Expr, goals: list[Expr], obligati
         size[node] = len(head(node)) + 2 + sum(size[child] + 1 for child in children(node))
     if size[e] > _MAX_TEXT:
         raise FormatError(f"expected an expression of at most {_MAX_TEXT} characters, got {size[e]}")
-    expect_equal("expression", to_text(e), record.expression)
+    expect_equal("expression", term_to_text(e), record.expression)
     if record.output >= len(goals):
         raise FormatError(f"expected an output below {len(goals)}, got {record.output}")
     expect_equal("sha256 of the obligation", sha256(obligations[record.file].encode()), record.sha256)

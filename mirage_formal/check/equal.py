@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from mirage_formal.check.proof.replay import Theorem
-from mirage_formal.check.proof_composition import replay
+from mirage_formal.check.proof_composition import replay_composed
 from mirage_formal.graph.check import faults, output_types
 from mirage_formal.graph.formats.json import from_json, from_value
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.support.errors import FormatError, MirageError
-from mirage_formal.support.files import read
-from mirage_formal.support.strict_json import load
+from mirage_formal.support.files import read_file
+from mirage_formal.support.strict_json import load_strict_json
 from mirage_formal.support.terminal import escape_line
 
 GRAPH: Final = "mugraph.json"
@@ -57,10 +57,10 @@ def establish_equality(root: Path) -> EqualGraphs:
         ProofError: A step of the proof does not hold.
         MirageError: A file cannot be parsed, a graph is not well-formed, or a graph has another interface.
     """
-    log = load(read(root / LOG), LOG)
+    log = load_strict_json(read_file(root / LOG), LOG)
     if not isinstance(log, dict):
         raise FormatError("expected an object", where=LOG)
-    candidate = from_json(read(root / GRAPH), GRAPH)
+    candidate = from_json(read_file(root / GRAPH), GRAPH)
     program = from_value(log.get(PROGRAM), f"{LOG}, {PROGRAM}")
     for name, graph in ((PROGRAM, program), (GRAPH, candidate)):
         if found := faults(graph):
@@ -71,7 +71,7 @@ def establish_equality(root: Path) -> EqualGraphs:
     ):
         if ours != theirs:
             raise FormatError(f"{what}: expected {str(ours)[:300]}, got {str(theirs)[:300]}", where=GRAPH)
-    return EqualGraphs(program, candidate, replay(program, candidate, read(root / PROOF)))
+    return EqualGraphs(program, candidate, replay_composed(program, candidate, read_file(root / PROOF)))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -13,8 +13,8 @@ from mirage_formal.check.proof.digits import obligations
 from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import Terms
 from mirage_formal.check.proof.replay import Theorem
-from mirage_formal.check.proof.sympy_crosscheck import Answer, second_opinion
-from mirage_formal.check.proof_composition import ComposedTheorem, replay
+from mirage_formal.check.proof.sympy_crosscheck import SympyAnswer, second_opinion
+from mirage_formal.check.proof_composition import ComposedTheorem, replay_composed
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph
 from mirage_formal.graph.types import row_major
@@ -25,7 +25,7 @@ LEMMAS: Final[tuple[DigitLemma, ...]] = ("injective", "onto")
 
 
 @dataclass(frozen=True, slots=True)
-class Obligation:
+class MixedRadixObligation:
     """One half of the mixed-radix lemma for digits of given extents, as SMT-LIB text that must be unsatisfiable."""
 
     extents: tuple[int, ...]
@@ -49,7 +49,7 @@ class ReplayedTheorem:
     conditions: tuple[str, ...]
     added: tuple[str, ...]
     doubtful: bool
-    obligations: tuple[Obligation, ...]
+    obligations: tuple[MixedRadixObligation, ...]
 
 
 def replay_with_obligations(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> ReplayedTheorem:
@@ -61,7 +61,7 @@ def replay_with_obligations(program: KernelGraph, candidate: KernelGraph, proof:
     Raises:
         ProofError: A step does not hold; names it.
     """
-    return describe_theorem(replay(program, candidate, proof))
+    return describe_theorem(replay_composed(program, candidate, proof))
 
 
 def describe_theorem(theorem: Theorem) -> ReplayedTheorem:
@@ -70,10 +70,10 @@ def describe_theorem(theorem: Theorem) -> ReplayedTheorem:
     Raises:
         ProofError: A condition beyond the end of a padded input does not follow from the others.
     """
-    texts: list[Obligation] = []
+    texts: list[MixedRadixObligation] = []
     for extents in sorted(theorem.digit_facts):
         halves = obligations(extents)
-        texts += [Obligation(extents, lemma, halves[lemma]) for lemma in LEMMAS]
+        texts += [MixedRadixObligation(extents, lemma, halves[lemma]) for lemma in LEMMAS]
         assert len(halves) == len(LEMMAS)
     conditions = theorem.conditions
     if isinstance(theorem, ComposedTheorem):
@@ -121,7 +121,7 @@ def opinions(proved: ReplayedTheorem) -> Opinions:
     """
     found = second_opinion(proved.theorem)
     for number, one in enumerate(found):
-        if one.answer is Answer.REFUTED:
+        if one.answer is SympyAnswer.REFUTED:
             raise FormatError(f"closing identity {number}: expected equal polynomials, sympy finds them different")
-    confirmed = sum(one.answer is Answer.CONFIRMED for one in found)
-    return Opinions(confirmed, tuple(one.reason for one in found if one.answer is Answer.UNDECIDED))
+    confirmed = sum(one.answer is SympyAnswer.CONFIRMED for one in found)
+    return Opinions(confirmed, tuple(one.reason for one in found if one.answer is SympyAnswer.UNDECIDED))

@@ -27,7 +27,7 @@ class ComposedTheorem(Theorem):
     """Theorem of two composed proofs.
 
     Attributes:
-        kernels: P' = C', see ``replay``.
+        kernels: P' = C', see ``replay_composed``.
         padding: slices(P'(pads)) = P.
         own: The candidate's conditions, in the order in which C' has them.
     """
@@ -37,7 +37,7 @@ class ComposedTheorem(Theorem):
     own: tuple[str, ...] = field(kw_only=True, compare=False, repr=False)
 
 
-def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> Theorem:
+def replay_composed(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> Theorem:
     """Check a proof that a candidate and a program compute the same outputs: one proof, or a graph P' and two proofs.
 
     Sound: the candidate is slices(C'(pads)), taken apart here. The first proof says that P' = C', for all inputs of the
@@ -95,4 +95,4 @@ def _part(name: str, program: KernelGraph, candidate: KernelGraph, proof: str) -
         raise ProofError(error.what, f"{name}, {error.where}") from error
 
 
-__all__ = ["ComposedTheorem", "replay"]
+__all__ = ["ComposedTheorem", "replay_composed"]

@@ -14,7 +14,7 @@ from mirage_formal.check.cuda.manifest import EstablishedKernels
 from mirage_formal.check.report import CheckFailed, check_manifest, expect_equal, list_files, step
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import faults
-from mirage_formal.graph.formats.json import decode as decode_graph
+from mirage_formal.graph.formats.json import decode_graph as decode_graph
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.views import kernel_count
@@ -38,7 +38,7 @@ from mirage_formal.records import (
     decode,
     key_of,
     open_sealed,
-    read,
+    read_file,
     read_lines,
     report_order,
     sha256,
@@ -80,7 +80,7 @@ def read_run(root: Path) -> Run:
     """
     run = _read(root)
     with step(root / SUMMARY_FILE, "seal"):
-        open_sealed(read(root / SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
+        open_sealed(read_file(root / SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
     empty = () if run.summary.candidates else (f"{CANDIDATES}/",)  # a run that reports none leaves the directory empty
     check_manifest(root, SUMMARY_FILE, run.summary.manifest, [f"{KERNELS}/", *empty])
     with step(root / SUMMARY_FILE, "manifest"):
@@ -95,11 +95,11 @@ def read_run(root: Path) -> Run:
 
 def _read(root: Path) -> Run:
     with step(root / SUMMARY_FILE, "read the summary", corrupt=True):
-        summary = decode(read(root / SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
+        summary = decode(read_file(root / SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
         for name in (*summary.manifest, *(item.directory for item in summary.candidates)):
             confine_path(root, name)
     with step(root / RUN_FILE, "read the run", corrupt=True):
-        record = decode(read(root / RUN_FILE), RunRecord, RUN_FILE)
+        record = decode(read_file(root / RUN_FILE), RunRecord, RUN_FILE)
         program = from_json(bytes(record.program), "program")
     with step(root / SEARCH_FILE, "read the journal", corrupt=True):
         lines = read_lines(root / SEARCH_FILE, MAX_JOURNAL_BYTES)

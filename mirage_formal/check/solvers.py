@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from typing import Any, Final
 
-from mirage_formal.logic.script import Script, parse
+from mirage_formal.logic.script import Script, parse_script
 from mirage_formal.logic.session import discharge
 from mirage_formal.support.errors import FormatError
 from mirage_formal.support.limits import CHECK_S, DIRECTORY_S, QUESTION_MS
@@ -22,7 +22,7 @@ UNSAT: Final = {"z3": "unsat", "cvc5": "unsat"}
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class SolverAnswers:
     """Answers of both solvers to one query, with a reason where one gave none.
 
     Attributes:
@@ -96,7 +96,7 @@ def join_budget(value: Any) -> None:
     _CLOCK.shared = value
 
 
-def ask_solvers(script: Script) -> Answers:
+def ask_solvers(script: Script) -> SolverAnswers:
     """Ask z3 and cvc5 a query; decided answers are cached by query.
 
     Sound: it is never a guess: what was not asked, for want of time, is unknown.
@@ -111,23 +111,23 @@ def ask_solvers(script: Script) -> Answers:
     return known
 
 
-_KNOWN: Final[dict[Script, Answers]] = {}
+_KNOWN: Final[dict[Script, SolverAnswers]] = {}
 _MOST: Final = 4096
 
 
-def _ask_both(script: Script) -> Answers:
+def _ask_both(script: Script) -> SolverAnswers:
     left, whose = _CLOCK.left()
     if left <= 0:
-        return Answers(dict.fromkeys(UNSAT, "unknown"), f"no time is left of {whose}", asked=False)
+        return SolverAnswers(dict.fromkeys(UNSAT, "unknown"), f"no time is left of {whose}", asked=False)
     # Each solver gets half of the time.
     results = discharge(script, max(1, min(QUESTION_MS, int(1e3 * left / 2))))
     _CLOCK.spend(sum(result.processor_ms for result in results) / 1e3)
     why = "; ".join(result.reason for result in results if result.reason)
-    return Answers({result.solver: result.answer.value for result in results}, why)
+    return SolverAnswers({result.solver: result.answer.value for result in results}, why)
 
 
 def expect_unsat(what: str, text: str) -> None:
     """Raise a FormatError unless both solvers refute a query text in this check."""
-    found = ask_solvers(parse(text))
+    found = ask_solvers(parse_script(text))
     if found.said != UNSAT:
         raise FormatError(f"{what}: expected {UNSAT}, got {found.said}{f': {found.why}' if found.why else ''}")

@@ -91,7 +91,7 @@ def _runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
             yield from _runtime_nodes(inner)
 
 
-def table() -> str:
+def trust_tables() -> str:
     """Return the tables of docs/trust.md."""
     lines = ["| claim | entry | modules | code | docstrings |", "|---|---|--:|--:|--:|"]
     for claim, entry in CLAIMS.items():
@@ -105,4 +105,4 @@ def table() -> str:
 
 
 if __name__ == "__main__":
-    print(table())
+    print(trust_tables())

@@ -14,7 +14,7 @@ from mirage_formal.cli.kit import Json, ProgressMode, amount_option, answer, cou
 from mirage_formal.records import MANIFEST_FILE
 
 if TYPE_CHECKING:
-    from mirage_formal.revalidate.command import Outcome
+    from mirage_formal.revalidate.command import CheckOutcome
     from mirage_formal.run.progress.display import Display
 
 _WHAT = "Directory of a run, of several, or of one candidate."
@@ -68,7 +68,7 @@ class _Told(list[Any]):
         self._step("checking", len(self), max(self._total, len(self)))
 
 
-def _values(outcome: Outcome) -> dict[str, Any]:
+def _values(outcome: CheckOutcome) -> dict[str, Any]:
     """Return the outcome of a check as plain values."""
     import msgspec
 

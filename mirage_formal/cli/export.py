@@ -40,9 +40,9 @@ def export_command(
     if _WORD.fullmatch(op_type) is None:
         hint = "it names directories: lower-case letters, digits and _, a letter first"
         raise SpaceError(f"expected a word, got {op_type!r}", where="--op-type", hint=hint)
-    from mirage_formal.torch.integrations.flashinfer.export import export
+    from mirage_formal.torch.integrations.flashinfer.export import export_best
 
-    found = export(directory, out, count, op_type)
+    found = export_best(directory, out, count, op_type)
     if json:
         raise typer.Exit(answer("export", 0, {"out": str(out), **asdict(found)}))
     print(escape_line(f"{out}: definition {found.definition}", 4000))

@@ -26,7 +26,7 @@ from mirage_formal.support.options import Count, Natural
 from mirage_formal.support.terminal import escape_line
 
 if TYPE_CHECKING:
-    from mirage_formal.torch.integrations.kernelbench.outcome import Outcome
+    from mirage_formal.torch.integrations.kernelbench.outcome import ProblemOutcome
 
 _Root = Annotated[
     Path,
@@ -82,7 +82,7 @@ def kernelbench_command(
         hint = "install it with: pip install 'mirage_formal[torch]'"
         raise UnsupportedError("kernelbench: expected torch, got none", hint=hint)
     from mirage_formal.codegen.target import load_target
-    from mirage_formal.torch.integrations.kernelbench.outcome import Table
+    from mirage_formal.torch.integrations.kernelbench.outcome import OutcomeTable
     from mirage_formal.torch.integrations.kernelbench.problems import commit_of, find_problems
     from mirage_formal.torch.integrations.kernelbench.run import RunOptions, run_problems, write_table
 
@@ -94,7 +94,7 @@ def kernelbench_command(
     out.mkdir(parents=True, exist_ok=True)
     with lock_directory(out):
         found = run_problems(problems, asked, _watched(len(problems)))
-        table = Table(
+        table = OutcomeTable(
             directory=str(directory),
             commit=commit_of(directory),
             versions=_versions(),
@@ -130,7 +130,7 @@ def _watched(count: int) -> Any:
 
     console = Console(stderr=True)
 
-    def watch(outcome: Outcome, done: int) -> None:
+    def watch(outcome: ProblemOutcome, done: int) -> None:
         _, imported, _, kernels, verdict, *_, correct = cells(outcome)
         said = outcome.error or f"{imported}, {kernels} kernels, {verdict}, {correct}"
         text = escape_line(f"{done} of {count}: {outcome.problem}: {said} ({outcome.seconds:.0f} s)", 400)

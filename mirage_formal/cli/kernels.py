@@ -222,7 +222,7 @@ def execute_command(
     What computed them is said. The reference semantics are those of the graph, in float64, rounded to the element types
     of the outputs.
     """
-    from mirage_formal.cli.graphs.arrays import compute_outputs, read_arrays, summary, write_arrays
+    from mirage_formal.cli.graphs.arrays import array_summary, compute_outputs, read_arrays, write_arrays
     from mirage_formal.cli.graphs.subject import subject
 
     one = subject(path, candidate)
@@ -230,7 +230,7 @@ def execute_command(
     by, results = compute_outputs(one, arrays, on)
     if out is not None:
         write_arrays(out, results)
-    rows = [summary(array) for array in results]
+    rows = [array_summary(array) for array in results]
     if json:
         values = {"name": one.name, "computed_by": by, "outputs": rows, "out": None if out is None else str(out)}
         raise typer.Exit(answer("run", 0, values))

@@ -107,9 +107,9 @@ def explain_command(path: _Directory, candidate: _Rank = None, form: _Formulas =
     from mirage_formal.graph.verdict import Equivalent
     from mirage_formal.prove.equality.explain import explain
     from mirage_formal.prove.equality.prove import prove
-    from mirage_formal.records import read
+    from mirage_formal.records import read_file
 
-    stored = read(one.proof)
+    stored = read_file(one.proof)
     again = prove(one.program, one.graph)
     same = isinstance(again, Equivalent) and again.proof == stored
     try:
@@ -178,11 +178,11 @@ def schema_command(name: _Schema = None, json: Json = False) -> None:
 
 def _schema(name: str) -> str:
     if name == "graph":
-        from mirage_formal.graph.formats.json import schema_text
+        from mirage_formal.graph.formats.json import graph_schema_text
 
-        return schema_text()
+        return graph_schema_text()
     if name == "run":
-        from mirage_formal.records.schema import schema_text as run_schema_text
+        from mirage_formal.records.schema import run_directory_schema_text as run_schema_text
 
         return run_schema_text()
     from mirage_formal.records.answer import answer_schema_text

@@ -61,11 +61,11 @@ def table5_command(
     progress: ProgressMode = "auto",
 ) -> None:
     """Search effort for RMSNorm by the most block operators; exit code 1 if the engines differ without a reason."""
-    from mirage_formal.reproduce.arms import ARMS, Limits
-    from mirage_formal.reproduce.table5 import Plan, table5
+    from mirage_formal.reproduce.arms import ARMS, RowLimits
+    from mirage_formal.reproduce.table5 import TablePlan, table5
 
     names = tuple(ARMS) if arms is None else tuple(_words(arms))
-    plan = Plan(out, names, _numbers("--ops", ops), config, _count(workers), Limits(time_limit, state_limit))
+    plan = TablePlan(out, names, _numbers("--ops", ops), config, _count(workers), RowLimits(time_limit, state_limit))
     with _show_progress(out, progress) as show:
         result = table5(plan, show)
     code = int(any(one.unexplained or one.guided_only for one in result.comparisons))

@@ -61,7 +61,7 @@ def import_command(directory: _Directory, migrate: _Migrate = False, json: Json 
 
 
 @app.command("verify")
-def verify_command(keys: _Keys = None, json: Json = False) -> None:
+def verify_entries_command(keys: _Keys = None, json: Json = False) -> None:
     """Establish the evidence of entries again, without solvers; exit code 1 if something does not hold.
 
     Of entries that are named, all candidates are printed.

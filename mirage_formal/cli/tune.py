@@ -79,11 +79,11 @@ def tune_command(
     With --backend auto the answer is a Triton file where one is at least 2 % faster than all CUDA kernels and within
     tolerance. Functions of Triton are tested, not proved safe; the CUDA kernels and their proofs stay in the run.
     """
-    from mirage_formal.autotune.bench import FINALISTS, MOST_KERNELS, Limits, TuningResources
+    from mirage_formal.autotune.bench import FINALISTS, MOST_KERNELS, TuningLimits, TuningResources
     from mirage_formal.autotune.plans import TuningDirectory
     from mirage_formal.autotune.prepare import PRELOAD
     from mirage_formal.autotune.timing import TimingProcess
-    from mirage_formal.autotune.tune import NoTimesError, tune
+    from mirage_formal.autotune.tune import NoTimesError, tune_run
     from mirage_formal.device.runtime import device_count
     from mirage_formal.kernel_build.triton.files import exclude_triton_outputs
     from mirage_formal.run.progress.choice import display
@@ -92,7 +92,7 @@ def tune_command(
     where = TuningDirectory(place)
     gpu: Any = device if device is not None else TimingProcess() if device_count() else None
     wanted = arch or (gpu.machine.arch if isinstance(gpu, TimingProcess) else "sm_90a")
-    limits = Limits(kernels or MOST_KERNELS, finalists or FINALISTS, time_limit)
+    limits = TuningLimits(kernels or MOST_KERNELS, finalists or FINALISTS, time_limit)
     found: list[tuple[Path, Any]] = []
     failed: dict[Path, NoTimesError] = {}
     every = exclude_triton_outputs(runs)
@@ -102,7 +102,7 @@ def tune_command(
             try:
                 with display(progress, "tune") as shown:
                     step = _named(shown.steps(root.name))
-                    tuned = tune(root, TuningResources(where, gpu, executor, step, wanted, limits, backend))
+                    tuned = tune_run(root, TuningResources(where, gpu, executor, step, wanted, limits, backend))
             except NoTimesError as error:  # of this run alone
                 if len(every) == 1:
                     raise
@@ -173,7 +173,7 @@ def _print(root: Path, tuned: Any, place: Any, console: Console) -> None:
 
 def _written(root: Path, triton: Any) -> str:
     """Write the chosen Triton file beside the run, as ``build --backend triton`` does; return a remark on it."""
-    from mirage_formal.kernel_build.triton.files import default_out, save
+    from mirage_formal.kernel_build.triton.files import default_out, save_file
     from mirage_formal.support.errors import RunError
 
     if triton.backend != "triton":
@@ -181,7 +181,7 @@ def _written(root: Path, triton: Any) -> str:
     name, text = next(iter(triton.texts.items()))
     path = default_out(root) / f"{name}.py"
     try:
-        save(text, path, force=False)
+        save_file(text, path, force=False)
     except RunError as error:
         return f"; not written: {error}"
     return f"; written to {path}"

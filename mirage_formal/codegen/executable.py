@@ -162,7 +162,7 @@ def kernel_launch(
 # --- directories -----------------------------------------------------------------------------------------------------
 
 
-def save(executable: Executable, directory: Path) -> None:
+def save_executable(executable: Executable, directory: Path) -> None:
     """Write an executable; launch.json comes last, since an earlier one would not match these files' digests."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in executable.files.items():
@@ -179,7 +179,7 @@ def save(executable: Executable, directory: Path) -> None:
     write_atomic(directory / LAUNCH_FILE, msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n")
 
 
-def load(directory: Path) -> Executable:
+def load_executable(directory: Path) -> Executable:
     """Return the executable of a directory.
 
     Raises:
@@ -193,7 +193,7 @@ def load(directory: Path) -> Executable:
     where = str(path)
     try:
         data = _read(path)
-        strict_json.load(data, where, hint="build the kernels again")
+        strict_json.load_strict_json(data, where, hint="build the kernels again")
         record = msgspec.json.decode(data, type=LaunchRecord)
     except (msgspec.DecodeError, RecursionError) as error:
         raise FormatError(f"expected a launch record, got: {error}", where=where) from None
@@ -332,10 +332,10 @@ __all__ = [
     "ProductLaunch",
     "describe",
     "kernel_launch",
-    "load",
+    "load_executable",
     "moved_bytes",
     "read_and_written_values",
-    "save",
+    "save_executable",
     "without_dependent_launches",
     "workspace",
 ]

@@ -62,7 +62,7 @@ NONE_EARLY: Final[Set[int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class GeneratedKernel:
     """A generated kernel.
 
     Attributes:
@@ -92,13 +92,13 @@ class GeneratedLaunches:
         outputs: The value of each output.
     """
 
-    steps: tuple[Kernel | ProductLaunch, ...]
+    steps: tuple[GeneratedKernel | ProductLaunch, ...]
     outputs: tuple[int, ...]
 
     @property
     def sources(self) -> tuple[str, ...]:
         """Return the source file of each generated kernel, in order."""
-        count = sum(isinstance(step, Kernel) for step in self.steps)
+        count = sum(isinstance(step, GeneratedKernel) for step in self.steps)
         return ("kernel.cu",) if count == 1 else tuple(f"kernel{number}.cu" for number in range(count))
 
 
@@ -119,7 +119,7 @@ def generate(
     Raises:
         UnsupportedError: An operator cannot be lowered; names it.
     """
-    steps: list[Kernel | ProductLaunch] = []
+    steps: list[GeneratedKernel | ProductLaunch] = []
     types = kernel_types(graph)
     known = storage_locations(graph)
     number = len(graph.inputs)
@@ -146,9 +146,9 @@ def generate(
     )
 
 
-def _mark_alone(step: Kernel | ProductLaunch, target: Target) -> Kernel | ProductLaunch:
+def _mark_alone(step: GeneratedKernel | ProductLaunch, target: Target) -> GeneratedKernel | ProductLaunch:
     """Return the step, marked ``alone`` if a multiprocessor holds one block of its kernel at a time."""
-    if not isinstance(step, Kernel) or resident_blocks(step.program, target) > 1:
+    if not isinstance(step, GeneratedKernel) or resident_blocks(step.program, target) > 1:
         return step
     return replace(step, program=replace(step.program, alone=True))
 
@@ -171,8 +171,8 @@ _BEGIN: Final = (Registers, CopyAsync, Commit, For, If, LaunchDependents)
 
 
 def _make_dependent(
-    steps: Sequence[Kernel | ProductLaunch], inputs: Set[int], early: Set[int]
-) -> tuple[Kernel | ProductLaunch, ...]:
+    steps: Sequence[GeneratedKernel | ProductLaunch], inputs: Set[int], early: Set[int]
+) -> tuple[GeneratedKernel | ProductLaunch, ...]:
     """Return the steps, with waits added so that a kernel behind a kernel may start before that one has ended.
 
     Sound: a launch is dependent only if its kernel waits (``Program.dependent``, which is what launches are made from),
@@ -188,11 +188,11 @@ def _make_dependent(
         inputs: The values that are inputs of the µGraph, and views of them.
         early: See ``generate``.
     """
-    made: list[Kernel | ProductLaunch] = []
+    made: list[GeneratedKernel | ProductLaunch] = []
     for number, step in enumerate(steps):
-        if isinstance(step, Kernel):
-            waits = number > 0 and isinstance(steps[number - 1], Kernel)
-            followed = number + 1 < len(steps) and isinstance(steps[number + 1], Kernel)
+        if isinstance(step, GeneratedKernel):
+            waits = number > 0 and isinstance(steps[number - 1], GeneratedKernel)
+            followed = number + 1 < len(steps) and isinstance(steps[number + 1], GeneratedKernel)
             program, soon = step.program, followed and step.operator in early
             if followed:
                 program = replace(program, body=_add_launch_permission(program.body, 0 if soon else None))
@@ -253,13 +253,13 @@ def first_line(error: BaseException) -> str:
 
 def _graph_defined_kernel(
     graph: KernelGraph, position: int, values: tuple[int, ...], target: Target, asked: Schedule | None
-) -> Kernel:
+) -> GeneratedKernel:
     """Return the kernel of a graph-defined operator; ``values`` are the numbers of its operands and results."""
     from mirage_formal.codegen.lowering.assemble import lower  # calls of finished kernels do not need it
     from mirage_formal.codegen.planning.planner import make_plan
 
     plan = make_plan(graph, position, target, asked)
-    return Kernel(position, values, lower(plan), plan, asked)
+    return GeneratedKernel(position, values, lower(plan), plan, asked)
 
 
 def _predefined_kernel(
@@ -269,7 +269,7 @@ def _predefined_kernel(
     lying: tuple[Sequence[DTensor], Sequence[StorageLocation]],
     target: Target,
     asked: Schedule | None = None,
-) -> Kernel | ProductLaunch:
+) -> GeneratedKernel | ProductLaunch:
     """Return the kernel of a predefined operator; ``lying`` has the type and the memory layout of each value."""
     types, known = lying
     op = graph.ops[position]
@@ -288,7 +288,7 @@ def _predefined_kernel(
     made = operator_program(name, operation, operands, types[values[-1]], target, tile)
     if asked is not None and asked.threads != made.threads:
         raise UnsupportedError(f"expected {made.threads} threads of tile {tile}, got {asked.threads}", where="plan")
-    return Kernel(position, values, made, asked=asked)
+    return GeneratedKernel(position, values, made, asked=asked)
 
 
 def tile_schedule(threads: int, tile: int) -> Schedule:
@@ -325,7 +325,7 @@ def _outputs(
     graph: KernelGraph,
     types: Sequence[Any],
     known: Sequence[StorageLocation],
-    steps: list[Kernel | ProductLaunch],
+    steps: list[GeneratedKernel | ProductLaunch],
     target: Target,
 ) -> list[int]:
     """Return the value of each output; inputs and repeated outputs are copied to values of their own."""
@@ -337,13 +337,13 @@ def _outputs(
             continue
         place = known[tensor]
         copy = copy_program(f"copy{len(outputs)}", (types[tensor], place.strides, place.offset), target)
-        steps.append(Kernel(-1, (tensor, extra), copy))
+        steps.append(GeneratedKernel(-1, (tensor, extra), copy))
         outputs.append(extra)
         extra += 1
     return outputs
 
 
-def plan_record(kernel: Kernel, compiled: Mapping[str, Compiled]) -> KernelPlanRecord:
+def plan_record(kernel: GeneratedKernel, compiled: Mapping[str, Compiled]) -> KernelPlanRecord:
     """Return the plan of a kernel, and the compiler's report about it.
 
     Args:

@@ -136,7 +136,7 @@ class _Dim:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class KernelForm:
     """A kernel graph of one graph-defined operator, with the memory layouts of its tensors and its estimate.
 
     Attributes:
@@ -163,7 +163,7 @@ def _plan_program(name: str, op: Op, operands: tuple[Operand, ...], result: DTen
     return None
 
 
-def block_forms(op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target) -> list[Form]:
+def block_forms(op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target) -> list[KernelForm]:
     """Return block graphs that compute a reduction or norm, the best by the cost model first.
 
     Args:
@@ -193,7 +193,7 @@ def _dims(op: Op, operands: tuple[Operand, ...], result: DTensor) -> tuple[_Dim,
     return (*(dim for dim in others if not dim.reduced), *(dim for dim in others if dim.reduced), last)
 
 
-def _forms(op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target) -> Iterator[Form]:
+def _forms(op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target) -> Iterator[KernelForm]:
     """Yield block graphs that compute an operator, for all tile sizes tried, with their estimates."""
     dims = _dims(op, operands, result)
     last = len(dims) - 1
@@ -241,7 +241,7 @@ def _power(n: int) -> int:
 
 def _form(
     op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target, dims: tuple[_Dim, ...], tile: Shape
-) -> Form | None:
+) -> KernelForm | None:
     """Return the block graph with tiles of these extents; None if a block or the grid would be too large."""
     counts = tuple(-(-dim.extent // n) for dim, n in zip(dims, tile, strict=True))
     reduced = next(i for i, dim in enumerate(dims) if dim.reduced)
@@ -280,7 +280,7 @@ def _form(
     graph = KernelGraph(tuple(inputs[:-1]), (kernel,), (len(operands),))
     shares = [place.share(item.tensor.shape) for place, item in zip(known, inputs, strict=True)]
     cost, _ = block_cost(block, [item.tensor for item in inputs[:-1]], target, lying=Lying(shares))
-    return Form(graph, tuple(known), cost.us)
+    return KernelForm(graph, tuple(known), cost.us)
 
 
 def _dim_map(dims: tuple[_Dim, ...], tensor: int, axes: Sequence[int]) -> DimMap:

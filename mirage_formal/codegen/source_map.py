@@ -13,7 +13,7 @@ from typing import Final
 from mirage_formal.codegen.cuda import emit_cuda, line_counts
 from mirage_formal.codegen.lowering.assemble import Owned, statements
 from mirage_formal.codegen.planning.expand import flatten
-from mirage_formal.codegen.program.flat import operands_of, results_of
+from mirage_formal.codegen.program.flat import defined_tensors, operands_of
 from mirage_formal.codegen.program.lines import LineRange, node_names
 from mirage_formal.codegen.program.plan import Plan
 from mirage_formal.codegen.program.program import (
@@ -145,14 +145,14 @@ class _LineAnnotator:
             case Rescale():
                 yield self.tensors[step.op.result]
             case Initialize() | BlockReduce():
-                yield self.tensors[results_of(step.op)[0]]
+                yield self.tensors[defined_tensors(step.op)[0]]
             case _:
-                yield self.tensors[results_of(step.op)[0]]
+                yield self.tensors[defined_tensors(step.op)[0]]
                 yield from self._inline(operands_of(step.op))
 
     def _inline(self, tensors: Iterable[int]) -> Iterator[str]:
         """Yield the nodes of inline tensors among ``tensors``, and those of their inline operands."""
-        makers = {result: op for op in self.plan.ops for result in results_of(op)}
+        makers = {result: op for op in self.plan.ops for result in defined_tensors(op)}
         left = list(tensors)
         while left:
             tensor = left.pop(0)

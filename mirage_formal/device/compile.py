@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from mirage_formal.cache.directory import Cache
 from mirage_formal.codegen.executable import Compiled
-from mirage_formal.records.store_entry import Entry
+from mirage_formal.records.store_entry import CacheEntry
 from mirage_formal.support.errors import MirageError, UnsupportedError
 from mirage_formal.support.resources import data_dir
 
@@ -40,7 +40,7 @@ class CompileError(MirageError):
     several_lines = True
 
 
-class CubinEntry(Entry[tuple[str, ...], Compiled], frozen=True, kw_only=True):
+class CubinEntry(CacheEntry[tuple[str, ...], Compiled], frozen=True, kw_only=True):
     """Cache entry of a compiled kernel: digests of source and headers, architecture, NVRTC's version and options."""
 
 

@@ -28,7 +28,7 @@ from mirage_formal.codegen.cuda import CTYPES, emit_cuda
 from mirage_formal.codegen.program.instruction_count import count_statements
 from mirage_formal.codegen.program.program import Param, Program
 from mirage_formal.graph.types import DType
-from mirage_formal.records.store_entry import Entry
+from mirage_formal.records.store_entry import CacheEntry
 from mirage_formal.support.errors import MirageError
 from mirage_formal.support.resources import data_dir
 
@@ -142,7 +142,7 @@ class _Fault(ctypes.Structure):
     )
 
 
-def run(program: Program, arrays: Sequence[np.ndarray], *, sanitize: bool = False) -> tuple[np.ndarray, ...]:
+def run_kernel(program: Program, arrays: Sequence[np.ndarray], *, sanitize: bool = False) -> tuple[np.ndarray, ...]:
     """Run a kernel on the CPU emulator.
 
     Arrays have any shape with the parameter's number of elements and are converted to its dtype; results are flat.
@@ -168,7 +168,7 @@ def run(program: Program, arrays: Sequence[np.ndarray], *, sanitize: bool = Fals
 def run_source(
     program: Program, source: str, arrays: Sequence[np.ndarray], *, sanitize: bool = False, optimised: bool = False
 ) -> tuple[np.ndarray, ...]:
-    """Run any kernel text with the parameters and launch dimensions of ``program``; otherwise as ``run``.
+    """Run any kernel text with the parameters and launch dimensions of ``program``; otherwise as ``run_kernel``.
 
     With ``optimised`` the text is compiled with -O2, whatever its amount of work.
     """
@@ -176,7 +176,7 @@ def run_source(
 
 
 def loaded_bytes(program: Program, arrays: Sequence[np.ndarray]) -> int:
-    """Return the bytes that all blocks of a kernel read from device memory, counted while it runs; see ``run``."""
+    """Return the bytes that all blocks of a kernel read from device memory while it runs; see ``run_kernel``."""
     return _emulate_kernel(program, emit_cuda(program), arrays, sanitize=False, optimised=False)[1]
 
 
@@ -304,7 +304,7 @@ def _wrapper(program: Program) -> str:
     )
 
 
-class BuildEntry(Entry[tuple[str, ...], str], frozen=True, kw_only=True):
+class BuildEntry(CacheEntry[tuple[str, ...], str], frozen=True, kw_only=True):
     """Cache entry of a compiler's output by its name, options and digests of its sources; the value is its compiler."""
 
 

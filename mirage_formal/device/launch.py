@@ -24,15 +24,15 @@ from typing import Any, Final, TypeAlias
 from mirage_formal.codegen.executable import Executable
 from mirage_formal.device.runtime import LoadedExecutable, arch_of, device_count
 from mirage_formal.device.tensors import (
-    Kind,
     TensorError,
+    TensorLibrary,
     TensorSlot,
     adapter,
     bits_of_floats,
     floats_of,
     kind_of,
     raw_elements,
-    store,
+    store_host,
     tensor_from_bits,
     to_memory_order,
 )
@@ -66,8 +66,8 @@ class Optimized:
         self.program = program
         self._build = build
         self._loaded: dict[int, LoadedExecutable] = {}
-        self._kinds: dict[type, Kind] = {}
-        self._specs: dict[Kind, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
+        self._kinds: dict[type, TensorLibrary] = {}
+        self._specs: dict[TensorLibrary, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
         self._apart: object = None
         self._lock = threading.Lock()
         types = kernel_types(program)
@@ -144,7 +144,7 @@ class Optimized:
         Raises:
             ShapeError, DTypeError, TensorError: An input does not fit, or does not lie on the first one's GPU.
         """
-        made = self._on_device(given, Kind.TORCH, None)
+        made = self._on_device(given, TensorLibrary.TORCH, None)
         return made[0] if len(made) == 1 else tuple(made)
 
     def prepare(self, device: int | None = None) -> None:
@@ -161,15 +161,15 @@ class Optimized:
             device = int(import_module("cupy").cuda.runtime.getDevice())
         self._load(device)
 
-    def _made(self, given: Sequence[Tensor], kind: Kind, out: list[Tensor] | None) -> list[Tensor]:
+    def _made(self, given: Sequence[Tensor], kind: TensorLibrary, out: list[Tensor] | None) -> list[Tensor]:
         return self._on_host(given, kind, out) if kind.host else self._on_device(given, kind, out)
 
-    def _kind(self, given: Sequence[Tensor], out: Tensor) -> Kind:
+    def _kind(self, given: Sequence[Tensor], out: Tensor) -> TensorLibrary:
         """Return the common kind of all tensors of a call."""
         first = given[0]
         cls = type(first)
         kind = self._kinds.get(cls)
-        if kind is not None and (kind is not Kind.TORCH or first.is_cuda):
+        if kind is not None and (kind is not TensorLibrary.TORCH or first.is_cuda):
             # Tensors of one class are of one kind; whether those of torch lie on one device is seen later.
             for value in given:
                 if type(value) is not cls:
@@ -187,7 +187,7 @@ class Optimized:
         for i, value in enumerate(() if out is None else out if isinstance(out, list | tuple) else (out,)):
             if (other := kind_of(value, f"out[{i}]")) is not kind:
                 raise TensorError(f"expected a {kind.value} as the inputs are, got a {other.value}", where=f"out[{i}]")
-        if kind is not Kind.TORCH_HOST:
+        if kind is not TensorLibrary.TORCH_HOST:
             self._kinds[cls] = kind
         return kind
 
@@ -213,7 +213,7 @@ class Optimized:
             self._outputs[i] = TensorSlot(slot.where, slot.tensor, slot.strides, max(align, slot.align))
         self._specs.clear()
 
-    def _on_device(self, given: Sequence[Tensor], kind: Kind, out: list[Tensor] | None) -> list[Tensor]:
+    def _on_device(self, given: Sequence[Tensor], kind: TensorLibrary, out: list[Tensor] | None) -> list[Tensor]:
         read = adapter(kind)
         device = read.device(given[0])
         loaded = self._loaded.get(device)
@@ -278,7 +278,7 @@ class Optimized:
 
     # --- on the CPU --------------------------------------------------------------------------------------------------
 
-    def _on_host(self, given: Sequence[Tensor], kind: Kind, out: list[Tensor] | None) -> list[Tensor]:
+    def _on_host(self, given: Sequence[Tensor], kind: TensorLibrary, out: list[Tensor] | None) -> list[Tensor]:
         bits = [raw_elements(value, kind, slot) for value, slot in zip(given, self._given, strict=True)]
         for i in self._bands:
             bits.insert(i, self._mask(i))
@@ -290,7 +290,7 @@ class Optimized:
                 tensor_from_bits(r, kind, slot.tensor.dtype) for r, slot in zip(results, self._outputs, strict=True)
             ]
         for value, result, slot in zip(out, results, self._outputs, strict=True):
-            store(value, kind, result, slot)
+            store_host(value, kind, result, slot)
         return out
 
     def _copied(self, bits: Sequence[Any]) -> list[Any]:

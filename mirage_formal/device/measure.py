@@ -128,7 +128,7 @@ def measure(
     if not all(recorder.finite(value) for value in results):
         hint = "the call must write all of its outputs every time that the graph is replayed"
         raise MeasureError("expected finite outputs, got poison or infinity", where="measure", hint=hint)
-    return summary([recorder.time(replay) / len(calls) for _ in range(replays)], len(calls), len(sets))
+    return replay_summary([recorder.time(replay) / len(calls) for _ in range(replays)], len(calls), len(sets))
 
 
 def replayed_error(
@@ -163,7 +163,7 @@ def replayed_error(
     return worst
 
 
-def summary(times: Sequence[float], calls: int, sets: int) -> Measurement:
+def replay_summary(times: Sequence[float], calls: int, sets: int) -> Measurement:
     """Return the measurement of replays with these microseconds per call."""
     ordered = sorted(times)
     count = len(ordered)

@@ -20,7 +20,7 @@ from mirage_formal.records import (
     TritonRecord,
     TuningRecord,
     open_sealed,
-    read,
+    read_file,
     seal_record,
     sha256,
     write_atomic,
@@ -39,9 +39,9 @@ def manifest_digest(directory: Path) -> str:
     hint = "python -m mirage_formal.kernel_build RUN_DIR makes kernels, where the solvers are installed"
     if not path.is_file():
         raise RunError("expected kernels with a manifest, got none", where=str(path), hint=hint)
-    data = read(path)
+    data = read_file(path)
     for name, code in open_sealed(data, KernelManifestRecord, str(path)).files.items():
-        if Path(name).name != name or sha256(read(directory / name)) != code:
+        if Path(name).name != name or sha256(read_file(directory / name)) != code:
             raise FormatError(f"expected the file of the manifest, got another {name!r}", where=str(path), hint=hint)
     return sha256(data)
 
@@ -91,7 +91,7 @@ def write_triton(directory: Path, found: TritonRecord | None) -> None:
     path = directory / MEASURE_FILE
     if not path.is_file():
         raise RunError("expected kernels that were measured, got none", where=str(path), hint="tune the run again")
-    record = open_sealed(read(path), MeasureRecord, str(path))
+    record = open_sealed(read_file(path), MeasureRecord, str(path))
     if record.kernels != manifest_digest(directory):
         raise FormatError("expected a measurement of these kernels", where=str(path), hint="tune the run again")
     if record.triton != found:

@@ -24,7 +24,7 @@ class TensorError(MirageError):
     """Error: a tensor has a kind, device, strides or address that a kernel cannot use."""
 
 
-class Kind(Enum):
+class TensorLibrary(Enum):
     """Library of a tensor, and the memory in which it lies."""
 
     TORCH = "torch tensor on a GPU"
@@ -35,7 +35,7 @@ class Kind(Enum):
     @property
     def host(self) -> bool:
         """Return whether it lies in the memory of the CPU."""
-        return self in (Kind.NUMPY, Kind.TORCH_HOST)
+        return self in (TensorLibrary.NUMPY, TensorLibrary.TORCH_HOST)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class TensorSlot:
         return (1 + sum((n - 1) * s for n, s in steps)) * self.tensor.dtype.bytes
 
 
-def kind_of(value: object, where: str) -> Kind:
+def kind_of(value: object, where: str) -> TensorLibrary:
     """Return the kind of a tensor: the library that made it, and the memory that it lies in.
 
     Raises:
@@ -71,8 +71,8 @@ def kind_of(value: object, where: str) -> Kind:
         cls = getattr(sys.modules.get(name), attribute, None)
         if cls is not None and isinstance(value, cls):
             if name == "torch":
-                return Kind.TORCH if value.is_cuda else Kind.TORCH_HOST
-            return Kind.CUPY if name == "cupy" else Kind.NUMPY
+                return TensorLibrary.TORCH if value.is_cuda else TensorLibrary.TORCH_HOST
+            return TensorLibrary.CUPY if name == "cupy" else TensorLibrary.NUMPY
     hint = "give torch tensors, CuPy arrays or NumPy arrays"
     raise TensorError(f"expected a tensor, got {type(value).__name__}", where=where, hint=hint)
 
@@ -111,9 +111,9 @@ class Adapter(Protocol):
 
 
 @cache
-def adapter(kind: Kind) -> Adapter:
+def adapter(kind: TensorLibrary) -> Adapter:
     """Return the adapter of a kind of tensors; host tensors are copied with CuPy."""
-    return Torch() if kind is Kind.TORCH else Cupy()
+    return Torch() if kind is TensorLibrary.TORCH else Cupy()
 
 
 def handle_of(stream: Any) -> int:
@@ -329,7 +329,7 @@ def numpy_dtype(dtype: DType) -> Any:
 SIGNED: Final = {1: "uint8", 2: "int16", 4: "int32"}
 
 
-def raw_elements(value: Any, kind: Kind, slot: TensorSlot) -> Any:
+def raw_elements(value: Any, kind: TensorLibrary, slot: TensorSlot) -> Any:
     """Return the elements of a host tensor as an array of raw unsigned integers, of the tensor's shape.
 
     Raises:
@@ -339,7 +339,7 @@ def raw_elements(value: Any, kind: Kind, slot: TensorSlot) -> Any:
     np = import_module("numpy")
     size = slot.tensor.dtype.bytes
     raw = np.dtype(RAW[size])
-    if kind is Kind.NUMPY:
+    if kind is TensorLibrary.NUMPY:
         check_type(slot, value.shape, value.dtype.name)
         return np.ascontiguousarray(value).view(raw).reshape(value.shape)
     torch = import_module("torch")
@@ -349,18 +349,18 @@ def raw_elements(value: Any, kind: Kind, slot: TensorSlot) -> Any:
     return value.detach().contiguous().view(integer).numpy().view(raw)
 
 
-def tensor_from_bits(bits: Any, kind: Kind, dtype: DType) -> Any:
+def tensor_from_bits(bits: Any, kind: TensorLibrary, dtype: DType) -> Any:
     """Return a host tensor of a kind with these raw elements."""
-    if kind is Kind.NUMPY:
+    if kind is TensorLibrary.NUMPY:
         return bits.view(numpy_dtype(dtype))
     torch = import_module("torch")
     return torch.from_numpy(bits.view(SIGNED[dtype.bytes])).view(getattr(torch, dtype.value))
 
 
-def store(value: Any, kind: Kind, bits: Any, slot: TensorSlot) -> None:
+def store_host(value: Any, kind: TensorLibrary, bits: Any, slot: TensorSlot) -> None:
     """Write raw elements into the user's host tensor ``value``, which must fit the slot."""
     raw_elements(value, kind, slot)
-    if kind is Kind.NUMPY:
+    if kind is TensorLibrary.NUMPY:
         value[...] = tensor_from_bits(bits, kind, slot.tensor.dtype)
     else:
         # Only in this mode may tensors be written that were made in it; what is recorded was refused above.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.partition.partition import extract
-from mirage_formal.records import CANDIDATES, GRAPH_FILE, RUN_FILE, RunRecord, decode, read
+from mirage_formal.partition.partition import extract_subprogram
+from mirage_formal.records import CANDIDATES, GRAPH_FILE, RUN_FILE, RunRecord, decode, read_file
 from mirage_formal.records.partition import WHOLE_FILE, PartRecord, WholeRecord
 from mirage_formal.support.errors import FormatError, RunError
 
@@ -52,7 +52,7 @@ def cases(root: Path, number: int | None) -> list[EmulationCase]:
 
 
 def _candidate(root: Path, rank: int) -> EmulationCase:
-    run = decode(read(root / RUN_FILE), RunRecord, str(root / RUN_FILE))
+    run = decode(read_file(root / RUN_FILE), RunRecord, str(root / RUN_FILE))
     program = from_json(bytes(run.program), str(root / RUN_FILE))
     found = sorted(path.parent for path in (root / CANDIDATES).glob(f"*/{GRAPH_FILE}"))
     chosen = [path for path in found if path.name.split("-")[0] == f"{rank:03}"]
@@ -63,12 +63,12 @@ def _candidate(root: Path, rank: int) -> EmulationCase:
 
 
 def _graph(directory: Path) -> KernelGraph:
-    return from_json(read(directory / GRAPH_FILE), str(directory / GRAPH_FILE))
+    return from_json(read_file(directory / GRAPH_FILE), str(directory / GRAPH_FILE))
 
 
 def _parts(root: Path, number: int | None) -> list[EmulationCase]:
     """Return the distinct subgraphs of a whole program's best cover."""
-    record = decode(read(root / WHOLE_FILE), WholeRecord, str(root / WHOLE_FILE))
+    record = decode(read_file(root / WHOLE_FILE), WholeRecord, str(root / WHOLE_FILE))
     program = from_json(bytes(record.graph_of_program), str(root / WHOLE_FILE))
     if not record.covers:
         raise RunError("expected a finished whole, got none", where=str(root), hint="--resume the search")
@@ -88,7 +88,7 @@ def _part(root: Path, program: KernelGraph, record: WholeRecord, i: int) -> Iter
     part: PartRecord = record.best.parts[i]
     name = f"part {i + 1}"
     if part.candidate is None:
-        own, _, _ = extract(program, part.operators)
+        own, _, _ = extract_subprogram(program, part.operators)
         yield EmulationCase(f"{name}, as it is", own, own, record.identity.target)
         return
     rank = part.directory.rpartition("/")[2].split("-")[0]

@@ -38,7 +38,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DeviceLimits:
     """Limits of a device.
 
     Attributes:
@@ -119,7 +119,7 @@ def thread_types(graph: ThreadGraph, operands: tuple[STensor, ...]) -> tuple[RTe
     return _known_types(types)
 
 
-def faults(graph: KernelGraph, limits: Limits | None = None) -> list[str]:
+def faults(graph: KernelGraph, limits: DeviceLimits | None = None) -> list[str]:
     """Return every fault of a kernel graph, those against the limits included.
 
     Empty if it is well-formed. Never raises.
@@ -366,7 +366,7 @@ def _thread(graph: ThreadGraph, operands: tuple[STensor, ...], out: list[str]) -
     return tuple(types)
 
 
-def _limit_faults(block: BlockGraph, operands: tuple[DTensor | None, ...], limits: Limits) -> Iterator[str]:
+def _limit_faults(block: BlockGraph, operands: tuple[DTensor | None, ...], limits: DeviceLimits) -> Iterator[str]:
     """Yield the demands of a block graph that exceed the limits."""
     if block.threads > limits.threads:
         yield f"expected at most {limits.threads} threads in a block, got {block.threads}"

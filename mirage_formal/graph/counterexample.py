@@ -17,7 +17,7 @@ class Fill:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CounterexampleEntry:
     """Element of an input whose value differs from the default: an integer, or a float where no integer serves."""
 
     input: int
@@ -39,7 +39,7 @@ class Counterexample:
     """
 
     fills: tuple[Fill, ...]
-    entries: tuple[Entry, ...]
+    entries: tuple[CounterexampleEntry, ...]
     output: int
     index: tuple[int, ...]
     expected: float

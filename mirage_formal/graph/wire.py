@@ -343,7 +343,7 @@ def _thread(record: ThreadGraphRecord, path: str) -> ThreadGraph:
     return ThreadGraph(record.inputs, tuple(ops), record.outputs)
 
 
-def schema() -> dict[str, object]:
+def graph_schema() -> dict[str, object]:
     """Return the JSON schema of a µGraph file."""
     made = msgspec.json.schema(GraphRecord)
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"{SCHEMA} version {VERSION}"}

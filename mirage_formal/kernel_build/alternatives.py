@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mirage_formal.codegen.target import Target
 from mirage_formal.device.launch import Optimized
-from mirage_formal.graph.formats.json import decode as graph_of
+from mirage_formal.graph.formats.json import decode_graph as graph_of
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build.build import KernelWarning, build

@@ -47,7 +47,7 @@ from mirage_formal.records import (
     RunRecord,
     SolverRecord,
     decode,
-    read,
+    read_file,
     sha256,
 )
 from mirage_formal.records.partition import WHOLE_FILE, WholeRecord, cover_name
@@ -150,7 +150,7 @@ def _compile_kernels(
             launches.append(step)
             continue
         lowered = step.program
-        settled = discharge(lowered)
+        settled = discharge_obligations(lowered)
         records += settled.records
         texts |= settled.texts
         text = emit_cuda(lowered)
@@ -187,7 +187,7 @@ def _machine_code(text: str, archs: Sequence[str], name: str) -> dict[str, Compi
 
 
 @lru_cache(maxsize=64)
-def discharge(program: Program) -> SettledObligations:
+def discharge_obligations(program: Program) -> SettledObligations:
     """Return the obligations of a kernel after they are all discharged.
 
     Results are cached, because tuning builds a candidate many times with one kernel changed.
@@ -339,7 +339,7 @@ def _build_best_form(
 def candidates_of(root: Path) -> tuple[KernelGraph, str, list[tuple[str, Callable[[], KernelGraph]]]]:
     """Return a finished run's program, its target's name, and its candidates or covers, best first, by name."""
     if (root / WHOLE_FILE).is_file():
-        whole = decode(read(root / WHOLE_FILE), WholeRecord, str(root / WHOLE_FILE))
+        whole = decode(read_file(root / WHOLE_FILE), WholeRecord, str(root / WHOLE_FILE))
         if not whole.covers:
             hint = "python -m mirage_formal.search with --resume finishes it"
             raise RunError("expected a finished run, got one without a cover", where=str(root), hint=hint)
@@ -351,7 +351,7 @@ def candidates_of(root: Path) -> tuple[KernelGraph, str, list[tuple[str, Callabl
         return program, whole.identity.target, [*covers]
     if not (root / RUN_FILE).is_file():
         raise RunError("expected the directory of a run, got none", where=str(root), hint="check the path")
-    run = decode(read(root / RUN_FILE), RunRecord, str(root / RUN_FILE))
+    run = decode(read_file(root / RUN_FILE), RunRecord, str(root / RUN_FILE))
     if not (root / SUMMARY_FILE).is_file():
         hint = "python -m mirage_formal.search with --resume finishes it"
         raise RunError("expected a finished run, got one without a summary", where=str(root), hint=hint)
@@ -361,4 +361,4 @@ def candidates_of(root: Path) -> tuple[KernelGraph, str, list[tuple[str, Callabl
 
 
 def _graph_in(directory: Path) -> KernelGraph:
-    return from_json(read(directory / GRAPH_FILE), str(directory / GRAPH_FILE))
+    return from_json(read_file(directory / GRAPH_FILE), str(directory / GRAPH_FILE))

@@ -37,7 +37,7 @@ SLACK: Final = 1.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Form(StableForm):
+class CandidateForm(StableForm):
     """A form of a candidate; ``kernel_build.build.build_form`` makes its kernels.
 
     Attributes:
@@ -55,7 +55,7 @@ class Form(StableForm):
     sources: tuple[int, ...] = ()
 
 
-def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> list[Form]:
+def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> list[CandidateForm]:
     """Return the forms of a candidate, its own first, the others by their estimates.
 
     The result is deterministic. Equal forms are listed once; a form without a proof is left out.
@@ -100,7 +100,7 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
     return [first, *sorted(others, key=lambda one: (one.us, one.name))]
 
 
-def form(candidate: KernelGraph, target: Target, name: str, *, slack: float = SLACK) -> Form:
+def form(candidate: KernelGraph, target: Target, name: str, *, slack: float = SLACK) -> CandidateForm:
     """Return the form called ``name`` of a candidate, without making the others.
 
     Sound: it has a proof, see ``kernel_build.stable.stabilize_proved``.
@@ -126,7 +126,9 @@ def form(candidate: KernelGraph, target: Target, name: str, *, slack: float = SL
     return _changed_form(candidate, change, rewriting, rewrite_operators(candidate, rewriting), target)
 
 
-def mixed_form(candidate: KernelGraph, target: Target, names: Mapping[int, str], *, slack: float = SLACK) -> Form:
+def mixed_form(
+    candidate: KernelGraph, target: Target, names: Mapping[int, str], *, slack: float = SLACK
+) -> CandidateForm:
     """Return the form in which operators are rewritten each in its own way.
 
     Sound: it has a proof, see ``kernel_build.stable.stabilize_proved``.
@@ -172,13 +174,13 @@ def _rewriting(change: Change, target: Target, slack: float) -> Rewriting:
     return one
 
 
-def _own_form(candidate: KernelGraph, target: Target) -> Form:
+def _own_form(candidate: KernelGraph, target: Target) -> CandidateForm:
     return _form(OWN, stabilize_proved(candidate), target, rewrite_operators(candidate, identity_rewriting))
 
 
 def _changed_form(
     candidate: KernelGraph, change: Change, rewriting: Rewriting, before: RewrittenGraph, target: Target
-) -> Form:
+) -> CandidateForm:
     """Return the form of a change; ``before`` is the rewritten candidate without running maxima."""
     return replace(
         _form(change.name, stabilize_proved(candidate, rewriting), target, before),
@@ -187,11 +189,13 @@ def _changed_form(
     )
 
 
-def _form(name: str, made: StableForm, target: Target, before: RewrittenGraph | None = None) -> Form:
+def _form(name: str, made: StableForm, target: Target, before: RewrittenGraph | None = None) -> CandidateForm:
     us = _estimated_us(made.graph, target)
     same = before is not None and len(before.sources) == len(made.graph.ops)
     sources = before.sources if before is not None and same else ()
-    return Form(made.graph, made.proof, made.conditions, made.added, made.note, name=name, us=us, sources=sources)
+    return CandidateForm(
+        made.graph, made.proof, made.conditions, made.added, made.note, name=name, us=us, sources=sources
+    )
 
 
 def _is_too_slow(change: Change, us: float, most: float) -> bool:
@@ -203,4 +207,4 @@ def _estimated_us(graph: KernelGraph, target: Target) -> float:
     return estimate(fuse_threads(graph), target).us
 
 
-__all__ = ["MIXED", "OWN", "SLACK", "Form", "form", "forms", "mixed_form", "parse_mixed_name"]
+__all__ = ["MIXED", "OWN", "SLACK", "CandidateForm", "form", "forms", "mixed_form", "parse_mixed_name"]

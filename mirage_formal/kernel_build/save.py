@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from mirage_formal.codegen.executable import save
+from mirage_formal.codegen.executable import save_executable
 from mirage_formal.codegen.program.serialization import encode_programs
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import to_json
@@ -28,7 +28,7 @@ from mirage_formal.records import (
     KernelManifestRecord,
     PlanRecord,
     TargetRecord,
-    line,
+    json_line,
     naming,
     pack_texts,
     pretty,
@@ -81,11 +81,11 @@ def _write(built: BuiltKernels, building: Path) -> None:
     if built.stable.proof is not None:
         (building / STABILIZED_FILE).write_text(to_json(built.stable.graph), encoding="utf-8")
         (building / STABILIZED_PROOF_FILE).write_bytes(built.stable.proof)
-    (building / OBLIGATIONS_FILE).write_bytes(b"".join(map(line, built.obligations)))
+    (building / OBLIGATIONS_FILE).write_bytes(b"".join(map(json_line, built.obligations)))
     (building / QUESTIONS_FILE).write_bytes(pack_texts(built.questions))
     (building / PROGRAMS_FILE).write_bytes(encode_programs(tuple(built.programs.values())))
     (building / PLAN_FILE).write_bytes(pretty(PlanRecord(kernels=built.plans)))
-    save(built.executable, building)
+    save_executable(built.executable, building)
     manifest = KernelManifestRecord(
         candidate=built.candidate,
         graph=built.executable.digest,

@@ -22,7 +22,7 @@ from mirage_formal.codegen.online_softmax.stabilize import NotStable
 from mirage_formal.graph.formats.json import embed
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.records import FormPartRecord, FormRecord, ProvedRecord, line
+from mirage_formal.records import FormPartRecord, FormRecord, ProvedRecord, json_line
 from mirage_formal.support.errors import MirageError
 
 #: Rewriting of a graph of one operator to another one of the same interface, or to itself.
@@ -209,7 +209,7 @@ def prove_form(piece: ExtractedPart, form: KernelGraph) -> Replacement:
 
 def _record(graph: KernelGraph, parts: Sequence[_Part]) -> bytes:
     """Return the evidence of a form as the bytes of a file."""
-    return line(
+    return json_line(
         FormRecord(
             candidate=embed(graph),
             parts=tuple(
@@ -226,10 +226,10 @@ def _record(graph: KernelGraph, parts: Sequence[_Part]) -> bytes:
 @lru_cache(maxsize=4096)
 def _solver_complaint(text: str) -> str:
     """Return the solvers' answers to an obligation, or "" if both say unsat."""
-    from mirage_formal.logic.script import parse
+    from mirage_formal.logic.script import parse_script
     from mirage_formal.logic.session import discharge
 
-    results = discharge(parse(text))
+    results = discharge(parse_script(text))
     if {result.solver for result in results} == {"z3", "cvc5"} and {r.answer.value for r in results} == {"unsat"}:
         return ""
     return ", ".join(f"{result.answer.value} ({result.solver})" for result in results) or "none"

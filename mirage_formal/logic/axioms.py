@@ -17,7 +17,7 @@ from typing import Final
 
 from mirage_formal.graph.ops import COMPARISONS, FUNCTIONS, OpKind
 from mirage_formal.logic.script import Script
-from mirage_formal.logic.sexpr import SExpr, format_sexpr, read
+from mirage_formal.logic.sexpr import SExpr, format_sexpr, parse_sexprs
 from mirage_formal.logic.terms import BINARY, Expr, Sum, Unary
 from mirage_formal.support.errors import FormatError
 from mirage_formal.support.resources import data_dir
@@ -88,7 +88,7 @@ class AxiomSet:
     digest: str
 
 
-def parse(text: str, where: str = "") -> AxiomSet:
+def parse_axioms(text: str, where: str = "") -> AxiomSet:
     """Read axioms from SMT-LIB text.
 
     Raises:
@@ -97,7 +97,7 @@ def parse(text: str, where: str = "") -> AxiomSet:
     """
     axioms: dict[str, Axiom] = {}
     functions: set[str] = set()
-    commands = [copy for command in read(text, where) for copy in _for_each_function(command)]
+    commands = [copy for command in parse_sexprs(text, where) for copy in _for_each_function(command)]
     for command in commands:
         match command:
             case ("set-info" | "set-logic", *_) | ("declare-sort", "Expr", "0"):
@@ -130,7 +130,7 @@ def parse(text: str, where: str = "") -> AxiomSet:
     return AxiomSet(MappingProxyType(axioms), frozenset(functions), script, text, sha256(text.encode()).hexdigest())
 
 
-def load(directory: Path | None = None) -> AxiomSet:
+def load_axioms(directory: Path | None = None) -> AxiomSet:
     """Return the axioms of a directory; by default, those that come with the project.
 
     Raises:
@@ -148,7 +148,7 @@ def _load(directory: Path) -> AxiomSet:
             parts.append(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as error:
             raise FormatError(f"cannot read the axioms: {error}", where=str(path)) from error
-    return parse("\n".join(parts), str(directory))
+    return parse_axioms("\n".join(parts), str(directory))
 
 
 def _for_each_function(command: SExpr) -> list[SExpr]:
@@ -208,7 +208,7 @@ def _pattern_fault(p: SExpr, sorts: dict[str, str], functions: set[str]) -> str 
     return f"{format_sexpr(p)} is not a term over the declared symbols"
 
 
-def extent_of(pattern: SExpr, binding: Mapping[str, Expr | int]) -> int:
+def pattern_extent(pattern: SExpr, binding: Mapping[str, Expr | int]) -> int:
     """Return the value of an extent pattern: a variable, 1, or a product of such."""
     if isinstance(pattern, str):
         value = 1 if pattern == "1" else binding[pattern]
@@ -216,7 +216,7 @@ def extent_of(pattern: SExpr, binding: Mapping[str, Expr | int]) -> int:
         return value
     out = 1
     for factor in pattern[1:]:
-        out *= extent_of(factor, binding)
+        out *= pattern_extent(factor, binding)
     return out
 
 
@@ -229,7 +229,7 @@ def instantiate(pattern: SExpr, binding: Mapping[str, Expr | int]) -> Expr:
     op = pattern[0]
     assert isinstance(op, str)
     if op == "sum":
-        return Sum(extent_of(pattern[1], binding), instantiate(pattern[2], binding))
+        return Sum(pattern_extent(pattern[1], binding), instantiate(pattern[2], binding))
     if op in BINARY:
         return BINARY[op](instantiate(pattern[1], binding), instantiate(pattern[2], binding))
     return Unary(op, instantiate(pattern[1], binding))

@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from mirage_formal.logic.axioms import RELATION, AxiomSet, Binding, load
-from mirage_formal.logic.sexpr import SExpr, format_sexpr, read
+from mirage_formal.logic.axioms import RELATION, AxiomSet, Binding, load_axioms
+from mirage_formal.logic.sexpr import SExpr, format_sexpr, parse_sexprs
 from mirage_formal.logic.terms import (
     BINARY,
     Const,
     Expr,
     Sum,
     Unary,
-    Var,
+    Variable,
     children,
     head,
     parse_extent,
@@ -71,7 +71,7 @@ def to_smt2(certificate: Certificate, axioms: AxiomSet | None = None) -> str:
 
     Sums over different extents are different unary symbols (sum.64), so no arithmetic is needed.
     """
-    axioms = load() if axioms is None else axioms
+    axioms = load_axioms() if axioms is None else axioms
     roots = [certificate.expression, certificate.target]
     roots += [v for i in certificate.instances for v in i.values if not isinstance(v, int)]
     nodes = list(postorder(roots))
@@ -88,7 +88,7 @@ def to_smt2(certificate: Certificate, axioms: AxiomSet | None = None) -> str:
         *(f"(declare-fun {s} (Expr Expr) Expr)" for s in sorted({*BINARY} & (symbols | _heads(claims)))),
         *(f"(declare-fun {s} (Expr) Expr)" for s in sorted(symbols, key=_symbol_order) if _is_unary(s, axioms)),
         f"(declare-fun {RELATION} (Expr Expr) Bool)",
-        *(f"(declare-const {head(n)} Expr)" for n in nodes if isinstance(n, Var | Const)),
+        *(f"(declare-const {head(n)} Expr)" for n in nodes if isinstance(n, Variable | Const)),
         *(f"(define-fun {names[n]} () Expr {_definition_text(n, names)})" for n in nodes if children(n)),
     ]
     for number, (claim, axiom) in enumerate(claims):
@@ -177,9 +177,9 @@ def audit(text: str, where: str = "", axioms: AxiomSet | None = None) -> Audited
     Raises:
         FormatError: If an assertion is no instance of the axiom it names, or anything else is out of form.
     """
-    axioms = load() if axioms is None else axioms
+    axioms = load_axioms() if axioms is None else axioms
     reader = _Reader(axioms, where)
-    for command in read(text, where):
+    for command in parse_sexprs(text, where):
         reader.command(command)
     if reader.goal is None:
         raise FormatError("expected one negated claim named goal, got none", where=where)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NoReturn
 
-from mirage_formal.logic.sexpr import SExpr, format_sexpr, read
+from mirage_formal.logic.sexpr import SExpr, format_sexpr, parse_sexprs
 from mirage_formal.support.errors import FormatError
 from mirage_formal.support.limits import MAX_COMMANDS, MAX_DIGITS, MAX_PARENTHESES, MAX_QUESTION, MAX_WIDTH
 
@@ -81,10 +81,10 @@ class Script:
         return f"Script({self.logic}, {self.assertions} assertions, {len(self.text)} characters)"
 
     def __reduce__(self) -> tuple[Callable[[str], Script], tuple[str]]:
-        return parse, (self.text,)  # checked again wherever it comes to
+        return parse_script, (self.text,)  # checked again wherever it comes to
 
 
-def parse(text: str, where: str = "") -> Script:
+def parse_script(text: str, where: str = "") -> Script:
     """Return the script of a text with one command on a line and nothing between except whole lines of comment.
 
     Sound: the text's commands are those of the script: apart from comments, which are whole lines, it is what the
@@ -93,7 +93,7 @@ def parse(text: str, where: str = "") -> Script:
     Raises:
         FormatError: The text is anything else.
     """
-    script = Script(read(text, where), where)
+    script = Script(parse_sexprs(text, where), where)
     lines = text.split("\n")
     if ";" in text:
         lines = [line for line in lines if not line.startswith(";")]
@@ -253,7 +253,7 @@ class _Reader:
                 raise self._fault(command, "a declaration, a definition, an assertion or (check-sat)")
 
     def _fault(self, command: SExpr, expected: str) -> FormatError:
-        return FormatError(f"expected {expected}, got {shorten(command)}", where=self._where)
+        return FormatError(f"expected {expected}, got {shorten_expression(command)}", where=self._where)
 
     def _sort(self, sort: SExpr, command: SExpr) -> Sort:
         match sort:
@@ -349,7 +349,7 @@ class _Reader:
         return "Bool"
 
 
-def shorten(e: SExpr) -> str:
+def shorten_expression(e: SExpr) -> str:
     """Return the beginning of an S-expression of any depth."""
     parts: list[str] = []
     stack: list[SExpr] = [e]

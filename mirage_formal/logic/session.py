@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NoReturn
 
-from mirage_formal.logic.axioms import load
+from mirage_formal.logic.axioms import load_axioms
 from mirage_formal.logic.process import Question, Solver, SolverReply, thread_solvers
 from mirage_formal.logic.script import Script
-from mirage_formal.logic.terms import BINARY, Add, Const, Div, Expr, Mul, Sum, Unary, Var, head, postorder
+from mirage_formal.logic.terms import BINARY, Add, Const, Div, Expr, Mul, Sum, Unary, Variable, head, postorder
 from mirage_formal.support.limits import QUESTION_MS
 
 
-class Answer(Enum):
+class SubexpressionAnswer(Enum):
     """Answer to a subexpression query: is an expression part of a target?
 
     Sound: only REFUTED may prune, and only PROVED may be reported as a fact.
@@ -104,7 +104,7 @@ class AxiomSession:
 
         self._z3: Any = z3
         self._context = z3.Context()
-        self.axioms = load()
+        self.axioms = load_axioms()
         self._formulas = z3.parse_smt2_string(self.axioms.script.text, ctx=self._context)
         self._sort = z3.DeclareSort("Expr", self._context)
         self._functions: dict[str, Any] = {name: self._function(name, 2) for name in BINARY}
@@ -125,7 +125,7 @@ class AxiomSession:
 
     def _build(self, e: Expr) -> Any:
         match e:
-            case Var() | Const():
+            case Variable() | Const():
                 return self._z3.Const(head(e), self._sort)
             case Add(a, b) | Mul(a, b) | Div(a, b):
                 return self._functions[head(e)](self._terms[a], self._terms[b])
@@ -136,7 +136,7 @@ class AxiomSession:
                     self._functions[name] = self._function(name, 1)
                 return self._functions[name](self._terms[a])
 
-    def ask(self, expression: Expr, target: Expr, timeout_ms: int) -> Answer:
+    def ask(self, expression: Expr, target: Expr, timeout_ms: int) -> SubexpressionAnswer:
         """Return whether the axioms make ``expression`` part of ``target``.
 
         Sound: PROVED only on unsat, REFUTED only on sat; a timeout or a failure is UNKNOWN.
@@ -148,5 +148,7 @@ class AxiomSession:
             solver.add(self._z3.Not(self._relation(self.term(expression), self.term(target))))
             answer = str(solver.check())
         except self._z3.Z3Exception:
-            return Answer.UNKNOWN
-        return {"unsat": Answer.PROVED, "sat": Answer.REFUTED}.get(answer, Answer.UNKNOWN)
+            return SubexpressionAnswer.UNKNOWN
+        return {"unsat": SubexpressionAnswer.PROVED, "sat": SubexpressionAnswer.REFUTED}.get(
+            answer, SubexpressionAnswer.UNKNOWN
+        )

@@ -14,7 +14,7 @@ SExpr = str | tuple["SExpr", ...]
 _TOKEN: Final = re.compile(r"[ \t\n]+|;[^\n]*\n|([()])|([A-Za-z0-9~!@$%^&*_\-+=<>.?/:]+)")
 
 
-def read(text: str, where: str = "") -> list[SExpr]:
+def parse_sexprs(text: str, where: str = "") -> list[SExpr]:
     """Parse all S-expressions of a text, as nested tuples of tokens.
 
     Raises:
@@ -51,7 +51,7 @@ def format_sexpr(e: SExpr) -> str:
     """Return an S-expression as text on one line.
 
     Raises:
-        FormatError: It is deeper than anything that ``read`` returns.
+        FormatError: It is deeper than anything that ``parse_sexprs`` returns.
     """
     return _format_nested(e, MAX_PARENTHESES)
 

@@ -42,13 +42,13 @@ class _Node:
         return type(self), tuple(getattr(self, field.name) for field in fields(type(self)))  # type: ignore[arg-type]
 
     def __str__(self) -> str:
-        return to_text(self)  # type: ignore[arg-type]
+        return term_to_text(self)  # type: ignore[arg-type]
 
     __repr__ = __str__
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Var(_Node, metaclass=_Interned):
+class Variable(_Node, metaclass=_Interned):
     """Variable term: an input tensor."""
 
     name: str
@@ -101,7 +101,7 @@ class Unary(_Node, metaclass=_Interned):
     argument: Expr
 
 
-Expr = Var | Const | Add | Mul | Div | Sum | Unary
+Expr = Variable | Const | Add | Mul | Div | Sum | Unary
 
 #: The binary symbols of the signature and their constructors.
 #: Division is "divide" in SMT-LIB text, because div is a symbol of the integers there.
@@ -116,7 +116,7 @@ def var(name: str) -> Expr:
     """Return the term of the input tensor called ``name``."""
     if not name:
         raise ValueError("a variable needs a name")
-    return Var(name)
+    return Variable(name)
 
 
 def const(value: Fraction | int) -> Expr:
@@ -154,7 +154,7 @@ def unary(function: str, argument: Expr) -> Expr:
 def children(e: Expr) -> tuple[Expr, ...]:
     """Return the direct arguments of a term."""
     match e:
-        case Var() | Const():
+        case Variable() | Const():
             return ()
         case Add(a, b) | Mul(a, b) | Div(a, b):
             return (a, b)
@@ -182,7 +182,7 @@ def postorder(roots: Iterable[Expr]) -> Iterator[Expr]:
 def head(e: Expr) -> str:
     """Return the symbol of a term's outermost operator in SMT-LIB text, such as add, sum.64 or var.Q."""
     match e:
-        case Var(name):
+        case Variable(name):
             return f"var.{quote(name, safe='')}"
         case Const(value):
             return f"const.{value}"
@@ -221,7 +221,7 @@ def parse_extent(symbol: str) -> int | None:
     return int(digits)
 
 
-def to_text(e: Expr) -> str:
+def term_to_text(e: Expr) -> str:
     """Return the whole term as one readable S-expression; its length may be exponential in the number of nodes."""
     text: dict[Expr, str] = {}
     for node in postorder([e]):

@@ -18,7 +18,7 @@ from mirage_formal.records import KERNELS
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.run.driver import RunArguments, open_executor, search_program
 from mirage_formal.run.result_cache.recall import claim_entry
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
 from mirage_formal.support.guard import keep_results_on_stop
@@ -46,7 +46,7 @@ def needs_partitioning(program: KernelGraph, settings: Settings) -> bool:
 
 def search_or_cover(
     program: KernelGraph, settings: Settings, out: Path, **about: Unpack[RunArguments]
-) -> Report | WholeReport:
+) -> RunReport | WholeReport:
     """Search a program as one or cover it by subgraphs; on a cache hit, return the stored result.
 
     A program that is larger than its space is searched in subgraphs. Any other is searched as one. If the user named no
@@ -68,7 +68,7 @@ def search_or_cover(
 
 def _search_or_cover_uncached(
     program: KernelGraph, settings: Settings, out: Path, **about: Unpack[RunArguments]
-) -> Report | WholeReport:
+) -> RunReport | WholeReport:
     """Search a program as one or by parts, without recalling it from the store; see ``search_or_cover``."""
     if needs_partitioning(program, settings):
         return search_covers(program, settings, out, **about)
@@ -103,7 +103,7 @@ def _search_or_cover_uncached(
         return search_covers(program, settings, out, tried=tried, **about)
 
 
-def _is_good_enough(report: Report, share: float) -> bool:
+def _is_good_enough(report: RunReport, share: float) -> bool:
     """Return whether to report a search: a unit failed, or a result costs at most ``share`` of the unfused program."""
     return bool(report.failed) or any(result.cost <= share * report.unfused_us for result in report.results)
 

@@ -37,22 +37,22 @@ from mirage_formal.partition.covers import (
 from mirage_formal.partition.merging import Merger
 from mirage_formal.partition.partition import (
     Offers,
-    Part,
     Partition,
     PartLimits,
     Price,
+    Subgraph,
     floor_us,
     is_single_kernel_best,
-    partition,
+    partition_program,
     partitions,
 )
 from mirage_formal.partition.spaces import is_searchable, part_config, part_kernels
 from mirage_formal.partition.store import earlier_search, number_of, open_cover_directory, remove_unused_searches
-from mirage_formal.records import SUMMARY_FILE, UnitRecord, read, seal_record, sha256, write_atomic
+from mirage_formal.records import SUMMARY_FILE, UnitRecord, read_file, seal_record, sha256, write_atomic
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
-from mirage_formal.run.driver import RunArguments, open_executor, run
+from mirage_formal.run.driver import RunArguments, open_executor, run_search
 from mirage_formal.run.progress import Watch, ignore_progress
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.settings import Job, Settings, escape_undecodable, identity, make_job
 from mirage_formal.search.horizontal_fusion.slices import extract_subgraph
@@ -99,7 +99,7 @@ class WholeReport:
     covers: tuple[Cover, ...]
     parts: tuple[WholePart, ...]
     directory: Path
-    searches: tuple[Report, ...]
+    searches: tuple[RunReport, ...]
     limited: int
 
     @property
@@ -174,7 +174,7 @@ class _CoverSearch:
         self.job = job
         self.target = job.target
         self.identity = identity(job)
-        self.reports: dict[KernelGraph, Report] = {}  # by exact program, because conditions name its operators
+        self.reports: dict[KernelGraph, RunReport] = {}  # by exact program, because conditions name its operators
         self.known: dict[KernelGraph, Offers] = {}  # offers found by the searches
         self.alike: dict[KernelGraph, Offers] = {}  # offers by sought graph, which has no views
         self.sought: dict[KernelGraph, KernelGraph] = {}  # sought graphs of parts
@@ -253,7 +253,7 @@ class _CoverSearch:
                 break
         return None
 
-    def _gain(self, part: Part) -> float:
+    def _gain(self, part: Subgraph) -> float:
         """Return the most microseconds that a search could save for a subgraph; 0 where no lower bound is known."""
         us = self._floor(part.program, cuts=not self.single)
         return 0.0 if us is None else estimate(part.program, self.target).us - us
@@ -273,7 +273,7 @@ class _CoverSearch:
         yield self._filled(self._cut(_no_search))
 
     def _cut(self, price: Price, kernel_us: float = 0.0) -> Partition:
-        return partition(self.program, self.target, self.limits, price, kernel_us)
+        return partition_program(self.program, self.target, self.limits, price, kernel_us)
 
     def _found(self, part: KernelGraph) -> Offers:
         """Return the offers that searches found for a part; empty if it was not searched, or is no part."""
@@ -346,10 +346,10 @@ class _CoverSearch:
         found = ((part, self.reports.get(part.program) if part.searched else None) for part in cut.parts)
         return tuple(replace_part(self.program, part, report, self.target) for part, report in found)
 
-    def _searches(self) -> tuple[Report, ...]:
+    def _searches(self) -> tuple[RunReport, ...]:
         return tuple(self.reports.values())
 
-    def _search(self, part: Part) -> Report | None:
+    def _search(self, part: Subgraph) -> RunReport | None:
         """Return the run of a subgraph, which equal subgraphs share; None if there is no time left."""
         program = part.program
         if program not in self.reports:
@@ -360,7 +360,7 @@ class _CoverSearch:
                 return None
             number = 1 + max((number_of(report.directory) for report in self.reports.values()), default=0)
             where = earlier or self.root / PARTS / f"{number:02}-{code[:12]}"
-            report = self.reports[program] = run(
+            report = self.reports[program] = run_search(
                 program,
                 self._own_settings(part, left, resume=earlier is not None),
                 where,
@@ -376,7 +376,7 @@ class _CoverSearch:
         limit = self.settings.time_limit
         return None if limit is None else _SEARCHES * limit - (time.monotonic() - self.begin)
 
-    def _own_settings(self, part: Part, left: float | None, *, resume: bool) -> Settings:
+    def _own_settings(self, part: Subgraph, left: float | None, *, resume: bool) -> Settings:
         limit = None if left is None else max(_PART * left, NO_TIME_S)
         config = part_config(part.program, self.settings)
         # A part's directory belongs to this whole program, see open_whole.
@@ -416,7 +416,9 @@ class _CoverSearch:
             unfused_us=estimate(self.program, self.target).us,
             covers=tuple(cover_record(one, self.root, self.target) for one in covers),
             wall_s=round(time.monotonic() - self.begin, 3),
-            manifest={f"{run}/{SUMMARY_FILE}": sha256(read(self.root / run / SUMMARY_FILE)) for run in self._runs()},
+            manifest={
+                f"{run}/{SUMMARY_FILE}": sha256(read_file(self.root / run / SUMMARY_FILE)) for run in self._runs()
+            },
         )
         write_atomic(self.root / WHOLE_FILE, seal_record(record))
         return record
@@ -426,7 +428,7 @@ class _CoverSearch:
             Alternatives,  # as in a single run, not before there is a result
         )
 
-        evidence = read(self.root / WHOLE_FILE)
+        evidence = read_file(self.root / WHOLE_FILE)
         names = [one.graph_digest for one in record.covers]
         encoded = [(name[:12], encode(one.graph)) for name, one in zip(names, covers, strict=True)]
         return tuple(

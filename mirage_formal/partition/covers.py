@@ -16,11 +16,11 @@ from mirage_formal.graph.formats.json import embed
 from mirage_formal.graph.graph import KernelGraph, KernelOp, enumerate_results
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import is_view, kernel_count
-from mirage_formal.partition.partition import Offers, Part
+from mirage_formal.partition.partition import Offers, Subgraph
 from mirage_formal.records import CANDIDATES
 from mirage_formal.records.partition import CoverRecord, PartRecord
 from mirage_formal.run.ranking import is_unfused, uses_library_products_only
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.results.result import Result
 
 #: Number of covers that are reported, if there are so many distinct ones.
@@ -42,10 +42,10 @@ class WholePart:
         view: Whether it is an operator whose result is a view in the program, for which no kernel is launched.
     """
 
-    part: Part
+    part: Subgraph
     graph: KernelGraph
     chosen: Result | None
-    report: Report | None
+    report: RunReport | None
     view: bool = False
 
 
@@ -75,7 +75,7 @@ def make_cover(program: KernelGraph, parts: tuple[WholePart, ...], target: Targe
     return Cover(parts, graph, estimate(graph, target).us, kernel_count(graph))
 
 
-def offers_of_part(part: KernelGraph, report: Report, target: Target) -> Offers:
+def offers_of_part(part: KernelGraph, report: RunReport, target: Target) -> Offers:
     """Return, for each number of kernels, the least cost of a proved candidate that the search found for a subgraph.
 
     A subgraph of one operator may keep it. So may a subgraph whose search had a failed unit or ran out of time, because
@@ -92,12 +92,12 @@ def offers_of_part(part: KernelGraph, report: Report, target: Target) -> Offers:
     return tuple(sorted(found.items()))
 
 
-def proved_results(report: Report) -> list[Result]:
+def proved_results(report: RunReport) -> list[Result]:
     """Return the proved candidates of a run."""
     return [result for result in report.results if isinstance(result.verdict, Equivalent)]
 
 
-def replace_part(program: KernelGraph, part: Part, report: Report | None, target: Target) -> WholePart:
+def replace_part(program: KernelGraph, part: Subgraph, report: RunReport | None, target: Target) -> WholePart:
     """Return a subgraph with its replacement: the cheapest proved candidate, or its operators where they cost less.
 
     If the subgraph has a required number of kernels, only replacements with that number count, if there are any.
@@ -193,7 +193,7 @@ def _number_conditions(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(f"part {n}: {one}" for n, conditions in enumerate(parts, 1) for one in conditions))
 
 
-def stitch(program: KernelGraph, pieces: Sequence[tuple[Part, KernelGraph]]) -> KernelGraph:
+def stitch(program: KernelGraph, pieces: Sequence[tuple[Subgraph, KernelGraph]]) -> KernelGraph:
     """Concatenate the graphs of all subgraphs over the program's inputs.
 
     Args:

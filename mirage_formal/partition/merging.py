@@ -26,7 +26,7 @@ from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.views import is_view
-from mirage_formal.partition.partition import Offers, Part, Partition, PartLimits, Prices, extract
+from mirage_formal.partition.partition import Offers, Partition, PartLimits, Prices, Subgraph, extract_subprogram
 from mirage_formal.search.horizontal_fusion.slices import backward_slices
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
 from mirage_formal.search.preprocess import preprocess
@@ -54,7 +54,7 @@ class Merger:
         self._program = program
         self._target = target
         self._limits = limits
-        self._taken: dict[frozenset[int], Part | None] = {}
+        self._taken: dict[frozenset[int], Subgraph | None] = {}
         self._proposed: dict[frozenset[int], None] = {}  # merged parts of earlier partitions, reached step by step
 
     def merged(self, cut: Partition, prices: Prices, kernel_us: float = 0.0) -> Partition:
@@ -71,7 +71,7 @@ class Merger:
         parts = {frozenset(part.operators): part for part in cut.parts}
         costs = {key: self._cost(part, prices, kernel_us) for key, part in parts.items()}
         while True:
-            best: tuple[float, frozenset[frozenset[int]], Part] | None = None
+            best: tuple[float, frozenset[frozenset[int]], Subgraph] | None = None
             for group in self._groups(list(parts.values())):
                 part = self._part(frozenset().union(*group))
                 if part is None or not (offers := prices(part.program)):
@@ -93,17 +93,17 @@ class Merger:
             parts = {key: one for key, one in parts.items() if key not in group}
             parts[frozenset(part.operators)] = part
 
-    def _cost(self, part: Part, prices: Prices, kernel_us: float) -> float:
+    def _cost(self, part: Subgraph, prices: Prices, kernel_us: float) -> float:
         if self._is_view(part):
             return 0.0
         offers = prices(part.program) if part.searched else ()
         offers = tuple(one for one in offers if part.kernels in (None, one[0])) or offers
         return _cheapest_offer(offers or ((1, estimate(part.program, self._target).us),), kernel_us)[1]
 
-    def _is_view(self, part: Part) -> bool:
+    def _is_view(self, part: Subgraph) -> bool:
         return len(part.operators) == 1 and is_view(self._program, part.results[0])
 
-    def _groups(self, parts: Sequence[Part]) -> Iterator[frozenset[frozenset[int]]]:
+    def _groups(self, parts: Sequence[Subgraph]) -> Iterator[frozenset[frozenset[int]]]:
         """Yield the sets of subgraphs that share a tensor or were merged before, each once, as sets of operator sets.
 
         A set that was merged in several steps before may have been searched without the intermediate sets; it is
@@ -135,13 +135,13 @@ class Merger:
                 seen.add(found)
                 yield found
 
-    def _part(self, operators: frozenset[int]) -> Part | None:
+    def _part(self, operators: frozenset[int]) -> Subgraph | None:
         """Return operators as one subgraph; None if it has too many results or one exceeds the limits of a search."""
         if operators not in self._taken:
             numbers = tuple(sorted(operators))
-            graph, reads, results = extract(self._program, numbers)
+            graph, reads, results = extract_subprogram(self._program, numbers)
             fits = len(results) <= _RESULTS and self._within(graph)
-            self._taken[operators] = Part(numbers, graph, reads, results, True) if fits else None
+            self._taken[operators] = Subgraph(numbers, graph, reads, results, True) if fits else None
         return self._taken[operators]
 
     def _within(self, part: KernelGraph) -> bool:
@@ -159,7 +159,7 @@ def _cheapest_offer(offers: Offers, kernel_us: float) -> tuple[int, float]:
     return min(((kernels, us + kernels * kernel_us) for kernels, us in offers), key=lambda offer: (offer[1], offer[0]))
 
 
-def _is_convex_group(parts: Sequence[Part], group: Collection[frozenset[int]]) -> bool:
+def _is_convex_group(parts: Sequence[Subgraph], group: Collection[frozenset[int]]) -> bool:
     """Return whether a group is convex: no subgraph outside both depends on a member and is needed by one."""
     inside = [frozenset(part.operators) in group for part in parts]
     behind = {tensor for part, own in zip(parts, inside, strict=True) if own for tensor in part.results}
@@ -173,11 +173,11 @@ def _is_convex_group(parts: Sequence[Part], group: Collection[frozenset[int]]) -
     return True
 
 
-def _topological_order(parts: Sequence[Part]) -> tuple[Part, ...]:
+def _topological_order(parts: Sequence[Subgraph]) -> tuple[Subgraph, ...]:
     """Return subgraphs in topological order; of those that are ready, the one with the smallest result is first."""
     left = sorted(parts, key=lambda part: part.results)
     missing = {tensor for part in parts for tensor in part.results}
-    found: list[Part] = []
+    found: list[Subgraph] = []
     while left:
         following = next(part for part in left if missing.isdisjoint(part.reads))
         left.remove(following)

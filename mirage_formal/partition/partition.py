@@ -68,7 +68,7 @@ class PartLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Subgraph:
     """Subgraph of a program that is searched as one, or a single operator that is kept.
 
     Attributes:
@@ -97,11 +97,13 @@ class Partition:
         limited: Number of roots whose sets of operators were not enumerated completely; if 0, the partition is optimal.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[Subgraph, ...]
     limited: int
 
 
-def extract(program: KernelGraph, operators: Sequence[int]) -> tuple[KernelGraph, tuple[int, ...], tuple[int, ...]]:
+def extract_subprogram(
+    program: KernelGraph, operators: Sequence[int]
+) -> tuple[KernelGraph, tuple[int, ...], tuple[int, ...]]:
     """Extract operators of a program as a program whose outputs are their results that are used outside.
 
     If none is used outside, the output is the last operator's result.
@@ -117,7 +119,7 @@ def extract(program: KernelGraph, operators: Sequence[int]) -> tuple[KernelGraph
     return graph, reads, results
 
 
-def partition(
+def partition_program(
     program: KernelGraph, target: Target, limits: PartLimits, price: Price, kernel_us: float = 0.0
 ) -> Partition:
     """Return the cheapest partition of a program, among the enumerated sets of operators.
@@ -178,7 +180,7 @@ class _PartChoice:
 
     key: tuple[int, int]
     kernels: int
-    part: Part
+    part: Subgraph
     below: tuple[_PartChoice, ...]
 
 
@@ -229,13 +231,13 @@ class _PartitionSolver:
         self._best: dict[int, list[_PartChoice]] = {}
         self._judged: dict[KernelGraph, tuple[bool, Offers]] = {}
 
-    def partitions(self) -> Iterator[tuple[Part, ...]]:
+    def partitions(self) -> Iterator[tuple[Subgraph, ...]]:
         """Yield the cheapest partition, or the Pareto front of cost and number of kernels."""
         for root in range(len(self._program.ops)):  # the roots below a root have smaller numbers
             self._best[root] = self._kept(self._choices(root))
         roots = [number for number, end in enumerate(self._ends) if end == self._end]
         for total in self._together(roots):
-            found: list[Part] = []
+            found: list[Subgraph] = []
             todo = list(total.below)
             while todo:
                 choice = todo.pop()
@@ -295,7 +297,7 @@ class _PartitionSolver:
             if not offers:
                 continue
             inside = set(operators)
-            part = Part(operators, graph, reads, (result,), searched)
+            part = Subgraph(operators, graph, reads, (result,), searched)
             for one in self._together([n for n, end in enumerate(self._ends) if end in inside and n not in inside]):
                 for kernels, us in offers:
                     key = (one.key[0] + round(_NANOS * (us + kernels * self._kernel_us)), one.key[1] - 1)

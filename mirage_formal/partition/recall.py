@@ -15,7 +15,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.views import is_view
 from mirage_formal.partition.cover_search import WholeReport
 from mirage_formal.partition.covers import Cover, WholePart
-from mirage_formal.partition.partition import Part
+from mirage_formal.partition.partition import Subgraph
 from mirage_formal.partition.store import open_cover_directory
 from mirage_formal.records import seal_record, write_atomic, write_files
 from mirage_formal.records.partition import WHOLE_FILE, CoverRecord, WholeRecord
@@ -23,17 +23,17 @@ from mirage_formal.records.store_entry import EVIDENCE
 from mirage_formal.run.driver import RunArguments, write_stored_run
 from mirage_formal.run.result_cache.recall import EntryClaim, RecalledEntry
 from mirage_formal.run.result_cache.reports import move_replay, results_of
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.settings import Job, Settings, escape_undecodable
 
 if TYPE_CHECKING:
-    from mirage_formal.revalidate.replay import EstablishedCandidate, ReplayResult
+    from mirage_formal.revalidate.replay import ReplayedCandidate, ReplayResult
 
 
 def write_stored_answer(
     found: RecalledEntry, job: Job, settings: Settings, out: Path, **about: Unpack[RunArguments]
-) -> Report | WholeReport:
+) -> RunReport | WholeReport:
     """Write a stored result to the directory ``out``, under the program name that the caller asks for.
 
     Raises:
@@ -62,31 +62,33 @@ def whole_report(found: ReplayResult, record: WholeRecord, root: Path, target: T
     from mirage_formal.check.partitioning.parts import partition
 
     candidates: dict[str, Result] = {}
-    searches: dict[str, Report] = {}
+    searches: dict[str, RunReport] = {}
     for name, summary in found.runs.items():
         used = [(item, found.parts.get(f"{name}/{item.directory}")) for item in summary.candidates]
         results = tuple(_result(one, item.rank) for item, one in used if one is not None)
         candidates |= {f"{name}/candidates/{result.directory.name}": result for result in results}
-        searches[name] = Report(summary, results, root / name, (), 0.0)
+        searches[name] = RunReport(summary, results, root / name, (), 0.0)
     covers = []
     for one, shown in zip(record.covers, found.shown, strict=True):
         pieces = partition(found.program, [part.operators for part in one.parts])
-        parts = [Part(p.operators, x.program, x.reads, x.results, True) for p, x in zip(one.parts, pieces, strict=True)]
+        parts = [
+            Subgraph(p.operators, x.program, x.reads, x.results, True) for p, x in zip(one.parts, pieces, strict=True)
+        ]
         covers.append(_cover(found.program, one, shown, parts, (searches, candidates)))
     results = results_of(found, target)
     return WholeReport(record, results, tuple(covers), covers[0].parts, root, tuple(searches.values()), 0)
 
 
-def _result(one: EstablishedCandidate, rank: int) -> Result:
+def _result(one: ReplayedCandidate, rank: int) -> Result:
     return Result(one.graph, one.digest, rank, one.verdict, one.us or 0.0, one.directory)
 
 
 def _cover(
     program: KernelGraph,
     record: CoverRecord,
-    shown: EstablishedCandidate,
-    parts: list[Part],
-    known: tuple[Mapping[str, Report], Mapping[str, Result]],
+    shown: ReplayedCandidate,
+    parts: list[Subgraph],
+    known: tuple[Mapping[str, RunReport], Mapping[str, Result]],
 ) -> Cover:
     searches, candidates = known
     chosen = []
@@ -98,7 +100,7 @@ def _cover(
     return Cover(tuple(chosen), shown.graph, record.estimated_us, record.kernels)
 
 
-def store_answer(claim: EntryClaim, report: Report | WholeReport) -> None:
+def store_answer(claim: EntryClaim, report: RunReport | WholeReport) -> None:
     """Write a result to the store, if the same call would return the same one.
 
     A result is not kept if it was interrupted, lost a worker or a task, or has no candidate.

@@ -18,7 +18,7 @@ from mirage_formal.graph.views import kernel_count
 from mirage_formal.partition.cover_search import WholeReport
 from mirage_formal.partition.covers import WholePart
 from mirage_formal.records.partition import PartRecord, WholeRecord
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.settings import display_path
 from mirage_formal.run.show import CONDITIONS, describe_kernels, print_nothing, print_report, warnings
 from mirage_formal.support.errors import NothingFoundError
@@ -28,9 +28,9 @@ from mirage_formal.support.terminal import escape_line
 _LONG: Final = 1200
 
 
-def print_any(report: Report | WholeReport, console: Console, nothing: NothingFoundError | None = None) -> None:
+def print_any(report: RunReport | WholeReport, console: Console, nothing: NothingFoundError | None = None) -> None:
     """Print the report of a search, or of a whole program's searches; ``nothing`` is the reason if it found nothing."""
-    if isinstance(report, Report):
+    if isinstance(report, RunReport):
         print_report(report, console, nothing)
     else:
         print_whole(report, console)
@@ -52,7 +52,7 @@ def print_whole(report: WholeReport, console: Console) -> None:
             )
         console.print(parts)
         console.print(_covers(report.record))
-    for text in notes(report):
+    for text in cover_notes(report):
         console.print(escape_line(text, _LONG), markup=False, highlight=False, soft_wrap=True)
     for run in report.searches:
         for text in warnings(run):
@@ -85,7 +85,7 @@ def _row(part: PartRecord, number: int, one: WholePart) -> tuple[str, ...]:
     return str(number), kernels, f"{part.estimated_us:.1f} of {part.unfused_us:.1f}", kinds, found
 
 
-def notes(report: WholeReport) -> list[str]:
+def cover_notes(report: WholeReport) -> list[str]:
     """Return the lines that compare the best cover with the program's own operators."""
     record, parts = report.record, report.parts
     states, runs = sum(run.summary.states for run in report.searches), len(report.searches)
@@ -119,7 +119,7 @@ def _is_data_movement(one: WholePart) -> bool:
     return one.chosen is None and all(isinstance(op, GraphDefined) or op.kind in moves for op in one.part.program.ops)
 
 
-def reports_values(reports: Sequence[tuple[Report | WholeReport, NothingFoundError | None]]) -> list[dict[str, Any]]:
+def reports_values(reports: Sequence[tuple[RunReport | WholeReport, NothingFoundError | None]]) -> list[dict[str, Any]]:
     """Return runs as a list of {directory, summary, nothing_found}; the summary of a whole program is whole.json.
 
     ``nothing_found`` is null, or a list of {cause, where, what, hint} that says why there is no candidate.
@@ -134,4 +134,4 @@ def reports_values(reports: Sequence[tuple[Report | WholeReport, NothingFoundErr
     ]
 
 
-__all__ = ["notes", "print_any", "print_whole", "reports_values"]
+__all__ = ["cover_notes", "print_any", "print_whole", "reports_values"]

@@ -12,7 +12,7 @@ import msgspec
 
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.records import KERNELS, RUN_FILE, Identity, RunRecord, decode, read
+from mirage_formal.records import KERNELS, RUN_FILE, Identity, RunRecord, decode, read_file
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord, cover_name
 from mirage_formal.run_directory.directory import (
     KERNELS_OF_ONE,
@@ -90,7 +90,7 @@ def earlier_search(root: Path, code: str, program: KernelGraph) -> Path | None:
     """Return the directory of an earlier search for a subgraph, given its program and the program's digest."""
     for path in sorted((root / PARTS).glob(f"*-{code[:12]}")):
         if (path / RUN_FILE).is_file():
-            record = decode(read(path / RUN_FILE), RunRecord, str(path / RUN_FILE))
+            record = decode(read_file(path / RUN_FILE), RunRecord, str(path / RUN_FILE))
             if from_json(bytes(record.program), str(path / RUN_FILE)) == program:
                 return path
     return None
@@ -102,7 +102,7 @@ def _expect_same_search(root: Path, config: str | None, identity: Identity) -> N
     if not path.is_file():
         hint = "leave --resume out to start a new run"
         raise RunError("expected a run to resume, got none of a whole program", where=str(root), hint=hint)
-    earlier = decode(read(path), WholeRecord, str(path))
+    earlier = decode(read_file(path), WholeRecord, str(path))
     old = {"config": earlier.config, **msgspec.structs.asdict(earlier.identity)}
     expect_resumed(path, old, {"config": config, **msgspec.structs.asdict(identity)})
 

@@ -102,8 +102,8 @@ from mirage_formal.records.storage import (
     decode,
     decode_proof,
     digits_file,
+    json_line,
     key_of,
-    line,
     naming,
     open_sealed,
     pack_texts,
@@ -115,7 +115,7 @@ from mirage_formal.records.storage import (
     write_atomic,
     write_files,
 )
-from mirage_formal.support.files import read
+from mirage_formal.support.files import read_file
 from mirage_formal.support.limits import MAX_FILE_BYTES, MAX_LINE_BYTES
 
 __all__ = [
@@ -209,13 +209,13 @@ __all__ = [
     "decode",
     "decode_proof",
     "digits_file",
+    "json_line",
     "key_of",
-    "line",
     "naming",
     "open_sealed",
     "pack_texts",
     "pretty",
-    "read",
+    "read_file",
     "read_lines",
     "report_order",
     "seal_record",

@@ -57,7 +57,7 @@ FILES: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
 }
 
 
-def schema() -> dict[str, Any]:
+def run_directory_schema() -> dict[str, Any]:
     """The schema; ``#/$defs/<file>`` is that of a file, or of a line of a .jsonl file."""
     kinds = [kind for kinds in FILES.values() for kind in kinds]
     _, found = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
@@ -75,6 +75,6 @@ def schema() -> dict[str, Any]:
     }
 
 
-def schema_text() -> str:
+def run_directory_schema_text() -> str:
     """Text of docs/schemas/run-directory.schema.json."""
-    return json.dumps(schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    return json.dumps(run_directory_schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"

@@ -32,11 +32,11 @@ from mirage_formal.records.run import (
     Record,
     SummaryRecord,
 )
-from mirage_formal.records.store_entry import EarlierSearchEntry, Entry
+from mirage_formal.records.store_entry import CacheEntry, EarlierSearchEntry
 from mirage_formal.support.errors import FormatError
 from mirage_formal.support.files import expect_regular
 from mirage_formal.support.limits import MAX_FILE_BYTES, MAX_LINE_BYTES, MAX_LINES
-from mirage_formal.support.strict_json import load
+from mirage_formal.support.strict_json import load_strict_json
 
 AnyRecord = TypeVar("AnyRecord", bound=Record)
 Sealed = TypeVar(
@@ -47,7 +47,7 @@ Sealed = TypeVar(
     KernelManifestRecord,
     NumericsRecord,
     MeasureRecord,
-    Entry[Any, Any],
+    CacheEntry[Any, Any],
     EarlierSearchEntry,
 )
 
@@ -72,7 +72,7 @@ def pretty(record: Record) -> bytes:
     return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
 
 
-def line(record: Record) -> bytes:
+def json_line(record: Record) -> bytes:
     """A record as one line of JSON that ends with a newline."""
     return msgspec.json.encode(record) + b"\n"
 
@@ -108,7 +108,7 @@ def decode(data: bytes, kind: type[AnyRecord], where: str) -> AnyRecord:
     Raises:
         FormatError: Not JSON, not this record, or another schema version.
     """
-    value = load(data, where)
+    value = load_strict_json(data, where)
     try:
         record = msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -123,7 +123,7 @@ def decode_proof(data: bytes, where: str) -> ProofRecord:
     Raises:
         FormatError: Not a line of a proof log.
     """
-    value = load(data, where)
+    value = load_strict_json(data, where)
     try:
         record = _PROOF.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

@@ -19,7 +19,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Entry(Record, Generic[K, V], frozen=True, kw_only=True):
+class CacheEntry(Record, Generic[K, V], frozen=True, kw_only=True):
     """entry.json of any kind: the value of a key.
 
     Attributes:
@@ -89,7 +89,7 @@ class SearchOutcome(Record, frozen=True, kw_only=True):
     versions: dict[Title, Installed]
 
 
-class SearchEntry(Entry[EntryKey, SearchOutcome], frozen=True, kw_only=True):
+class SearchEntry(CacheEntry[EntryKey, SearchOutcome], frozen=True, kw_only=True):
     """entry.json of a search."""
 
 
@@ -107,8 +107,8 @@ __all__ = [
     "ENTRY_FILE",
     "EVIDENCE",
     "FORMAT",
+    "CacheEntry",
     "EarlierSearchEntry",
-    "Entry",
     "EntryKey",
     "SearchEntry",
     "SearchOutcome",

@@ -16,7 +16,7 @@ from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
 MOST: Final = 200
 
 
-def shorten(text: str) -> str:
+def shorten_text(text: str) -> str:
     """Return a text of at most ``MOST`` characters."""
     from mirage_formal.support.terminal import escape_line
 
@@ -47,14 +47,16 @@ def verdict_line(verdict: Equivalent | Probable | Different | Unknown) -> str:
             held = count_noun(len(verdict.conditions), "condition")
             return f"Equivalent(proof of {count_noun(len(verdict.proof), 'byte')}, {held}{added})"
         case Probable():
-            return shorten(f"Probable(rounds={verdict.rounds}, bound_log2={verdict.bound_log2}, {verdict.reason!r})")
+            return shorten_text(
+                f"Probable(rounds={verdict.rounds}, bound_log2={verdict.bound_log2}, {verdict.reason!r})"
+            )
         case Different():
             where = ", ".join(map(str, verdict.index))
-            return shorten(
+            return shorten_text(
                 f"Different(output {verdict.output}[{where}]: got {verdict.got}, expected {verdict.expected})"
             )
         case Unknown():
-            return shorten(f"Unknown({verdict.reason!r})")
+            return shorten_text(f"Unknown({verdict.reason!r})")
 
 
 def _graph_text(graph: KernelGraph) -> str:

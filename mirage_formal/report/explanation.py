@@ -8,9 +8,9 @@ from pathlib import Path
 
 from mirage_formal.records import RUN_FILE
 from mirage_formal.records.partition import WHOLE_FILE
-from mirage_formal.report.model import Candidate
+from mirage_formal.report.model import ReportedCandidate
 from mirage_formal.report.page.html import page, render
-from mirage_formal.report.proofs.formulas import Formula, Proof, ProofPart, latex, text
+from mirage_formal.report.proofs.formulas import Formula, ProofPart, ReplayedProof, formula_text, latex
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.write import default_page_path, write_page
 from mirage_formal.support.errors import RunError, UnsupportedError
@@ -48,11 +48,11 @@ def explain_result(directory: Path, digest: str, form: str) -> str:
     ]
     if form == "html":
         return str(render("proof", "proofs", proofs))
-    write, math = (latex, "\\[ {} \\]") if form == "latex" else (text, "  {}")
+    write, math = (latex, "\\[ {} \\]") if form == "latex" else (formula_text, "  {}")
     return "\n".join(line for name, one in proofs for line in _lines(name, one, write, math)) + "\n"
 
 
-def _lines(name: str, one: Candidate, write: Callable[[Formula], str], math: str) -> Iterator[str]:
+def _lines(name: str, one: ReportedCandidate, write: Callable[[Formula], str], math: str) -> Iterator[str]:
     if name:
         yield from (name, "=" * len(name), "")
     if one.proof is None:
@@ -82,7 +82,7 @@ def _part(part: ProofPart, write: Callable[[Formula], str], math: str) -> Iterat
         yield math.format(write(end.candidate))
 
 
-def _conditions(proof: Proof) -> Iterator[str]:
+def _conditions(proof: ReplayedProof) -> Iterator[str]:
     yield from ("", "Conditions", *(f"  {one}" for one in proof.conditions or ("none",)))
     yield from ("Conditions that the program does not have", *(f"  {one}" for one in proof.added or ("none",)), "")
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.report.proofs.formulas import Formula, Proof, text
+from mirage_formal.report.proofs.formulas import Formula, ReplayedProof, formula_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class SearchedUnit:
     """One finished unit of the search, in the order of the journal.
 
     Attributes:
@@ -122,7 +122,7 @@ class Search:
     found: int
     stats: tuple[tuple[str, int], ...]
     pruned: tuple[tuple[str, int], ...]
-    units: tuple[Unit, ...]
+    units: tuple[SearchedUnit, ...]
     allowed: tuple[tuple[str, str], ...]
     course: tuple[tuple[float, int, int], ...] = ()
     pruned_at: tuple[tuple[str, str, int], ...] = ()
@@ -157,7 +157,7 @@ class Basis(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class EvidenceFault:
     """A part of the evidence that does not hold or cannot be read.
 
     Attributes:
@@ -187,7 +187,7 @@ class CheckResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Obligation:
+class ReportedObligation:
     """A safety obligation of a kernel and how it was settled."""
 
     kernel: str
@@ -199,7 +199,7 @@ class Obligation:
 
 
 @dataclass(frozen=True, slots=True)
-class Lines:
+class SourceLines:
     """Lines of a source that belong to parts of a µGraph.
 
     Attributes:
@@ -216,7 +216,7 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class ReportedKernel:
     """A launch of a generated kernel, or of a library's product.
 
     Attributes:
@@ -242,7 +242,7 @@ class Kernel:
     source: str = ""
     first: int = 0
     last: int = 0
-    lines: tuple[Lines, ...] = ()
+    lines: tuple[SourceLines, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,9 +260,9 @@ class Code:
 
     directory: str
     own: bool
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[ReportedKernel, ...]
     sources: tuple[tuple[str, str], ...]
-    obligations: tuple[Obligation, ...]
+    obligations: tuple[ReportedObligation, ...]
     form: KernelGraph | None = None
 
     @property
@@ -272,7 +272,7 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
-class TritonText:
+class ReportedTriton:
     """A Triton file beside the run, which is tested and not proved.
 
     Attributes:
@@ -284,7 +284,7 @@ class TritonText:
 
     name: str
     text: str
-    lines: tuple[Lines, ...] = ()
+    lines: tuple[SourceLines, ...] = ()
     form: KernelGraph | None = None
 
 
@@ -334,7 +334,7 @@ class Baselines:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class FigureTable:
     """Table of figures that ``reproduce`` has written.
 
     Attributes:
@@ -351,7 +351,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Certificate:
+class ReportedCertificate:
     """The abstract expression of a tensor, as the evidence names it."""
 
     tensor: str
@@ -369,7 +369,7 @@ class SpecialValues:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ReportedCandidate:
     """A reported candidate, or a cover of a whole program.
 
     Attributes:
@@ -403,20 +403,20 @@ class Candidate:
     rounding: float | None = None
     outside: tuple[float, ...] = ()
     special: SpecialValues | None = None
-    proof: Proof | None = None
+    proof: ReplayedProof | None = None
     proof_ms: float = 0.0
     steps: int = 0
     lemmas: int = 0
     proof_bytes: int = 0
-    certificates: tuple[Certificate, ...] = ()
+    certificates: tuple[ReportedCertificate, ...] = ()
     conditions: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     code: Code | None = None
     measured: MeasuredFigures | None = None
-    triton: TritonText | None = None
+    triton: ReportedTriton | None = None
     peers: Baselines | None = None
     remarks: tuple[str, ...] = ()
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[EvidenceFault, ...] = ()
 
     @property
     def us(self) -> float | None:
@@ -447,7 +447,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedGraph:
+class ReportedVerdict:
     """A graph that was given to ``verify``, or a candidate that a run rejected.
 
     Attributes:
@@ -465,10 +465,10 @@ class JudgedGraph:
     reason: str
     graph: KernelGraph | None = None
     example: Example | None = None
-    proof: Proof | None = None
+    proof: ReplayedProof | None = None
     basis: Basis = Basis.RECORDED
     seconds: float | None = None
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[EvidenceFault, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -500,7 +500,7 @@ class WorkBound:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReportedPart:
     """A subgraph of a whole program.
 
     Attributes:
@@ -517,12 +517,12 @@ class Part:
     kernels: int
     estimated_us: float
     unfused_us: float
-    report: Candidate | None = None
+    report: ReportedCandidate | None = None
     program: KernelGraph | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportModel:
     """All values shown of one directory.
 
     Attributes:
@@ -552,28 +552,28 @@ class Report:
     source: str
     place: str
     program: KernelGraph | None
-    candidates: tuple[Candidate, ...] = ()
-    parts: tuple[Part, ...] = ()
-    judged: tuple[JudgedGraph, ...] = ()
+    candidates: tuple[ReportedCandidate, ...] = ()
+    parts: tuple[ReportedPart, ...] = ()
+    judged: tuple[ReportedVerdict, ...] = ()
     rejected: int = 0
     search: Search | None = None
     searches: tuple[PartSearch, ...] = ()
     floor: WorkBound | None = None
     unfused: tuple[int, float] | None = None
     made: tuple[tuple[str, str], ...] = ()
-    tables: tuple[Table, ...] = ()
+    tables: tuple[FigureTable, ...] = ()
     checked: CheckResult | None = None
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[EvidenceFault, ...] = ()
     when: str = ""
     version: str = field(default="")
 
     @property
-    def best(self) -> Candidate | None:
+    def best(self) -> ReportedCandidate | None:
         """The first candidate, if there is one."""
         return self.candidates[0] if self.candidates else None
 
     @property
-    def broken(self) -> tuple[Fault, ...]:
+    def broken(self) -> tuple[EvidenceFault, ...]:
         """Return all faults, those of the candidates included."""
         below = [fault for one in self.candidates for fault in one.faults]
         below += [fault for graph in self.judged for fault in graph.faults]
@@ -590,7 +590,7 @@ VERSION: Final = 1
 _FORMULA: Final = Formula.__args__
 
 
-def report_values(report: Report) -> dict[str, Any]:
+def report_values(report: ReportModel) -> dict[str, Any]:
     """Return a report as JSON values; formulas are text, µGraphs are as in mugraph.json."""
     return {"schema": SCHEMA, "version": VERSION, **_plain(report)}
 
@@ -604,7 +604,7 @@ def _plain(value: Any) -> Any:
         case tuple():
             return [_plain(one) for one in value]
         case _ if isinstance(value, _FORMULA):
-            return text(value)
+            return formula_text(value)
         case _ if is_dataclass(value):
             return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     raise TypeError(f"expected a value of the model, got {type(value).__name__}")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict
-from mirage_formal.report.model import Baselines, Basis, Candidate, Report
+from mirage_formal.report.model import Baselines, Basis, ReportedCandidate, ReportModel
 
 #: Most conditions of a verdict that are shown.
 _CONDITIONS: Final = 20
 
 
-def verdict(report: Report) -> str:
+def verdict(report: ReportModel) -> str:
     """Return a sentence that states the result of a report."""
     if report.kind == "verdicts":
         kinds = {one.verdict for one in report.judged}
@@ -37,7 +37,7 @@ def verdict(report: Report) -> str:
     return f"{text}."
 
 
-def conditions(report: Report) -> str:
+def conditions(report: ReportModel) -> str:
     """Return the side conditions of the best candidate in words."""
     best = report.best
     if report.kind == "reproduce":
@@ -59,7 +59,7 @@ def conditions(report: Report) -> str:
     return f"{text}{added}. Rounding is not part of this statement; numerics are measured apart."
 
 
-def checked_by(report: Report) -> str:
+def checked_by(report: ReportModel) -> str:
     """Return sentences that say who checked the evidence, and when."""
     read = f"Read on {report.when} by mirage_formal {report.version}."
     if report.kind == "reproduce":
@@ -92,7 +92,7 @@ def peer_rows(found: Baselines) -> list[tuple[str, str, str, str]]:
     return out
 
 
-def numerics(one: Candidate) -> str:
+def numerics(one: ReportedCandidate) -> str:
     """Return the numerics of a candidate: recorded by a device, or estimated; "-" where neither is known."""
     if one.measured is None or not one.measured.numerics:
         return f"foreseen outside at scale {figure(one.outside[0])}" if one.outside else "-"

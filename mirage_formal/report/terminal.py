@@ -7,8 +7,8 @@ from textwrap import wrap
 from typing import Final
 
 from mirage_formal.records import LEVELS
-from mirage_formal.report.model import Candidate, JudgedGraph, Report, Search, Table
-from mirage_formal.report.proofs.formulas import Proof, text
+from mirage_formal.report.model import FigureTable, ReportedCandidate, ReportedVerdict, ReportModel, Search
+from mirage_formal.report.proofs.formulas import ReplayedProof, formula_text
 from mirage_formal.report.proofs.program import definitions
 from mirage_formal.report.sentences import checked_by, conditions, describe_measurement, peer_rows, verdict
 from mirage_formal.support.terminal import escape_line
@@ -20,16 +20,16 @@ _UNITS: Final = 12
 _POINTS: Final = 6
 
 
-def report_text(report: Report, width: int = 100) -> str:
+def report_text(report: ReportModel, width: int = 100) -> str:
     """Return the head of a report, its candidates, how sums are split, and its faults, as text."""
     return "\n".join(line.rstrip() for line in _lines(report, max(60, width))) + "\n"
 
 
-def _lines(report: Report, width: int) -> Iterator[str]:
+def _lines(report: ReportModel, width: int) -> Iterator[str]:
     yield escape_line(report.name, width)
     if report.program is not None:
         for name, formula in definitions(report.program):
-            yield from wrap(f"  {name} = {text(formula)}", width, subsequent_indent="    ")
+            yield from wrap(f"  {name} = {formula_text(formula)}", width, subsequent_indent="    ")
     yield ""
     for paragraph in (verdict(report), conditions(report), checked_by(report)):
         yield from wrap(escape_line(paragraph, 2000), width)
@@ -56,13 +56,13 @@ def _lines(report: Report, width: int) -> Iterator[str]:
         yield from wrap(told, width, subsequent_indent="  ")
 
 
-def _row(one: Candidate) -> str:
+def _row(one: ReportedCandidate) -> str:
     head = f"{one.rank:4}  {one.digest[:12]:12}  {one.verdict:10}"
     kernels, us = one.kernels or "-", f"{one.estimated_us:.2f}" if one.estimated_us else "-"
     return f"{head}  {kernels:>7}  {us:>8}  {one.basis.short}"
 
 
-def _figures(report: Report, width: int) -> Iterator[str]:
+def _figures(report: ReportModel, width: int) -> Iterator[str]:
     """Yield lines of figures that are not evidence: times of the best candidate's peers, tables of ``reproduce``."""
     if report.best is not None and (found := report.best.peers) is not None:
         yield from wrap(escape_line(describe_measurement(found), 2000), width)
@@ -72,7 +72,7 @@ def _figures(report: Report, width: int) -> Iterator[str]:
         yield from _table(one, width)
 
 
-def _searches(report: Report, width: int) -> Iterator[str]:
+def _searches(report: ReportModel, width: int) -> Iterator[str]:
     """Yield lines on the searches for a whole program's subgraphs."""
     for one in report.searches[:MOST]:
         units, states, pruned = one.counts
@@ -110,7 +110,7 @@ def _search(search: Search, width: int) -> Iterator[str]:
     yield from wrap(f"States and classes of all units: {said}", width, subsequent_indent="  ")
 
 
-def _table(one: Table, width: int) -> Iterator[str]:
+def _table(one: FigureTable, width: int) -> Iterator[str]:
     """Yield each row in as many lines as it needs: its first column, then the others, labelled by their heads."""
     yield from wrap(escape_line(one.title, 400), width)
     yield from wrap(escape_line(one.note, 2000), width)
@@ -121,7 +121,7 @@ def _table(one: Table, width: int) -> Iterator[str]:
     yield ""
 
 
-def _judged(one: JudgedGraph, width: int) -> Iterator[str]:
+def _judged(one: ReportedVerdict, width: int) -> Iterator[str]:
     told = f"{escape_line(one.name, 40)}: {one.verdict}: {escape_line(one.reason, 400)}"
     yield from wrap(told, width, subsequent_indent="  ")
     if one.example is not None:
@@ -131,7 +131,7 @@ def _judged(one: JudgedGraph, width: int) -> Iterator[str]:
             yield from wrap(escape_line(line, 1000), width, initial_indent="  ", subsequent_indent="    ")
 
 
-def _proofs(report: Report) -> Iterator[tuple[str, Proof]]:
+def _proofs(report: ReportModel) -> Iterator[tuple[str, ReplayedProof]]:
     """Yield the proofs whose sentences are printed, each with a title."""
     if report.best is not None and report.best.proof is not None:
         yield "How the best candidate splits sums:", report.best.proof

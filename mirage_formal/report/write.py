@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from mirage_formal.records import write_atomic
-from mirage_formal.report.model import Report
+from mirage_formal.report.model import ReportModel
 from mirage_formal.report.page.html import index, page
 from mirage_formal.report.reading import ReadLimits, is_evidence, is_shown, read_report
 from mirage_formal.report.reading.candidates import VERDICTS_FILE
@@ -42,7 +42,7 @@ def write_page(text: str, out: Path) -> None:
         ) from None
 
 
-def write_gallery(root: Path, out: Path | None, *, check: bool, shown: ReadLimits) -> tuple[Path, list[Report]]:
+def write_gallery(root: Path, out: Path | None, *, check: bool, shown: ReadLimits) -> tuple[Path, list[ReportModel]]:
     """Write a page for each directory of evidence in a directory, and an index of them.
 
     Args:
@@ -68,7 +68,7 @@ def write_gallery(root: Path, out: Path | None, *, check: bool, shown: ReadLimit
         hint = "give a directory whose directories are runs; for one run leave --all out"
         raise RunError("expected directories of runs, got none", where=str(root), hint=hint)
     place = out or root / INDEX_FILE
-    reports: list[tuple[Report, str]] = []
+    reports: list[tuple[ReportModel, str]] = []
     for path in (*found, *nested):
         name = f"{'-'.join(path.relative_to(root).parts)}.html"
         checked = check and is_evidence(path) and not (path / VERDICTS_FILE).is_file()

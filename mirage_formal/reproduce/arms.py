@@ -69,7 +69,7 @@ ARMS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class RowLimits:
     """Limits of one row's search: seconds of a row, states of a unit, worker processes."""
 
     seconds: float
@@ -78,7 +78,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class UnitTask:
+class RowTask:
     """Task of a worker: search one unit of one row."""
 
     row: str
@@ -121,7 +121,7 @@ class _CountingGate:
         return self.gate(candidate)
 
 
-def search_unit(task: UnitTask) -> UnitOutcome:
+def search_row_unit(task: RowTask) -> UnitOutcome:
     """Search one unit, in a worker process."""
     begin = time.process_time()
     options, counting = task.options, None
@@ -166,7 +166,7 @@ def run_row(
     arm: Arm,
     program: KernelGraph,
     space: SearchSpace,
-    limits: Limits,
+    limits: RowLimits,
     show: Show = lambda done, total: None,
 ) -> Row:
     """Search with one arm, and return its row; the space limits the block operators."""
@@ -177,18 +177,18 @@ def run_row(
         begin = time.monotonic()
         units = engine(arm.options).units(program, space, arm.options)
         options = structs.replace(arm.options, max_states=limits.states, deadline=begin + limits.seconds)
-        tasks = [UnitTask(key, program, space, options, arm.tested, unit) for unit in units]
+        tasks = [RowTask(key, program, space, options, arm.tested, unit) for unit in units]
         total = _run(pool, tasks, limits, show)
         wall = time.monotonic() - begin
     return _row(key, arm, space, len(program.inputs), replace(total, workers=count, wall_s=wall))
 
 
-def _run(pool: Pool, tasks: Sequence[UnitTask], limits: Limits, show: Show) -> _OutcomeSum:
+def _run(pool: Pool, tasks: Sequence[RowTask], limits: RowLimits, show: Show) -> _OutcomeSum:
     """Run all units and add up their outcomes in unit order; a unit retried after the deadline ends at once."""
     lost = 0
     outcomes: dict[int, UnitOutcome] = {}
     show(0, len(tasks))
-    for outcome in pool.run(search_unit, tasks, limit_s=limits.seconds + _PATIENCE_S):
+    for outcome in pool.run(search_row_unit, tasks, limit_s=limits.seconds + _PATIENCE_S):
         match outcome:
             case TaskDone(index, value):
                 outcomes[index] = value

@@ -11,10 +11,10 @@ import msgspec
 
 from mirage_formal.records.reproduction import Host
 from mirage_formal.records.run import Record
-from mirage_formal.records.storage import line, naming, pretty, sha256
+from mirage_formal.records.storage import json_line, naming, pretty, sha256
 from mirage_formal.run.settings import versions
 from mirage_formal.support.errors import RunError
-from mirage_formal.support.files import read
+from mirage_formal.support.files import read_file
 from mirage_formal.workers.pool import default_workers
 
 R = TypeVar("R", bound=Record)
@@ -65,7 +65,7 @@ class RecordFile(Generic[R]):
     def add(self, record: R) -> R:
         """Add a record and write it at once."""
         with naming(self._path), self._path.open("ab") as file:
-            file.write(line(record))
+            file.write(json_line(record))
         self._known[_key(record)] = record
         return record
 
@@ -76,12 +76,12 @@ def _key(record: Record) -> str:
     return key
 
 
-def key_of(*parts: object) -> str:
+def record_key(*parts: object) -> str:
     """Return a key: the sha256 of the values that determine a record."""
     return sha256(msgspec.json.encode(parts, order="sorted", enc_hook=str))
 
 
-def host() -> Host:
+def host_with_load() -> Host:
     """Return a record of this machine and its current load."""
     return Host(
         processors=default_workers(),
@@ -105,7 +105,7 @@ def expect_writable_result(folder: Path, name: str, kind: type[Record], others: 
             raise RunError("expected no such file, or a result beside it", where=str(taken[0]), hint=hint)
         return
     try:
-        msgspec.json.decode(read(path, _MAX_BYTES), type=kind)
+        msgspec.json.decode(read_file(path, _MAX_BYTES), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RunError) as error:
         raise RunError(f"expected an earlier result, got: {error}", where=str(path), hint=hint) from None
 

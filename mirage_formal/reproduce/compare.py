@@ -10,21 +10,21 @@ from typing import Final
 
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import block_types, faults, kernel_types
-from mirage_formal.graph.formats.json import decode
+from mirage_formal.graph.formats.json import decode_graph
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph
 from mirage_formal.graph.ops import Attrs
 from mirage_formal.graph.types import DTensor, Shape, row_major
 from mirage_formal.records.reproduction import Comparison, Row
-from mirage_formal.search.known_incompleteness import Reason, is_equal, missing_reason
+from mirage_formal.search.known_incompleteness import IncompletenessReason, is_equal, missing_reason
 
 #: Possible extents of the axes of a scaled candidate; 1 stays 1.
 _SMALL: Final = (2, 4, 6, 8, 12, 16, 24)
 
 
-def compare(key: str, program: KernelGraph, guided: Row, exhaustive: Row) -> Comparison:
+def compare_engines(key: str, program: KernelGraph, guided: Row, exhaustive: Row) -> Comparison:
     """Compare the rows of two engines at one limit; the exhaustive row is complete."""
-    ours = {digest(graph): graph for graph in map(decode, guided.graphs)}
-    theirs = {digest(graph): graph for graph in map(decode, exhaustive.graphs)}
+    ours = {digest(graph): graph for graph in map(decode_graph, guided.graphs)}
+    theirs = {digest(graph): graph for graph in map(decode_graph, exhaustive.graphs)}
     reasons: Counter[str] = Counter()
     unexplained = 0
     for name in sorted(theirs.keys() - ours.keys()):
@@ -43,7 +43,7 @@ def compare(key: str, program: KernelGraph, guided: Row, exhaustive: Row) -> Com
     )
 
 
-def explanation(program: KernelGraph, candidate: KernelGraph) -> Reason | None:
+def explanation(program: KernelGraph, candidate: KernelGraph) -> IncompletenessReason | None:
     """Return the predicate of search/known_incompleteness.py that holds for a candidate; None if none is known to.
 
     The predicates are evaluated on the same structure at small extents: float64 evaluation of the real ones sorts

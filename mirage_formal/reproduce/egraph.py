@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from mirage_formal.logic.axioms import AxiomSet, load
+from mirage_formal.logic.axioms import AxiomSet, load_axioms
 from mirage_formal.logic.sexpr import SExpr
-from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, children, head, postorder
+from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Variable, children, head, postorder
 from mirage_formal.search.bounds import divisors
 from mirage_formal.support.errors import UnsupportedError
 
@@ -81,7 +81,7 @@ class EGraph:
     """
 
     def __init__(self, extents: tuple[int, ...]) -> None:
-        axioms = load()
+        axioms = load_axioms()
         self._egglog = bindings()
         self._graph = self._egglog.EGraph()
         self._classes: dict[Expr, Any] = {}
@@ -137,7 +137,7 @@ class EGraph:
         if None in below:
             return None
         match e:
-            case Var() | Const():
+            case Variable() | Const():
                 key = ("Leaf", self._literal(self._egglog.String(head(e))))
             case Sum(1, _):
                 return below[0]
@@ -191,7 +191,7 @@ def _constructor(symbol: str) -> str:
 def egglog_text(e: Expr) -> str:
     """Return an expression in egglog's syntax; sums over 1 are left out, as the axioms allow."""
     match e:
-        case Var() | Const():
+        case Variable() | Const():
             return f'(Leaf "{head(e)}")'
         case Add(a, b) | Mul(a, b) | Div(a, b):
             return f"({_constructor(head(e))} {egglog_text(a)} {egglog_text(b)})"

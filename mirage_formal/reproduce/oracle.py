@@ -18,13 +18,13 @@ from typing import Final, TypeVar
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.logic.certificate import audit, to_smt2
-from mirage_formal.logic.script import parse
-from mirage_formal.logic.session import Answer, AxiomSession, Satisfiability, discharge
+from mirage_formal.logic.script import parse_script
+from mirage_formal.logic.session import AxiomSession, Satisfiability, SubexpressionAnswer, discharge
 from mirage_formal.logic.terms import Expr
 from mirage_formal.prove.abstract.domain import expressions
 from mirage_formal.prove.abstract.oracle import NormalFormOracle
 from mirage_formal.records.reproduction import Answers, Asked, Source
-from mirage_formal.reproduce.book import RecordFile, expect_writable_result, host, key_of, write
+from mirage_formal.reproduce.book import RecordFile, expect_writable_result, host_with_load, record_key, write
 from mirage_formal.reproduce.egraph import SHIPPED_NODES, SHIPPED_SECONDS, EGraph, GrowthEnding, extents_of
 from mirage_formal.reproduce.inputs import WORKLOADS, attention, gated_mlp, lora, ntrans, rmsnorm
 from mirage_formal.reproduce.output.render import oracle_markdown
@@ -120,7 +120,7 @@ def _session() -> AxiomSession:
     return AxiomSession()
 
 
-def ask_z3(task: Z3Task) -> tuple[tuple[Answer, float], ...]:
+def ask_z3(task: Z3Task) -> tuple[tuple[SubexpressionAnswer, float], ...]:
     """Return z3's answers with the seconds of each; runs in a worker, which may be killed."""
     session = _session()
     out = []
@@ -141,13 +141,13 @@ def oracle(out: Path, sample: int, seed: int, show: Show) -> Answers:
         RunError: The directory cannot be used.
     """
     expect_writable_result(out, "oracle", Answers)
-    here = host()
+    here = host_with_load()
     sources: list[Source] = []
     rows: list[Asked] = []
     finished, answers = RecordFile(out / "sources.jsonl", Source), RecordFile(out / "answers.jsonl", Asked)
     with Pool(1, ("mirage_formal.reproduce.oracle",), slow_after_s=float("inf")) as pool:
         for asker in query_programs():
-            key = key_of("oracle", asker.name, asker.spaces, sample, seed)
+            key = record_key("oracle", asker.name, asker.spaces, sample, seed)
             source = finished.get(key)
             if source is None:
                 asking = _OracleComparison(asker, key, sample, seed, _Workers(pool, asker.name, show))
@@ -155,7 +155,7 @@ def oracle(out: Path, sample: int, seed: int, show: Show) -> Answers:
                     answers.add(row)
                 source = finished.add(asking.source())
             sources.append(source)
-            rows += [one for arm in ARMS if (one := answers.get(key_of(key, arm))) is not None]
+            rows += [one for arm in ARMS if (one := answers.get(record_key(key, arm))) is not None]
     result = Answers(host=here, seed=seed, sources=tuple(sources), rows=tuple(rows))
     write(out, "oracle", result, oracle_markdown(result))
     return result
@@ -182,7 +182,7 @@ class _Workers:
 
 
 #: Answers of an arm by query, and the total seconds.
-_Replies = tuple[dict[Expr, Answer], float]
+_Replies = tuple[dict[Expr, SubexpressionAnswer], float]
 
 
 class _OracleComparison:
@@ -214,11 +214,11 @@ class _OracleComparison:
         graph = EGraph(extents_of(self._target))
         begin = time.perf_counter()
         grown = graph.grow(self._target, SHIPPED_NODES, SHIPPED_SECONDS)
-        missing = Answer.REFUTED if grown.ending is GrowthEnding.SATURATED else Answer.UNKNOWN
-        shipped = {e: Answer.PROVED if graph.holds(e) else missing for e in self._queries}
+        missing = SubexpressionAnswer.REFUTED if grown.ending is GrowthEnding.SATURATED else SubexpressionAnswer.UNKNOWN
+        shipped = {e: SubexpressionAnswer.PROVED if graph.holds(e) else missing for e in self._queries}
         seconds = time.perf_counter() - begin
         graph.forget()
-        found = frozenset(e for e, answer in shipped.items() if answer is Answer.PROVED)
+        found = frozenset(e for e, answer in shipped.items() if answer is SubexpressionAnswer.PROVED)
         if grown.ending is not GrowthEnding.SATURATED:
             grown = graph.grow(self._target, _TRUTH_NODES, _TRUTH_SECONDS)
             found |= {e for e in self._queries if graph.holds(e)}
@@ -232,7 +232,7 @@ class _OracleComparison:
             return False
         text = to_smt2(certificate)
         audit(text)
-        return all(result.answer is Satisfiability.UNSAT for result in discharge(parse(text)))
+        return all(result.answer is Satisfiability.UNSAT for result in discharge(parse_script(text)))
 
     def _draw_sample(self, size: int, seed: int) -> tuple[Expr, ...]:
         """Return a random sample in the order asked: half valid queries, half others."""
@@ -254,13 +254,13 @@ class _OracleComparison:
         replies = self._ask_chunks(what, chunks, timeout_ms, _HUNG_S)
         if lost := [(e,) for e in self._sample if e not in replies]:
             replies |= self._ask_chunks(f"{what}, one by one", lost, timeout_ms, _HUNG_ALONE_S)
-        known = [replies.get(e, (Answer.UNKNOWN, _HUNG_ALONE_S)) for e in self._sample]
+        known = [replies.get(e, (SubexpressionAnswer.UNKNOWN, _HUNG_ALONE_S)) for e in self._sample]
         answers = {e: answer for e, (answer, _) in zip(self._sample, known, strict=True)}
         return answers, sum(taken for _, taken in known)
 
     def _ask_chunks(
         self, what: str, chunks: Sequence[tuple[Expr, ...]], timeout_ms: int, limit_s: float
-    ) -> dict[Expr, tuple[Answer, float]]:
+    ) -> dict[Expr, tuple[SubexpressionAnswer, float]]:
         """Return answers and the seconds of each, without those of chunks whose worker hung or died."""
         tasks = [Z3Task(self._target, chunk, timeout_ms) for chunk in chunks]
         found = self._workers.run(what, ask_z3, tasks, limit_s)
@@ -270,25 +270,27 @@ class _OracleComparison:
         """Return one row for each arm."""
         z3 = {arm: self._ask_z3(ms) for arm, ms in _Z3.items()}
         # Queries that z3 proves are valid, too.
-        proved = {e for answers, _ in z3.values() for e, answer in answers.items() if answer is Answer.PROVED}
+        proved = {
+            e for answers, _ in z3.values() for e, answer in answers.items() if answer is SubexpressionAnswer.PROVED
+        }
         self._valid |= proved
-        yield self._row(NORMAL_FORM, self._by_form, frozenset({Answer.REFUTED}))
+        yield self._row(NORMAL_FORM, self._by_form, frozenset({SubexpressionAnswer.REFUTED}))
         for arm, replies in ((_EGRAPH, self._by_egraph), *z3.items()):
-            yield self._row(arm, replies, frozenset({Answer.REFUTED, Answer.UNKNOWN}))
+            yield self._row(arm, replies, frozenset({SubexpressionAnswer.REFUTED, SubexpressionAnswer.UNKNOWN}))
 
-    def _row(self, arm: str, replies: _Replies, prunes: frozenset[Answer]) -> Asked:
+    def _row(self, arm: str, replies: _Replies, prunes: frozenset[SubexpressionAnswer]) -> Asked:
         answers, seconds = replies
         counts = Counter(answers.values())
         pruned = {e for e, answer in answers.items() if answer in prunes}
         valid = self._valid & answers.keys()
-        kept = {e for e, answer in answers.items() if answer is Answer.PROVED and e not in self._valid}
+        kept = {e for e, answer in answers.items() if answer is SubexpressionAnswer.PROVED and e not in self._valid}
         return Asked(
-            key=key_of(self._key, arm),
+            key=record_key(self._key, arm),
             source=self._asker.name,
             arm=arm,
-            proved=counts[Answer.PROVED],
-            refuted=counts[Answer.REFUTED],
-            unknown=counts[Answer.UNKNOWN],
+            proved=counts[SubexpressionAnswer.PROVED],
+            refuted=counts[SubexpressionAnswer.REFUTED],
+            unknown=counts[SubexpressionAnswer.UNKNOWN],
             pruned=len(pruned),
             valid=len(valid),
             wrongly_pruned=len(pruned & valid),

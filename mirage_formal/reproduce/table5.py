@@ -12,9 +12,9 @@ from msgspec.structs import replace as with_fields
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.records.reproduction import Comparison, Growth, Row, Table5
-from mirage_formal.reproduce.arms import ARMS, Arm, Limits, run_row
-from mirage_formal.reproduce.book import RecordFile, expect_writable_result, host, key_of, write
-from mirage_formal.reproduce.compare import compare
+from mirage_formal.reproduce.arms import ARMS, Arm, RowLimits, run_row
+from mirage_formal.reproduce.book import RecordFile, expect_writable_result, host_with_load, record_key, write
+from mirage_formal.reproduce.compare import compare_engines
 from mirage_formal.reproduce.inputs import WORKLOADS
 from mirage_formal.reproduce.output.paper_tables import NO_EXPRESSIONS, SOURCE, THREADS_1, THREADS_8
 from mirage_formal.reproduce.output.plot import draw
@@ -28,7 +28,7 @@ PAPER_OPS: Final = tuple(range(5, 12))
 #: Limits of block operators (ours) at which the search without pruning is completed, to measure its growth.
 CALIBRATION: Final = (1, 2)
 #: Default limits, with which the whole table takes about 16 minutes on two processors.
-DEFAULT_LIMITS: Final = Limits(60.0, 1_000_000)
+DEFAULT_LIMITS: Final = RowLimits(60.0, 1_000_000)
 #: Factor of the time limit of these searches to that of a row.
 _CALIBRATION_TIMES: Final = 8
 
@@ -37,7 +37,7 @@ Show = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TablePlan:
     """Parameters of one ``table5`` run.
 
     Attributes:
@@ -54,10 +54,10 @@ class Plan:
     ops: tuple[int, ...] = PAPER_OPS
     config: str = "paper"
     workers: int = 2
-    limits: Limits = DEFAULT_LIMITS
+    limits: RowLimits = DEFAULT_LIMITS
 
 
-def table5(plan: Plan, show: Show) -> Table5:
+def table5(plan: TablePlan, show: Show) -> Table5:
     """Run the missing rows, and write table5.json, .csv, .md and .svg.
 
     Raises:
@@ -90,7 +90,7 @@ def without_graphs(table: Table5) -> Table5:
 
 
 class _Run:
-    def __init__(self, plan: Plan, show: Show) -> None:
+    def __init__(self, plan: TablePlan, show: Show) -> None:
         for name in plan.arms:
             if name not in ARMS:
                 raise SpaceError(
@@ -105,7 +105,7 @@ class _Run:
         self.space = load_space(plan.config)
         self.plan = plan
         expect_writable_result(plan.out, "table5", Table5, (".md", ".csv", ".svg"))
-        self.host = host()
+        self.host = host_with_load()
         self._show = show
         self._rows = RecordFile(plan.out / "rows.jsonl", Row)
         self._comparisons = RecordFile(plan.out / "comparisons.jsonl", Comparison)
@@ -128,9 +128,9 @@ class _Run:
     def _bounded(self, block_ops: int) -> SearchSpace:
         return self.space.with_overrides(max_block_ops=block_ops)
 
-    def _row(self, arm: Arm, space: SearchSpace, limits: Limits) -> Row:
+    def _row(self, arm: Arm, space: SearchSpace, limits: RowLimits) -> Row:
         workers = self.plan.workers if arm.parallel else 1
-        key = key_of("row", digest(self.program), space, arm.name, workers, limits.seconds, limits.states)
+        key = record_key("row", digest(self.program), space, arm.name, workers, limits.seconds, limits.states)
         found = self._rows.get(key)
         if found is not None:
             return found
@@ -154,9 +154,9 @@ class _Run:
             exhaustive = by.get(("exhaustive", paper_ops)) or by.get(("exhaustive-1", paper_ops))
             if guided is None or exhaustive is None:
                 continue
-            key = key_of("comparison", guided.graphs, exhaustive.graphs, paper_ops)
+            key = record_key("comparison", guided.graphs, exhaustive.graphs, paper_ops)
             found = self._comparisons.get(key)
-            yield found or self._comparisons.add(compare(key, self.program, guided, exhaustive))
+            yield found or self._comparisons.add(compare_engines(key, self.program, guided, exhaustive))
 
 
 def extrapolate(row: Row, growth: Sequence[Row]) -> Row:

@@ -9,17 +9,17 @@ from pathlib import Path
 import msgspec
 
 from mirage_formal.graph.canonical import digest
-from mirage_formal.graph.formats.json import decode
+from mirage_formal.graph.formats.json import decode_graph
 from mirage_formal.records import SEARCH_FILE, UnitRecord
 from mirage_formal.records.reproduction import Workload, Workloads
-from mirage_formal.reproduce.book import RecordFile, expect_writable_result, host, key_of, write
+from mirage_formal.reproduce.book import RecordFile, expect_writable_result, host_with_load, record_key, write
 from mirage_formal.reproduce.inputs import WORKLOADS
 from mirage_formal.reproduce.output.paper_tables import ARTIFACT_GRAPHS
 from mirage_formal.reproduce.output.render import workloads_markdown
 from mirage_formal.reproduce.structures import structure
-from mirage_formal.run.driver import run
-from mirage_formal.run.progress import Phase, Progress
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.driver import run_search
+from mirage_formal.run.progress import Progress, RunPhase
+from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.settings import Settings, choose_config
 from mirage_formal.search.space import load_space
 from mirage_formal.support.errors import SpaceError
@@ -35,8 +35,8 @@ class Clock:
     show: Callable[[str, int, int], None]
     name: str
     first_s: float | None = None
-    spent: dict[Phase, float] = field(default_factory=dict)
-    _phase: Phase = Phase.PLAN
+    spent: dict[RunPhase, float] = field(default_factory=dict)
+    _phase: RunPhase = RunPhase.PLAN
     _since: float = 0.0
 
     def __call__(self, progress: Progress) -> None:
@@ -61,7 +61,7 @@ def workloads(out: Path, names: tuple[str, ...], batches: tuple[int, ...], worke
                 f"expected one of {', '.join(WORKLOADS)}, got {name!r}", where="--names", hint="separate by commas"
             )
     expect_writable_result(out, "workloads", Workloads)
-    here = host()
+    here = host_with_load()
     rows = tuple(_rows(out, names, batches, workers, show))
     result = Workloads(host=here, rows=rows)
     write(out, "workloads", result, workloads_markdown(result))
@@ -74,7 +74,7 @@ def _rows(out: Path, names: tuple[str, ...], batches: tuple[int, ...], workers: 
         for batch in batches:
             program = WORKLOADS[name](batch)
             preset = choose_config(program)
-            key = key_of("workload", digest(program), load_space(preset), workers)
+            key = record_key("workload", digest(program), load_space(preset), workers)
             found = known.get(key)
             if found is None:
                 label = f"{name}-b{batch}"
@@ -82,14 +82,14 @@ def _rows(out: Path, names: tuple[str, ...], batches: tuple[int, ...], workers: 
                 folder = out / "runs" / f"{label}-{key[:12]}"
                 # A row that is not finished has no times: its search starts again.
                 settings = Settings(config=preset, workers=workers, force=True, cache=False)
-                report = run(program, settings, folder, name=label, watch=clock)
+                report = run_search(program, settings, folder, name=label, watch=clock)
                 if report.summary.status == "interrupted":
                     raise KeyboardInterrupt
                 found = known.add(_row(key, name, batch, workers, report, clock))
             yield found
 
 
-def _row(key: str, name: str, batch: int, workers: int, report: Report, clock: Clock) -> Workload:
+def _row(key: str, name: str, batch: int, workers: int, report: RunReport, clock: Clock) -> Workload:
     summary = report.summary
     spent = clock.spent
     return Workload(
@@ -109,9 +109,9 @@ def _row(key: str, name: str, batch: int, workers: int, report: Report, clock: C
         proved=len(summary.candidates),
         not_proved=len(summary.rejected),
         first_s=None if clock.first_s is None else round(clock.first_s, 3),
-        search_s=round(spent.get(Phase.PLAN, 0.0) + spent.get(Phase.SEARCH, 0.0), 3),
-        certify_s=round(spent.get(Phase.CERTIFY, 0.0), 3),
-        prove_s=round(spent.get(Phase.PROVE, 0.0), 3),
+        search_s=round(spent.get(RunPhase.PLAN, 0.0) + spent.get(RunPhase.SEARCH, 0.0), 3),
+        certify_s=round(spent.get(RunPhase.CERTIFY, 0.0), 3),
+        prove_s=round(spent.get(RunPhase.PROVE, 0.0), 3),
         wall_s=summary.wall_s,
         artifact=ARTIFACT_GRAPHS.get(name, {}).get(batch),
     )
@@ -122,4 +122,4 @@ def _structures(folder: Path) -> set[str]:
     decoder = msgspec.json.Decoder(UnitRecord)
     units = [decoder.decode(text) for text in (folder / SEARCH_FILE).read_bytes().splitlines()]
     graphs = {found.digest: found.graph for unit in units for found in unit.candidates}
-    return {structure(decode(graph)) for graph in graphs.values()}
+    return {structure(decode_graph(graph)) for graph in graphs.values()}

@@ -53,7 +53,7 @@ class _EstablishedFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckOutcome:
     """Outcome of a check: its exit code, its printed lines, and the established facts."""
 
     code: int
@@ -81,7 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return outcome.code
 
 
-def check_directory(path: Path, limit_s: float, jobs: int, recompile: bool, told: list[Any] | None = None) -> Outcome:
+def check_directory(
+    path: Path, limit_s: float, jobs: int, recompile: bool, told: list[Any] | None = None
+) -> CheckOutcome:
     """Check a directory; every error, also in the arguments, becomes part of the outcome.
 
     Args:
@@ -98,7 +100,7 @@ def check_directory(path: Path, limit_s: float, jobs: int, recompile: bool, told
         within = LimitedCheck(limit_s, _check_with_solvers, path, _CheckOptions(jobs, recompile))
         within.established = [] if told is None else told
         found = within.result()
-        return Outcome(0, _reports(found), "", found)
+        return CheckOutcome(0, _reports(found), "", found)
     except OutOfTime as over:
         done = _EstablishedFacts(
             [one for one in over.established if isinstance(one, EstablishedCandidate)],
@@ -110,22 +112,22 @@ def check_directory(path: Path, limit_s: float, jobs: int, recompile: bool, told
             f"error: {escape_line(over.file or str(path))}: time limit of {limit_s:g} s\n  step: {at}\n  {about} were "
             "established before; nothing is said about the rest\n  hint: --time-limit gives more"
         )
-        return Outcome(1, partly if done.candidates else (), complaint, done)
+        return CheckOutcome(1, partly if done.candidates else (), complaint, done)
     except CheckFailed as failure:
         head = "cannot be read" if failure.corrupt else "check failed"
         hint = "the evidence is not what a search wrote: repeat the search"
         where, what = escape_line(failure.file), f"{escape_line(failure.step)}\n  {escape_line(failure.what, _SCREEN)}"
-        return Outcome(2 if failure.corrupt else 1, (), f"error: {where}: {head}\n  step: {what}\n  hint: {hint}")
+        return CheckOutcome(2 if failure.corrupt else 1, (), f"error: {where}: {head}\n  step: {what}\n  hint: {hint}")
     except MirageError as error:
-        return Outcome(2, (), f"error: {error}")
+        return CheckOutcome(2, (), f"error: {error}")
     except OSError as error:  # a name that is too long, a directory that may not be read
         if error.filename is None:
             raise
         what = f"expected a readable path, got {error.strerror or type(error).__name__}"
-        return Outcome(2, (), f"error: {escape_line(str(error.filename), 200)}: {what}\n  hint: check the path")
+        return CheckOutcome(2, (), f"error: {escape_line(str(error.filename), 200)}: {what}\n  hint: check the path")
 
 
-def print_outcome(outcome: Outcome) -> None:
+def print_outcome(outcome: CheckOutcome) -> None:
     """Print the outcome of a check."""
     print("".join(f"{escape_line(text, _SCREEN)}\n" for text in outcome.report), end="")
     if text := outcome.complaint:

@@ -26,13 +26,13 @@ from mirage_formal.check.report import expect_equal, step
 from mirage_formal.check.solvers import UNSAT, ask_solvers, directory_budget
 from mirage_formal.codegen.cuda import emit_cuda
 from mirage_formal.codegen.executable import kernel_launch
-from mirage_formal.codegen.generate import GeneratedLaunches, Kernel, generate, plan_record, requested_options
+from mirage_formal.codegen.generate import GeneratedKernel, GeneratedLaunches, generate, plan_record, requested_options
 from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.program.serialization import decode_programs
-from mirage_formal.codegen.safety.obligations import Held, Kind, Means, Obligation
-from mirage_formal.codegen.safety.safety import obligations
+from mirage_formal.codegen.safety.obligations import Held, Means, Obligation, ObligationKind
+from mirage_formal.codegen.safety.safety import safety_obligations
 from mirage_formal.codegen.target import Target
-from mirage_formal.logic.script import parse
+from mirage_formal.logic.script import parse_script
 from mirage_formal.records import (
     LAUNCH_FILE,
     MANIFEST_FILE,
@@ -43,7 +43,7 @@ from mirage_formal.records import (
     KernelLaunch,
     Launch,
     confine_path,
-    read,
+    read_file,
     sha256,
 )
 from mirage_formal.revalidate.machine import machine_code
@@ -89,7 +89,7 @@ def derive_kernels(root: Path, *, recompile: bool = True, arch: str = "", solver
     bound = check_kernels(root, solvers=solvers)
     recorded_programs = _recorded(root)
     made = _with_recorded_registers(_generated(bound), recorded_programs)
-    kernels = [one for one in made.steps if isinstance(one, Kernel)]
+    kernels = [one for one in made.steps if isinstance(one, GeneratedKernel)]
     _check_programs(root, kernels, recorded_programs)
     texts = _check_sources(root, made, kernels)
     _check_launches(bound, made, texts)
@@ -117,7 +117,7 @@ def _generated(bound: BoundKernels) -> GeneratedLaunches:
 def _recorded(root: Path) -> tuple[Program, ...]:
     path = root / PROGRAMS_FILE
     with step(path, "read the Programs", corrupt=True):
-        return decode_programs(read(path), PROGRAMS_FILE)
+        return decode_programs(read_file(path), PROGRAMS_FILE)
 
 
 def _with_recorded_registers(made: GeneratedLaunches, recorded: Sequence[Program]) -> GeneratedLaunches:
@@ -129,23 +129,23 @@ def _with_recorded_registers(made: GeneratedLaunches, recorded: Sequence[Program
     said = {program.name: program.alone for program in recorded}
     steps = [
         replace(one, program=replace(one.program, alone=said.get(one.program.name, one.program.alone)))
-        if isinstance(one, Kernel)
+        if isinstance(one, GeneratedKernel)
         else one
         for one in made.steps
     ]
     return replace(made, steps=tuple(steps))
 
 
-def _check_programs(root: Path, kernels: Sequence[Kernel], recorded: Sequence[Program]) -> None:
+def _check_programs(root: Path, kernels: Sequence[GeneratedKernel], recorded: Sequence[Program]) -> None:
     with step(root / PROGRAMS_FILE, "Programs of the µGraph"):
         expect_equal("kernels", [one.program.name for one in kernels], [program.name for program in recorded])
         for ours, theirs in zip(kernels, recorded, strict=True):
-            if (where := difference(ours.program, theirs)) is not None:
+            if (where := first_difference(ours.program, theirs)) is not None:
                 what = "expected the Program that code generation makes of the µGraph, got another one"
                 raise FormatError(f"{theirs.name}: {what}: {where}")
 
 
-def difference(ours: Any, theirs: Any, at: str = "") -> str | None:
+def first_difference(ours: Any, theirs: Any, at: str = "") -> str | None:
     """Return the first difference of two Programs, as a path of fields and positions; None if they are equal."""
     if repr(ours) == repr(theirs):  # 0.0 == -0.0, but not in print
         return None
@@ -157,16 +157,16 @@ def difference(ours: Any, theirs: Any, at: str = "") -> str | None:
         return f"{at}: expected {len(ours)} items, got {len(theirs)}"
     else:
         return f"{at}: expected {str(ours)[:160]}, got {str(theirs)[:160]}"
-    return next(found for place, a, b in inside if (found := difference(a, b, place)) is not None)
+    return next(found for place, a, b in inside if (found := first_difference(a, b, place)) is not None)
 
 
-def _check_sources(root: Path, made: GeneratedLaunches, kernels: Sequence[Kernel]) -> dict[str, str]:
+def _check_sources(root: Path, made: GeneratedLaunches, kernels: Sequence[GeneratedKernel]) -> dict[str, str]:
     """Check the CUDA C++ of all kernels, and return it by kernel."""
     texts: dict[str, str] = {}
     for one, source in zip(kernels, made.sources, strict=True):
         with step(root / source, "CUDA C++ of the Program"):
             text = texts[one.program.name] = emit_cuda(one.program)
-            data = read(confine_path(root, source))
+            data = read_file(confine_path(root, source))
             if data != text.encode():
                 raise FormatError(_other_line(text, data.decode("utf-8", "replace")))
     return texts
@@ -192,7 +192,7 @@ def _check_launches(bound: BoundKernels, made: GeneratedLaunches, texts: Mapping
         expect_equal("values of the outputs", made.outputs, bound.launch.outputs)
         for number, (one, theirs) in enumerate(zip(made.steps, bound.launch.launches, strict=True)):
             ours: Launch
-            if isinstance(one, Kernel):
+            if isinstance(one, GeneratedKernel):
                 source = next(sources)
                 cubins = theirs.cubins if isinstance(theirs, KernelLaunch) else {}
                 ours = kernel_launch(one.program, one.operator, one.values, source, texts[one.program.name], cubins)
@@ -211,7 +211,7 @@ def _expect_same_record(what: str, ours: msgspec.Struct, theirs: msgspec.Struct)
         expect_equal(f"{what}: {name}", getattr(ours, name), getattr(theirs, name))
 
 
-def _check_plans(bound: BoundKernels, kernels: Sequence[Kernel]) -> None:
+def _check_plans(bound: BoundKernels, kernels: Sequence[GeneratedKernel]) -> None:
     """Check the plans, except for the compiler's figures."""
     with step(bound.root / PLAN_FILE, "plans of the kernels"):
         for one, theirs in zip(kernels, bound.plans.kernels, strict=True):
@@ -224,7 +224,7 @@ def _check_obligations(bound: BoundKernels, programs: Sequence[Program]) -> list
     root = bound.root
     names = ("kernel", "kind", "path", "subject", "claim", "means", "sha256")
     with step(root / OBLIGATIONS_FILE, "obligations of the Programs"):
-        claims = [_claim(program, one) for program in programs for one in obligations(program)]
+        claims = [_claim(program, one) for program in programs for one in safety_obligations(program)]
         for number, (claim, record) in enumerate(zip(claims, bound.obligations, strict=False), 1):
             for name, ours in zip(names, claim.line, strict=True):
                 expect_equal(f"line {number}: {name}", ours, getattr(record, name))
@@ -260,12 +260,12 @@ def _settle_claims(root: Path, claims: Sequence[_DerivedClaim], *, solvers: bool
         why = "no solver is here"
         if claim.text and solvers:
             with step(root / QUESTIONS_FILE, f"question of line {number} of {OBLIGATIONS_FILE}"):
-                found = ask_solvers(parse(claim.text))
+                found = ask_solvers(parse_script(claim.text))
                 if "sat" in found.said.values():
                     what = f"{claim.obligation.kind} of {claim.obligation.subject} at {claim.obligation.path}"
                     raise FormatError(f"{what}: expected unsat from z3 and cvc5, got {found.said}")
             why = "undecided now" if found.asked else f"undecided now, as {found.why}"
-            if claim.obligation.kind is Kind.COVERAGE:
+            if claim.obligation.kind is ObligationKind.COVERAGE:
                 means = COUNT
             elif found.said == UNSAT:
                 means = SOLVERS
@@ -276,4 +276,4 @@ def _settle_claims(root: Path, claims: Sequence[_DerivedClaim], *, solvers: bool
     return again, recorded
 
 
-__all__ = ["COUNT", "derive_kernels", "difference"]
+__all__ = ["COUNT", "derive_kernels", "first_difference"]

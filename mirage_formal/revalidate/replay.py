@@ -41,7 +41,7 @@ from mirage_formal.records import (
     decode,
     key_of,
     open_sealed,
-    read,
+    read_file,
     sha256,
 )
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, CoverRecord, PartRecord, WholeRecord
@@ -51,7 +51,7 @@ _HINT: Final = "give the directory of a finished run, of a candidate, of a whole
 
 
 @dataclass(frozen=True, slots=True)
-class EstablishedCandidate:
+class ReplayedCandidate:
     """A candidate whose evidence holds.
 
     Attributes:
@@ -82,13 +82,13 @@ class ReplayResult:
     """
 
     program: KernelGraph
-    shown: tuple[EstablishedCandidate, ...]
+    shown: tuple[ReplayedCandidate, ...]
     record: RunRecord | WholeRecord | None
     runs: Mapping[str, SummaryRecord]
-    parts: Mapping[str, EstablishedCandidate]
+    parts: Mapping[str, ReplayedCandidate]
 
 
-def replay(root: Path) -> ReplayResult:
+def replay_directory(root: Path) -> ReplayResult:
     """Replay a directory's evidence and return the candidates that it establishes.
 
     Sound: nothing that a file says about equality is believed. The checker reads program and candidates from the files
@@ -119,19 +119,19 @@ def _replay(root: Path) -> ReplayResult:
     raise RunError(f"expected a directory of results, got {got}", where=str(root), hint=_HINT)
 
 
-def _replay_candidate(root: Path, us: float | None = None) -> tuple[KernelGraph, EstablishedCandidate]:
+def _replay_candidate(root: Path, us: float | None = None) -> tuple[KernelGraph, ReplayedCandidate]:
     """Return a candidate, and the program that it is proved equal to.
 
     Sound: see ``check.equal.establish_equality``; the verdict's conditions are those that the kernel states.
     """
     with step(root / MANIFEST_FILE, "read the manifest", corrupt=True):
-        manifest = open_sealed(read(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
+        manifest = open_sealed(read_file(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
     check_manifest(root, MANIFEST_FILE, manifest.files)
     _check_file_names(
         root / MANIFEST_FILE, manifest.files, (GRAPH_FILE, PROOF_FILE, VERIFICATION_FILE, f"{PROOF_DIR}/")
     )
     with step(root / VERIFICATION_FILE, "read the verification log", corrupt=True):
-        log = decode(read(root / VERIFICATION_FILE), VerificationRecord, VERIFICATION_FILE)
+        log = decode(read_file(root / VERIFICATION_FILE), VerificationRecord, VERIFICATION_FILE)
     if log.verdict.kind != "equivalent":
         return _replay_fingerprint(root, manifest, log, us)
     with step(root / EQUIVALENCE_FILE, "replay the proof"):
@@ -140,14 +140,14 @@ def _replay_candidate(root: Path, us: float | None = None) -> tuple[KernelGraph,
     with step(root / VERIFICATION_FILE, "conditions"):
         expect_equal("conditions", told.conditions, log.verdict.conditions)
         expect_equal("conditions that the program has not", told.added, log.verdict.added)
-    verdict = Equivalent(read(root / EQUIVALENCE_FILE), told.conditions, told.added)
+    verdict = Equivalent(read_file(root / EQUIVALENCE_FILE), told.conditions, told.added)
     _expect_digests(root, proved.program, proved.candidate, manifest, log)
-    return proved.program, EstablishedCandidate(proved.candidate, manifest.candidate, verdict, us, root)
+    return proved.program, ReplayedCandidate(proved.candidate, manifest.candidate, verdict, us, root)
 
 
 def _replay_fingerprint(
     root: Path, manifest: ManifestRecord, log: VerificationRecord, us: float | None
-) -> tuple[KernelGraph, EstablishedCandidate]:
+) -> tuple[KernelGraph, ReplayedCandidate]:
     """Return a candidate without a proof, after its fingerprint is drawn again.
 
     Sound: see ``check.fingerprint.fingerprint.check_fingerprint``; the verdict says that it is no proof.
@@ -157,7 +157,7 @@ def _replay_fingerprint(
 
     with step(root / VERIFICATION_FILE, "read the fingerprint", corrupt=True):
         program = from_json(bytes(log.program), "program")
-        candidate = from_json(read(root / GRAPH_FILE), GRAPH_FILE)
+        candidate = from_json(read_file(root / GRAPH_FILE), GRAPH_FILE)
         record = decode(bytes(log.fingerprint), FingerprintRecord, "fingerprint")
     with step(root / VERIFICATION_FILE, "fingerprint"):
         expect_equal("verdict", ("probable", "probable"), (log.verdict.kind, record.verdict))
@@ -168,7 +168,7 @@ def _replay_fingerprint(
         check_fingerprint(program, candidate, record)
     _expect_digests(root, program, candidate, manifest, log)
     verdict = Probable(record.rounds, record.bound_log2, record.bound_reason)
-    return program, EstablishedCandidate(candidate, manifest.candidate, verdict, us, root)
+    return program, ReplayedCandidate(candidate, manifest.candidate, verdict, us, root)
 
 
 def _check_file_names(path: Path, names: Iterable[str], ours: tuple[str, ...]) -> None:
@@ -212,14 +212,14 @@ def _records(root: Path) -> tuple[SummaryRecord, RunRecord, KernelGraph]:
         hint = "--resume finishes it"
         raise RunError("expected a finished run, got one without a summary", where=str(root), hint=hint)
     with step(root / SUMMARY_FILE, "read the summary", corrupt=True):
-        summary = open_sealed(read(root / SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
+        summary = open_sealed(read_file(root / SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
     # The journal only records the course of the search; no result depends on it.
     listed = {name: code for name, code in summary.manifest.items() if name != SEARCH_FILE}
     empty = () if summary.candidates else (f"{CANDIDATES}/",)  # a run that reports none leaves the directory empty
     check_manifest(root, SUMMARY_FILE, listed, [f"{KERNELS}/", SEARCH_FILE, *empty])
     _check_file_names(root / SUMMARY_FILE, summary.manifest, (RUN_FILE, SEARCH_FILE, f"{CANDIDATES}/"))
     with step(root / RUN_FILE, "read the run", corrupt=True):
-        record = decode(read(root / RUN_FILE), RunRecord, RUN_FILE)
+        record = decode(read_file(root / RUN_FILE), RunRecord, RUN_FILE)
         program = from_json(bytes(record.program), "program")
     with step(root / RUN_FILE, "program of the run"):
         if found := faults(program):
@@ -241,7 +241,7 @@ def _replay_whole(root: Path) -> ReplayResult:
     """
     path = root / WHOLE_FILE
     with step(path, "read the whole", corrupt=True):
-        record = open_sealed(read(path), WholeRecord, WHOLE_FILE)
+        record = open_sealed(read_file(path), WholeRecord, WHOLE_FILE)
         program = from_json(bytes(record.graph_of_program), "program")
     with step(path, "program"):
         if found := faults(program):
@@ -254,11 +254,11 @@ def _replay_whole(root: Path) -> ReplayResult:
     runs: dict[str, SummaryRecord] = {}
     for name, code in record.manifest.items():
         with step(root / name, "summary of a part", corrupt=True):
-            data = read(confine_path(root, name))
+            data = read_file(confine_path(root, name))
             expect_equal("sha256", code, sha256(data))
             runs[name.rpartition("/")[0]] = open_sealed(data, SummaryRecord, name)
     _check_file_names(path, list_files(root), (WHOLE_FILE, f"{KERNELS}/", f"{PARTS}/", *(f"{name}/" for name in runs)))
-    used: dict[str, tuple[KernelGraph, EstablishedCandidate]] = {}
+    used: dict[str, tuple[KernelGraph, ReplayedCandidate]] = {}
     for name in dict.fromkeys(part.directory for one in record.covers for part in one.parts if part.candidate):
         listed = {f"{run}/{item.directory}": item for run, held in runs.items() for item in held.candidates}
         with step(path, "candidates of the parts' searches"):
@@ -270,8 +270,8 @@ def _replay_whole(root: Path) -> ReplayResult:
 
 
 def _replay_cover(
-    path: Path, program: KernelGraph, cover: CoverRecord, used: Mapping[str, tuple[KernelGraph, EstablishedCandidate]]
-) -> EstablishedCandidate:
+    path: Path, program: KernelGraph, cover: CoverRecord, used: Mapping[str, tuple[KernelGraph, ReplayedCandidate]]
+) -> ReplayedCandidate:
     from mirage_formal.check.partitioning.parts import compose, partition  # loads numerical packages
 
     with step(path, "partition"):
@@ -293,12 +293,12 @@ def _replay_cover(
         conditions, more = (tuple(dict.fromkeys(texts)) for texts in (held, added))
         expect_equal("conditions", conditions, cover.conditions)
         expect_equal("conditions that the program has not", more, cover.added)
-    verdict = Equivalent(read(path), conditions, more)
-    return EstablishedCandidate(together, cover.graph_digest, verdict, cover.estimated_us, path.parent)
+    verdict = Equivalent(read_file(path), conditions, more)
+    return ReplayedCandidate(together, cover.graph_digest, verdict, cover.estimated_us, path.parent)
 
 
 def _replay_part(
-    part: PartRecord, program: KernelGraph, used: Mapping[str, tuple[KernelGraph, EstablishedCandidate]]
+    part: PartRecord, program: KernelGraph, used: Mapping[str, tuple[KernelGraph, ReplayedCandidate]]
 ) -> tuple[KernelGraph, tuple[str, ...], tuple[str, ...]]:
     """Return a part's replacement, its conditions, and those conditions that the part's operators do not need."""
     if part.candidate is None:
@@ -313,4 +313,4 @@ def _replay_part(
     return one.graph, verdict.conditions, verdict.added
 
 
-__all__ = ["EstablishedCandidate", "ReplayResult", "replay"]
+__all__ = ["ReplayResult", "ReplayedCandidate", "replay_directory"]

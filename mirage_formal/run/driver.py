@@ -20,7 +20,7 @@ import msgspec
 from mirage_formal.cache.lock import lock_directory
 from mirage_formal.cache.searches import evidence_of
 from mirage_formal.codegen.cost import estimate
-from mirage_formal.graph.formats.json import decode, embed
+from mirage_formal.graph.formats.json import decode_graph, embed
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
@@ -44,13 +44,13 @@ from mirage_formal.records.store_entry import EVIDENCE
 from mirage_formal.run.calls import plan, search_unit
 from mirage_formal.run.evidence import CandidateVerifier, Verified, verdict_of
 from mirage_formal.run.executors import make_executor
-from mirage_formal.run.progress import Phase, Watch, ignore_progress
+from mirage_formal.run.progress import RunPhase, Watch, ignore_progress
 from mirage_formal.run.progress.counts import RunCounters
 from mirage_formal.run.progress.times import SearchClock
 from mirage_formal.run.ranking import highest_reported_estimate, rank
 from mirage_formal.run.result_cache.recall import RecalledEntry, claim_entry
 from mirage_formal.run.result_cache.reports import move_replay, report_of
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.settings import (
     Job,
@@ -102,7 +102,7 @@ def open_executor(settings: Settings, about: RunArguments, out: Path) -> Iterato
         yield workers
 
 
-def run(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[RunArguments]) -> Report:
+def run_search(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[RunArguments]) -> RunReport:
     """Search a program, verify the results and write them to ``out``; on a cache hit, read them from the store instead.
 
     Raises:
@@ -120,7 +120,7 @@ def run(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[Run
 
 def write_stored_run(
     found: RecalledEntry, job: Job, settings: Settings, out: Path, **about: Unpack[RunArguments]
-) -> Report:
+) -> RunReport:
     """Write a stored result to the directory ``out``, under the program name that the caller asks for.
 
     Raises:
@@ -144,7 +144,7 @@ def write_stored_run(
     return report_of(move_replay(found.replayed, found.entry.path / EVIDENCE, out), written, out, job.target, [remark])
 
 
-def search_program(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[RunArguments]) -> Report:
+def search_program(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[RunArguments]) -> RunReport:
     """Search a program, verify the candidates and write them to ``out``.
 
     Ctrl-C during the search stops the search; the candidates found so far are verified and written. A second Ctrl-C
@@ -204,7 +204,7 @@ class _Run:
         self.times = SearchClock(store.units.values())
         self.evidence: CandidateVerifier | None = None
 
-    def report(self) -> Report:
+    def report(self) -> RunReport:
         try:
             self._search()
         except KeyboardInterrupt:
@@ -230,7 +230,7 @@ class _Run:
         return self._write(verified, evidence, found)
 
     def _search(self) -> None:
-        self._show(Phase.PLAN, 0, 0)
+        self._show(RunPhase.PLAN, 0, 0)
         units = self._plan()
         if units is None:
             return
@@ -249,7 +249,7 @@ class _Run:
                 case TaskSlow():
                     self.remarks.append(_slow_unit_remark(todo[outcome.index], outcome))
             self.times.look(self.executor.said)
-            self._show(Phase.SEARCH, len(units) - left, len(units))
+            self._show(RunPhase.SEARCH, len(units) - left, len(units))
         if left:
             self.status = "time-limit"
 
@@ -263,7 +263,7 @@ class _Run:
                     hint = "if memory is short: fewer --workers, or more --worker-memory"
                     raise WorkerError(f"expected a plan of the search, got: {last}", where=self.name, hint=hint)
                 case TaskSlow() | None:
-                    self._show(Phase.PLAN, 0, 0)
+                    self._show(RunPhase.PLAN, 0, 0)
         self.status = "time-limit"
         return None
 
@@ -279,14 +279,14 @@ class _Run:
         self.store.append(record)
         self.counts.add(record)
 
-    def _show(self, phase: Phase, done: int, total: int) -> None:
-        live = self.executor.said.values() if phase is Phase.SEARCH else ()
+    def _show(self, phase: RunPhase, done: int, total: int) -> None:
+        live = self.executor.said.values() if phase is RunPhase.SEARCH else ()
         verified = (0, 0) if self.evidence is None else (self.evidence.accepted, len(self.evidence.rejected))
         progress = self.counts.progress((phase, done, total), live, verified)
         self.watch(replace(progress, remark=self.remarks[-1]) if self.remarks else progress)
 
-    def _write(self, verified: Sequence[Verified], evidence: CandidateVerifier, found: int) -> Report:
-        self._show(Phase.WRITE, 0, len(verified))
+    def _write(self, verified: Sequence[Verified], evidence: CandidateVerifier, found: int) -> RunReport:
+        self._show(RunPhase.WRITE, 0, len(verified))
         records = [self.store.units[index] for index in sorted(self.store.units)]
         failed = tuple(r for r in records if r.status == "failed")
         results, items = self._reported(verified)
@@ -315,7 +315,7 @@ class _Run:
         files = [(item.directory, v.found.digest, v.files) for item, v in zip(items, verified, strict=True)]
         remarks = (*self.remarks, *dict.fromkeys(self.executor.remarks))
         written = self.store.finish(files, summary)
-        return Report(written, results, self.store.root, failed, self.unfused_us, remarks, evidence.lost)
+        return RunReport(written, results, self.store.root, failed, self.unfused_us, remarks, evidence.lost)
 
     def _reported(self, verified: Sequence[Verified]) -> tuple[tuple[Result, ...], tuple[CandidateRecord, ...]]:
         from mirage_formal.kernel_build.alternatives import Alternatives  # not needed before there are results
@@ -331,7 +331,7 @@ class _Run:
             verdict = verdict_of(v)
             path = self.store.root / directory
             results.append(
-                Result(decode(found.graph), found.digest, number, verdict, found.estimated_us, path, alternatives)
+                Result(decode_graph(found.graph), found.digest, number, verdict, found.estimated_us, path, alternatives)
             )
             items.append(
                 CandidateRecord(
@@ -378,4 +378,13 @@ def _sum_counts(counts: Iterable[dict[str, int]]) -> dict[str, int]:
     return dict(sorted(total.items()))
 
 
-__all__ = ["Report", "Result", "RunArguments", "Status", "open_executor", "run", "search_program", "write_stored_run"]
+__all__ = [
+    "Result",
+    "RunArguments",
+    "RunReport",
+    "Status",
+    "open_executor",
+    "run_search",
+    "search_program",
+    "write_stored_run",
+]

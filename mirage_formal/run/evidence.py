@@ -19,7 +19,7 @@ import msgspec
 from mirage_formal.codegen.numerics.values import PredictedNumerics
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.edit import inline_blocks
-from mirage_formal.graph.formats.json import decode, embed, to_json
+from mirage_formal.graph.formats.json import decode_graph, embed, to_json
 from mirage_formal.graph.graph import GraphDefined, Op
 from mirage_formal.graph.verdict import Equivalent, Probable
 from mirage_formal.records import (
@@ -40,12 +40,12 @@ from mirage_formal.records import (
     VerdictRecord,
     VerificationRecord,
     digits_file,
-    line,
+    json_line,
     pretty,
     sha256,
 )
 from mirage_formal.run.calls import certify, discharge_texts, foresee_candidate, verify_candidate
-from mirage_formal.run.progress import Phase
+from mirage_formal.run.progress import RunPhase
 from mirage_formal.run.ranking import (
     graph_pattern,
     is_unfused,
@@ -100,7 +100,7 @@ class CandidateVerifier:
         job: Job,
         pool: Executor[Any],
         limits: TimeLimits,
-        show: Callable[[Phase, int, int], None],
+        show: Callable[[RunPhase, int, int], None],
     ) -> None:
         self.rejected: dict[str, RejectedRecord] = {}
         self.tests = 0
@@ -182,23 +182,23 @@ class CandidateVerifier:
 
     def _foreseen(self, found: FoundRecord) -> PredictedNumerics | None:
         task = CandidateTask(self._job, found.graph)
-        outcomes = self._outcomes(Phase.FORESEE, foresee_candidate, [task], self._limits.proof_s)
+        outcomes = self._outcomes(RunPhase.FORESEE, foresee_candidate, [task], self._limits.proof_s)
         return next((value for _, value in outcomes if isinstance(value, PredictedNumerics)), None)
 
     def _verify(self, todo: Sequence[FoundRecord]) -> None:
         tasks = [CandidateTask(self._job, found.graph) for found in todo]
         claims: dict[str, list[CertificateClaim]] = {}
         until = self._limits.proofs
-        for index, outcome in self._outcomes(Phase.CERTIFY, certify, tasks, until=until):
+        for index, outcome in self._outcomes(RunPhase.CERTIFY, certify, tasks, until=until):
             if (certified := self._certified(todo[index], outcome)) is not None:
                 claims[todo[index].digest] = certified
-        self._discharge(Phase.CERTIFY, (claim.text for those in claims.values() for claim in those))
+        self._discharge(RunPhase.CERTIFY, (claim.text for those in claims.values() for claim in those))
         left = [found for found in todo if self._refuted_by_both(found, claims)]
         accepted: list[tuple[FoundRecord, AcceptedCandidate]] = []
         tasks = [CandidateTask(self._job, found.graph) for found in left]
         try:
             for index, result in self._outcomes(
-                Phase.PROVE, verify_candidate, tasks, self._limits.proof_s, until=until
+                RunPhase.PROVE, verify_candidate, tasks, self._limits.proof_s, until=until
             ):
                 self.tests += 1
                 match result:
@@ -214,7 +214,7 @@ class CandidateVerifier:
                         self._reject(left[index], "unknown", reason)
         finally:  # accepted candidates survive an interrupt
             proofs = [result.proof for _, result in accepted if result.proof is not None]
-            self._discharge(Phase.PROVE, (o.text for proof in proofs for o in proof.obligations))
+            self._discharge(RunPhase.PROVE, (o.text for proof in proofs for o in proof.obligations))
             self._accepted = 0
             for found, result in accepted:
                 if result.proof is None or self._settled(found, result.proof):
@@ -222,7 +222,7 @@ class CandidateVerifier:
 
     def _outcomes(
         self,
-        phase: Phase,
+        phase: RunPhase,
         function: Callable[[P], R],
         tasks: Sequence[P],
         limit_s: float | None = None,
@@ -267,7 +267,7 @@ class CandidateVerifier:
                 return None
         return claims
 
-    def _discharge(self, phase: Phase, obligations: Iterable[str]) -> None:
+    def _discharge(self, phase: RunPhase, obligations: Iterable[str]) -> None:
         """Send each distinct obligation that has no answer yet to both solvers."""
         texts = [text for text in dict.fromkeys(obligations) if sha256(text.encode()) not in self._discharged]
         chunks = [tuple(texts[i : i + _CHUNK]) for i in range(0, len(texts), _CHUNK)]
@@ -320,7 +320,7 @@ class CandidateVerifier:
 
     def _files(self, found: FoundRecord, claims: Sequence[CertificateClaim], result: AcceptedCandidate) -> Verified:
         """Return a verified candidate with all files of its directory except the manifest."""
-        files = {GRAPH_FILE: to_json(decode(found.graph)).encode()}
+        files = {GRAPH_FILE: to_json(decode_graph(found.graph)).encode()}
         names: dict[str, str] = {}
         log: list[bytes] = []
         for claim in claims:
@@ -330,7 +330,7 @@ class CandidateVerifier:
             files[name] = text
             z3, cvc5 = self._discharged[code]
             log.append(
-                line(
+                json_line(
                     CertificateRecord(
                         tensor=claim.tensor,
                         expression=claim.expression,
@@ -351,7 +351,7 @@ class CandidateVerifier:
             graph=found.digest,
             program=self._program_digest,
         )
-        files[PROOF_FILE] = b"".join([*log, *map(line, proved), line(closing)])
+        files[PROOF_FILE] = b"".join([*log, *map(json_line, proved), json_line(closing)])
         verification = VerificationRecord(
             candidate=found.digest,
             program_digest=self._program_digest,
@@ -392,14 +392,14 @@ class CandidateVerifier:
 @lru_cache(maxsize=1 << 16)
 def _kernel_keys(graph: bytes) -> tuple[Hashable, ...]:
     """Return the operators, the grid and the loop range of each graph-defined kernel of an encoded candidate."""
-    kernels = (op.graph for op in decode(graph).ops if isinstance(op, GraphDefined))
+    kernels = (op.graph for op in decode_graph(graph).ops if isinstance(op, GraphDefined))
     return tuple((block.ops, block.grid, block.forloop_range) for block in kernels)
 
 
 @lru_cache(maxsize=1 << 16)
 def _library_and_unfused(graph: bytes) -> tuple[bool, bool]:
     """Return ``uses_library_products_only`` and ``is_unfused`` of an encoded µGraph."""
-    decoded = decode(graph)
+    decoded = decode_graph(graph)
     return uses_library_products_only(decoded), is_unfused(decoded)
 
 
@@ -411,7 +411,7 @@ def _similarity_key(graph: bytes) -> Hashable:
     order of grid axes and of a sum's operands.
     """
     kernels: list[Hashable] = []
-    for op in decode(graph).ops:
+    for op in decode_graph(graph).ops:
         if isinstance(op, GraphDefined):
             block = inline_blocks(op.graph)
             kinds = sorted(inner.kind.value for inner in block.ops if isinstance(inner, Op))
@@ -430,7 +430,7 @@ def _similarity_key(graph: bytes) -> Hashable:
 @lru_cache(maxsize=1 << 16)
 def _graph_pattern(graph: bytes) -> Hashable:
     """Return ``graph_pattern`` of an encoded µGraph: its pattern without grids, maps and loop ranges."""
-    return graph_pattern(decode(graph))
+    return graph_pattern(decode_graph(graph))
 
 
 def verdict_of(v: Verified) -> Equivalent | Probable:

@@ -15,7 +15,7 @@ from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, enumerate_results
 from mirage_formal.graph.verdict import Equivalent, Probable
 from mirage_formal.graph.views import launched_operators
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.settings import display_path
 from mirage_formal.support.errors import NothingFoundError
 from mirage_formal.support.terminal import escape_line
@@ -32,18 +32,18 @@ def print_nothing(nothing: NothingFoundError | None, console: Console) -> None:
         console.print(str(nothing), markup=False, highlight=False, soft_wrap=True)
 
 
-def print_report(report: Report, console: Console, nothing: NothingFoundError | None = None) -> None:
+def print_report(report: RunReport, console: Console, nothing: NothingFoundError | None = None) -> None:
     """Print the table of candidates or the reason why there is none, the notes, and warnings in bold red."""
     print_nothing(nothing, console)
     if report.results:
         console.print(_table(report))
-    for text in notes(report):
+    for text in run_notes(report):
         console.print(escape_line(text, _LONG), markup=False, highlight=False, soft_wrap=True)
     for text in warnings(report):
         console.print(escape_line(text, _LONG), style="bold red", markup=False, highlight=False, soft_wrap=True)
 
 
-def _table(report: Report) -> Table:
+def _table(report: RunReport) -> Table:
     summary = report.summary
     title = f"{summary.program}: {len(report.results)} of {summary.found} candidates"
     table = Table(
@@ -61,7 +61,7 @@ def _table(report: Report) -> Table:
     return table
 
 
-def notes(report: Report) -> list[str]:
+def run_notes(report: RunReport) -> list[str]:
     """Return the lines that summarize a run: units, states, fingerprints, verdicts and remarks."""
     summary = report.summary
     pruned = ", ".join(f"{reason} {count:,}" for reason, count in summary.pruned.items()) or "none"
@@ -110,7 +110,7 @@ def explain_verdicts(verdicts: Sequence[Equivalent | Probable]) -> list[str]:
     return said
 
 
-def warnings(report: Report) -> list[str]:
+def warnings(report: RunReport) -> list[str]:
     """Return the warnings of a run: bugs it revealed, and candidates that it does not report."""
     found: list[str] = []
     for kinds, what in (

@@ -20,20 +20,20 @@ from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.numerics.rounding_simulation import MAX_ELEMENTS, MAX_ESTIMATED, predict_numerics
 from mirage_formal.codegen.numerics.shrink import ShrunkPair, evaluation_size, shrink
-from mirage_formal.codegen.numerics.special_values import Fault, check_special_values
+from mirage_formal.codegen.numerics.special_values import SpecialValueFault, check_special_values
 from mirage_formal.codegen.numerics.values import PredictedNumerics
 from mirage_formal.codegen.online_softmax.stabilize import stabilize
 from mirage_formal.graph.canonical import canonical_with_digest
 from mirage_formal.graph.check import output_types
-from mirage_formal.graph.formats.json import decode, encode
+from mirage_formal.graph.formats.json import decode_graph, encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.remainder_tiles.matching import certificate_pairs
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.logic.certificate import to_smt2
-from mirage_formal.logic.script import parse
+from mirage_formal.logic.script import parse_script
 from mirage_formal.logic.session import SolverResult, discharge_all
-from mirage_formal.logic.terms import Expr, add, to_text
+from mirage_formal.logic.terms import Expr, add, term_to_text
 from mirage_formal.prove.abstract.domain import expressions, pieces
 from mirage_formal.prove.abstract.oracle import NormalFormOracle
 from mirage_formal.prove.equality.prove import prove
@@ -227,7 +227,7 @@ def certify(task: CandidateTask) -> list[CertificateClaim | UncertifiedTensor]:
     ``graph.remainder_tiles``. If the sum that stands for a concatenation has no certificate, its pieces are certified
     one by one.
     """
-    all_found = (_certify_tensors(*pair) for pair in certificate_pairs(task.job.sought.whole, decode(task.graph)))
+    all_found = (_certify_tensors(*pair) for pair in certificate_pairs(task.job.sought.whole, decode_graph(task.graph)))
     first = next(all_found)
     if not _has_uncertified(first):
         return first
@@ -269,8 +269,8 @@ def _certify_tensor(
 ) -> CertificateClaim | UncertifiedTensor:
     certificate = oracle.certificate(e)
     if certificate is None:
-        return UncertifiedTensor(tensor, to_text(e)[:400])
-    return CertificateClaim(tensor, to_text(e), targets.index(certificate.target), to_smt2(certificate))
+        return UncertifiedTensor(tensor, term_to_text(e)[:400])
+    return CertificateClaim(tensor, term_to_text(e), targets.index(certificate.target), to_smt2(certificate))
 
 
 def discharge_texts(texts: tuple[str, ...]) -> list[tuple[SolverRecord, SolverRecord]]:
@@ -280,7 +280,7 @@ def discharge_texts(texts: tuple[str, ...]) -> list[tuple[SolverRecord, SolverRe
         milliseconds = round(result.milliseconds, 3)
         return SolverRecord(answer=result.answer.value, version=result.version, milliseconds=milliseconds)
 
-    return [(record(z3), record(cvc5)) for z3, cvc5 in discharge_all([parse(text) for text in texts])]
+    return [(record(z3), record(cvc5)) for z3, cvc5 in discharge_all([parse_script(text) for text in texts])]
 
 
 def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandidate:
@@ -291,12 +291,12 @@ def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandida
     """
     job = task.job
     judged = certify_candidate(
-        _fingerprint_session(job), decode(task.graph), job.accept, replay_proof, _sought_graphs(job)
+        _fingerprint_session(job), decode_graph(task.graph), job.accept, replay_proof, _sought_graphs(job)
     )
     if isinstance(judged, RefusedCandidate):
         return RejectedCandidate(judged.kind, judged.reason)
-    found = at_special_values(job.program, decode(task.graph))
-    if isinstance(found, Fault):
+    found = at_special_values(job.program, decode_graph(task.graph))
+    if isinstance(found, SpecialValueFault):
         return RejectedCandidate("numerics", str(found))
     # A fingerprint without an answer is recorded with its completed rounds only.
     log = msgspec.structs.replace(judged.record, draws=tuple(draw for draw in judged.record.draws if draw.expected))
@@ -308,11 +308,11 @@ def foresee_candidate(task: CandidateTask) -> PredictedNumerics | None:
 
     The running-maximum form of the candidate is evaluated, at smaller extents where its own are large.
     """
-    pair = _shrink_for_evaluation(task.job.program, decode(task.graph))
+    pair = _shrink_for_evaluation(task.job.program, decode_graph(task.graph))
     return predict_numerics(pair.program, _stable_form(pair.candidate))
 
 
-def at_special_values(program: KernelGraph, graph: KernelGraph) -> SpecialRecord | Fault | None:
+def at_special_values(program: KernelGraph, graph: KernelGraph) -> SpecialRecord | SpecialValueFault | None:
     """Evaluate the kernels of a candidate at special values, as far as float64 can represent them.
 
     The running-maximum form of the candidate is evaluated, at smaller extents where its own are large.

@@ -11,7 +11,7 @@ from mirage_formal.run.settings import Job
 from mirage_formal.search.engine import Unit
 
 if TYPE_CHECKING:
-    from mirage_formal.check.equivalence import Obligation
+    from mirage_formal.check.equivalence import MixedRadixObligation
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Proof:
     data: bytes
     steps: int
     lemmas: int
-    obligations: tuple[Obligation, ...]
+    obligations: tuple[MixedRadixObligation, ...]
 
 
 @dataclass(frozen=True, slots=True)

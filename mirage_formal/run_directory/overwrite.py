@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from mirage_formal.records import RUN_FILE, SUMMARY_FILE, Identity, RunRecord, SummaryRecord, decode, read
+from mirage_formal.records import RUN_FILE, SUMMARY_FILE, Identity, RunRecord, SummaryRecord, decode, read_file
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
 from mirage_formal.run_directory.directory import RUN, WHOLE, Survey, clear, survey, warn_of_removed_results
 from mirage_formal.support.errors import MirageError, RunError
@@ -44,7 +44,7 @@ def read_search_record(root: Path) -> RunRecord | WholeRecord:
     if not os.path.lexists(root / file):
         raise RunError("expected a new directory or an earlier run, got other files", where=str(root), hint=hint)
     try:
-        data = read(root / file)
+        data = read_file(root / file)
         return decode(data, WholeRecord, file) if file == WHOLE_FILE else decode(data, RunRecord, file)
     except MirageError as error:
         what = f"expected a new directory or an earlier run, but {file}: {error.what}"
@@ -100,7 +100,7 @@ def _refuse_overwrite(root: Path) -> NoReturn:
         record: RunRecord | WholeRecord | SummaryRecord = read_search_record(root)
         if isinstance(record, RunRecord):
             state += f" of {record.name}"
-            record = decode(read(root / SUMMARY_FILE), SummaryRecord, "")
+            record = decode(read_file(root / SUMMARY_FILE), SummaryRecord, "")
         if record.status == "complete":
             state = f"a finished run of {record.program}"
     hint = "--resume continues it, --force replaces it (in Python resume=True, force=True); or choose another --out"

@@ -26,10 +26,10 @@ from mirage_formal.records import (
     SummaryRecord,
     UnitRecord,
     decode,
-    line,
+    json_line,
     naming,
     pretty,
-    read,
+    read_file,
     seal_record,
     sha256,
     write_atomic,
@@ -87,7 +87,7 @@ class RunStore:
         if not path.is_file():
             hint = "leave --resume out to start a new run"
             raise RunError("expected a run to resume, got none", where=str(root), hint=hint)
-        earlier = decode(read(path), RunRecord, str(path))
+        earlier = decode(read_file(path), RunRecord, str(path))
         expect_resumed(path, *({**msgspec.structs.asdict(one.identity), "key": one.key} for one in (earlier, run)))
         if earlier.versions != run.versions:  # the record would not describe this session's results
             others = dict(sorted(earlier.versions.items() - run.versions.items()))
@@ -107,7 +107,7 @@ class RunStore:
         path = self.root / SEARCH_FILE
         with naming(path), path.open("ab", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
-            data = memoryview(line(record))
+            data = memoryview(json_line(record))
             try:
                 while data:
                     data = data[file.write(data) :]

@@ -24,7 +24,7 @@ DRAWS: Final = 3
 _TOLERANCE: Final = 1e-9
 
 
-class Reason(StrEnum):
+class IncompletenessReason(StrEnum):
     """Explanation why the guided engine may lack a candidate that the exhaustive engine finds."""
 
     ONLY_COPIES = "only_copies"
@@ -118,13 +118,13 @@ def has_copy_kernel(candidate: KernelGraph) -> bool:
     )
 
 
-def missing_reason(program: KernelGraph, candidate: KernelGraph) -> Reason | None:
+def missing_reason(program: KernelGraph, candidate: KernelGraph) -> IncompletenessReason | None:
     """Return the first of the predicates, in the order of Reason, that holds; None if none does."""
     if has_copy_kernel(candidate):
-        return Reason.ONLY_COPIES
+        return IncompletenessReason.ONLY_COPIES
     if recomputes_value(candidate):
-        return Reason.RECOMPUTES
-    return Reason.CANCELS if needs_cancellation(program, candidate) else None
+        return IncompletenessReason.RECOMPUTES
+    return IncompletenessReason.CANCELS if needs_cancellation(program, candidate) else None
 
 
 #: A tensor of a candidate: (None, number) in device memory, (operator index, number) in a block graph.

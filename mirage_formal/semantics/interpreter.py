@@ -31,7 +31,7 @@ from mirage_formal.graph.graph import (
 from mirage_formal.graph.ops import SPECS
 from mirage_formal.graph.ops import Level as LevelName
 from mirage_formal.semantics.domain import LEADING, LOOP_AXIS, Domain, T
-from mirage_formal.semantics.operators import RULES, Level, Value
+from mirage_formal.semantics.operators import RULES, AxisValue, LevelOperators
 from mirage_formal.support.errors import GraphError
 
 __all__ = ["LEADING", "LOOP_AXIS", "Domain", "Trace", "evaluate", "trace"]
@@ -74,8 +74,8 @@ def trace(graph: KernelGraph, inputs: Sequence[T], domain: Domain[T]) -> Trace[T
     """Return every tensor of a program on the given inputs; see ``evaluate``."""
     if len(inputs) != len(graph.inputs):
         raise GraphError(f"expected {len(graph.inputs)} inputs, got {len(inputs)}")
-    level = Level(domain, None)
-    tensors = [Value(value, (), source.tensor.shape) for value, source in zip(inputs, graph.inputs, strict=True)]
+    level = LevelOperators(domain, None)
+    tensors = [AxisValue(value, (), source.tensor.shape) for value, source in zip(inputs, graph.inputs, strict=True)]
     blocks: dict[int, tuple[T, ...]] = {}
     for index, op in enumerate(graph.ops):
         where = f"kernel operator {index}"
@@ -90,14 +90,16 @@ def trace(graph: KernelGraph, inputs: Sequence[T], domain: Domain[T]) -> Trace[T
     return Trace(tuple(value.value for value in tensors), MappingProxyType(blocks), outputs)
 
 
-def _fetch(tensors: Sequence[Value[T]], numbers: Sequence[int], where: str) -> tuple[Value[T], ...]:
+def _fetch(tensors: Sequence[AxisValue[T]], numbers: Sequence[int], where: str) -> tuple[AxisValue[T], ...]:
     for number in numbers:
         if not 0 <= number < len(tensors):
             raise GraphError(f"expected a tensor number below {len(tensors)}, got {number}", where=where)
     return tuple(tensors[number] for number in numbers)
 
 
-def _apply(level: Level[T], op: Op, operands: tuple[Value[T], ...], where: str) -> tuple[Value[T], ...]:
+def _apply(
+    level: LevelOperators[T], op: Op, operands: tuple[AxisValue[T], ...], where: str
+) -> tuple[AxisValue[T], ...]:
     spec = SPECS[op.kind]
     if not spec.min_arity <= len(operands) <= spec.max_arity:
         raise GraphError(
@@ -115,13 +117,13 @@ def _apply(level: Level[T], op: Op, operands: tuple[Value[T], ...], where: str) 
 
 
 def _block(
-    domain: Domain[T], op: GraphDefined, operands: tuple[Value[T], ...], where: str
-) -> tuple[list[Value[T]], list[Value[T]]]:
+    domain: Domain[T], op: GraphDefined, operands: tuple[AxisValue[T], ...], where: str
+) -> tuple[list[AxisValue[T]], list[AxisValue[T]]]:
     """Return all tensors of a block graph, and the device tensors that it writes."""
     graph = op.graph
     if len(operands) != len(graph.inputs):
         raise GraphError(f"expected {len(graph.inputs)} operands, got {len(operands)}", where=where)
-    level = Level(domain, graph.context)
+    level = LevelOperators(domain, graph.context)
     tensors = [
         _load(domain, operand, iterator, graph, f"{where}, input {i}")
         for i, (operand, iterator) in enumerate(zip(operands, graph.inputs, strict=True))
@@ -140,7 +142,9 @@ def _block(
     return tensors, results
 
 
-def _thread(level: Level[T], op: ThreadDefined, operands: tuple[Value[T], ...], where: str) -> tuple[Value[T], ...]:
+def _thread(
+    level: LevelOperators[T], op: ThreadDefined, operands: tuple[AxisValue[T], ...], where: str
+) -> tuple[AxisValue[T], ...]:
     if len(operands) != op.graph.inputs:
         raise GraphError(f"expected {op.graph.inputs} operands, got {len(operands)}", where=where)
     registers = list(operands)
@@ -152,7 +156,9 @@ def _thread(level: Level[T], op: ThreadDefined, operands: tuple[Value[T], ...], 
     return _fetch(registers, op.graph.outputs, where)
 
 
-def _load(domain: Domain[T], tensor: Value[T], iterator: InputIterator, graph: BlockGraph, where: str) -> Value[T]:
+def _load(
+    domain: Domain[T], tensor: AxisValue[T], iterator: InputIterator, graph: BlockGraph, where: str
+) -> AxisValue[T]:
     """Return a device tensor cut into the tiles of every block and iteration."""
     extents = (*graph.grid, graph.forloop_range)
     dims = (*iterator.imap, iterator.fmap)
@@ -187,7 +193,7 @@ def _load(domain: Domain[T], tensor: Value[T], iterator: InputIterator, graph: B
         value = domain.transpose(domain.reshape(value, tuple(split)), perm)
     else:
         value = domain.reshape(value, full)
-    return Value(value, tuple(lead), full[LEADING:])
+    return AxisValue(value, tuple(lead), full[LEADING:])
 
 
 def _check_dims(dims: Sequence[int | None], rank: int, where: str) -> None:
@@ -196,12 +202,12 @@ def _check_dims(dims: Sequence[int | None], rank: int, where: str) -> None:
             raise GraphError(f"expected a dim in 0..{rank - 1}, got {dim}", where=where)
 
 
-def _save(domain: Domain[T], value: Value[T], saver: OutputSaver, graph: BlockGraph, where: str) -> Value[T]:
+def _save(domain: Domain[T], value: AxisValue[T], saver: OutputSaver, graph: BlockGraph, where: str) -> AxisValue[T]:
     """Return the device tensor that the blocks' results form."""
     _check_dims(saver.omap, len(value.shape), where)
     if value.lead[LOOP_AXIS] != 1:
         raise GraphError("expected a tensor behind an accumulator, got one that depends on the loop", where=where)
-    whole = Level(domain, graph.context)
+    whole = LevelOperators(domain, graph.context)
     for axis, (extent, dim) in enumerate(zip(graph.grid, saver.omap, strict=True)):
         if dim is None and value.lead[axis] != 1:
             raise GraphError(f"blocks that differ in grid axis {'xyz'[axis]} write the same elements", where=where)
@@ -215,4 +221,4 @@ def _save(domain: Domain[T], value: Value[T], saver: OutputSaver, graph: BlockGr
         shape.append(tile * prod(value.lead[axis] for axis in splitting))
     moving = [i for i in perm if value.full[i] != 1]
     moved = value.value if moving == sorted(moving) else domain.transpose(value.value, tuple(perm))
-    return Value(domain.reshape(moved, tuple(shape)), (), tuple(shape))
+    return AxisValue(domain.reshape(moved, tuple(shape)), (), tuple(shape))

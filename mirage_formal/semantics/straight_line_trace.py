@@ -20,7 +20,7 @@ from mirage_formal.semantics.domain import UntiledDomain
 from mirage_formal.semantics.interpreter import evaluate
 
 
-class Part(IntEnum):
+class ResiduePart(IntEnum):
     """The two parts of a field element: P, its value in Z_p; Q, its value in Z_q, the exponent that exp reads."""
 
     P = 0
@@ -29,24 +29,24 @@ class Part(IntEnum):
     @property
     def letter(self) -> Literal["p", "q"]:
         """Return its name in streams and records."""
-        return "p" if self is Part.P else "q"
+        return "p" if self is ResiduePart.P else "q"
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class LoadStep:
     """Step that reads input number ``index``; a mask is an input of zeros and ones."""
 
     index: int
     shape: Shape
     mask: bool = False
 
-    def drawn(self, part: Part) -> Part:
+    def drawn(self, part: ResiduePart) -> ResiduePart:
         """Return the field in which the input is drawn: a mask has the same numbers in both, drawn once."""
-        return Part.P if self.mask else part
+        return ResiduePart.P if self.mask else part
 
 
 @dataclass(frozen=True, slots=True)
-class Unary:
+class UnaryStep:
     """Step for EXP, SQRT, SQUARE, RECIPROCAL or an opaque function."""
 
     kind: OpKind
@@ -55,7 +55,7 @@ class Unary:
 
 
 @dataclass(frozen=True, slots=True)
-class Binary:
+class BinaryStep:
     """Step for ADD, SUB, MUL, DIV, DIV_NO_NAN, SELECT or an opaque function of two operands.
 
     Axes of extent 1 broadcast.
@@ -68,7 +68,7 @@ class Binary:
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class ConstantStep:
     """Step for SCALE (product with a constant) or ADD (sum with a constant)."""
 
     kind: OpKind
@@ -88,7 +88,7 @@ class Matmul:
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
+class SumStep:
     """Step that folds an axis of ``extent`` to ``kept``."""
 
     a: int
@@ -116,7 +116,7 @@ class Transpose:
 
 
 @dataclass(frozen=True, slots=True)
-class Concat:
+class ConcatStep:
     """Step that gives ``a`` followed by ``b`` along an axis."""
 
     a: int
@@ -126,7 +126,7 @@ class Concat:
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class SliceStep:
     """Step that takes elements of an axis from ``start`` on; ``shape`` has their number."""
 
     a: int
@@ -136,7 +136,7 @@ class Slice:
 
 
 @dataclass(frozen=True, slots=True)
-class Repeat:
+class RepeatStep:
     """Step that repeats an axis of extent 1."""
 
     a: int
@@ -155,7 +155,20 @@ class OrderStep:
     shape: Shape
 
 
-Step = Load | Unary | Binary | Constant | Matmul | Sum | Reshape | Transpose | Concat | Slice | Repeat | OrderStep
+Step = (
+    LoadStep
+    | UnaryStep
+    | BinaryStep
+    | ConstantStep
+    | Matmul
+    | SumStep
+    | Reshape
+    | Transpose
+    | ConcatStep
+    | SliceStep
+    | RepeatStep
+    | OrderStep
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +187,9 @@ class Tape:
 def step_operands(step: Step) -> tuple[int, ...]:
     """Return the steps that a step reads."""
     match step:
-        case Load():
+        case LoadStep():
             return ()
-        case Binary() | Matmul() | Concat():
+        case BinaryStep() | Matmul() | ConcatStep():
             return (step.a, step.b)
         case OrderStep():
             return step.operands
@@ -184,17 +197,17 @@ def step_operands(step: Step) -> tuple[int, ...]:
             return (step.a,)
 
 
-def read_part(step: Step, part: Part) -> Part:
+def read_part(step: Step, part: ResiduePart) -> ResiduePart:
     """Return the part of its operands that a step reads for a part of its result.
 
     An exponential reads exponents. A comparison has one answer, a number that is the same in both fields, and reads
     values for it: values are there behind exponentials too.
     """
     match step:
-        case Unary(kind=OpKind.EXP):
-            return Part.Q
-        case Binary(kind=kind) if kind in COMPARISONS:
-            return Part.P
+        case UnaryStep(kind=OpKind.EXP):
+            return ResiduePart.Q
+        case BinaryStep(kind=kind) if kind in COMPARISONS:
+            return ResiduePart.P
         case _:
             return part
 
@@ -202,9 +215,9 @@ def read_part(step: Step, part: Part) -> Part:
 def rename_operands(step: Step, names: Sequence[int]) -> Step:
     """Return a step with each operand replaced by its entry in ``names``."""
     match step:
-        case Load():
+        case LoadStep():
             return step
-        case Binary() | Matmul() | Concat():
+        case BinaryStep() | Matmul() | ConcatStep():
             return replace(step, a=names[step.a], b=names[step.b])
         case OrderStep():
             return replace(step, operands=tuple(names[operand] for operand in step.operands))
@@ -234,11 +247,11 @@ class TapeDomain(UntiledDomain[int]):
 
     def unary(self, kind: OpKind, a: int) -> int:
         """Implement ``Domain.unary``."""
-        return self.add(Unary(kind, a, self.shape(a)))
+        return self.add(UnaryStep(kind, a, self.shape(a)))
 
     def binary(self, kind: OpKind, a: int, b: int) -> int:
         """Implement ``Domain.binary``."""
-        return self.add(Binary(kind, a, b, _broadcast(self.shape(a), self.shape(b))))
+        return self.add(BinaryStep(kind, a, b, _broadcast(self.shape(a), self.shape(b))))
 
     def matmul(self, a: int, b: int, inner: int) -> int:
         """Implement ``Domain.matmul``."""
@@ -247,18 +260,18 @@ class TapeDomain(UntiledDomain[int]):
 
     def scale(self, a: int, factor: Fraction) -> int:
         """Implement ``Domain.scale``."""
-        return a if factor == 1 else self.add(Constant(OpKind.SCALE, a, factor, self.shape(a)))
+        return a if factor == 1 else self.add(ConstantStep(OpKind.SCALE, a, factor, self.shape(a)))
 
     def offset(self, a: int, constant: Fraction) -> int:
         """Implement ``Domain.offset``."""
-        return a if constant == 0 else self.add(Constant(OpKind.ADD, a, constant, self.shape(a)))
+        return a if constant == 0 else self.add(ConstantStep(OpKind.ADD, a, constant, self.shape(a)))
 
     def sum(self, a: int, axis: int, extent: int, kept: int) -> int:
         """Implement ``Domain.sum``."""
         if extent == kept:
             return a
         shape = self.shape(a)
-        return self.add(Sum(a, axis, extent, kept, (*shape[:axis], kept, *shape[axis + 1 :])))
+        return self.add(SumStep(a, axis, extent, kept, (*shape[:axis], kept, *shape[axis + 1 :])))
 
     def ordered(self, kind: OpKind, operands: tuple[int, ...], axis: int, extent: int) -> tuple[int, ...]:
         """Implement ``Domain.ordered``; only the shapes matter, since a tape that needs such a value is not LAX."""
@@ -285,17 +298,17 @@ class TapeDomain(UntiledDomain[int]):
         """Implement ``Domain.concat``."""
         left, right = self.shape(a), self.shape(b)
         shape = (*left[:axis], left[axis] + right[axis], *left[axis + 1 :])
-        return self.add(Concat(a, b, axis, shape))
+        return self.add(ConcatStep(a, b, axis, shape))
 
     def slice(self, a: int, axis: int, start: int, stop: int) -> int:
         """Implement ``Domain.slice``."""
         shape = self.shape(a)
-        return self.add(Slice(a, axis, start, (*shape[:axis], stop - start, *shape[axis + 1 :])))
+        return self.add(SliceStep(a, axis, start, (*shape[:axis], stop - start, *shape[axis + 1 :])))
 
     def repeat(self, a: int, axis: int, times: int) -> int:
         """Implement ``Domain.repeat``."""
         shape = self.shape(a)
-        return self.add(Repeat(a, axis, (*shape[:axis], times, *shape[axis + 1 :])))
+        return self.add(RepeatStep(a, axis, (*shape[:axis], times, *shape[axis + 1 :])))
 
 
 def _broadcast(a: Shape, b: Shape) -> Shape:
@@ -310,7 +323,7 @@ def record_tape(graph: KernelGraph) -> Tape:
     """
     domain = TapeDomain()
     loads = [
-        domain.add(Load(i, source.tensor.shape, mask=not source.tensor.dtype.floating))
+        domain.add(LoadStep(i, source.tensor.shape, mask=not source.tensor.dtype.floating))
         for i, source in enumerate(graph.inputs)
     ]
     outputs = evaluate(graph, loads, domain)
@@ -325,9 +338,9 @@ class NotLax:
 
 
 #: For each step, the parts of its value that the outputs need.
-Needs = tuple[tuple[Part, ...], ...]
+Needs = tuple[tuple[ResiduePart, ...], ...]
 
-_PARTS: Final[Needs] = ((), (Part.P,), (Part.Q,), (Part.P, Part.Q))
+_PARTS: Final[Needs] = ((), (ResiduePart.P,), (ResiduePart.Q,), (ResiduePart.P, ResiduePart.Q))
 
 
 def needed_parts(tape: Tape) -> Needs | NotLax:
@@ -340,14 +353,14 @@ def needed_parts(tape: Tape) -> Needs | NotLax:
     """
     wanted = [0] * len(tape.steps)
     for number in tape.outputs:
-        wanted[number] |= 1 << Part.P
+        wanted[number] |= 1 << ResiduePart.P
     for number in range(len(tape.steps) - 1, -1, -1):
         step, parts = tape.steps[number], wanted[number]
         if not parts:
             continue
         if isinstance(step, OrderStep):
             return NotLax(f"{step.kind} needs an order on the values, which a finite field has not")
-        if isinstance(step, Unary) and step.kind is OpKind.EXP and parts & (1 << Part.Q):
+        if isinstance(step, UnaryStep) and step.kind is OpKind.EXP and parts & (1 << ResiduePart.Q):
             return NotLax("a second exponential on one path: the first leaves nothing in Z_q")
         read = 0
         for part in _PARTS[parts]:
@@ -357,7 +370,7 @@ def needed_parts(tape: Tape) -> Needs | NotLax:
     return tuple(_PARTS[parts] for parts in wanted)
 
 
-def needed_steps(tape: Tape, wanted: Needs) -> Iterator[tuple[int, Step, tuple[Part, ...]]]:
+def needed_steps(tape: Tape, wanted: Needs) -> Iterator[tuple[int, Step, tuple[ResiduePart, ...]]]:
     """Yield the needed steps, in order, each with its number and needed parts."""
     for number, step in enumerate(tape.steps):
         if wanted[number]:
@@ -368,6 +381,6 @@ def lax_class(tape: Tape, wanted: Needs) -> Lax:
     """Return the widest class of the needed steps: linear, division, exponential, root, opaque, in this order."""
     widest = Lax.LINEAR
     for _, step, _ in needed_steps(tape, wanted):
-        found = SPECS[step.kind].lax if isinstance(step, Unary | Binary) else Lax.LINEAR
+        found = SPECS[step.kind].lax if isinstance(step, UnaryStep | BinaryStep) else Lax.LINEAR
         widest = max(widest, found, key=list(Lax).index)
     return widest

@@ -8,7 +8,7 @@ from mirage_formal.support.errors import RunError
 from mirage_formal.support.limits import MAX_FILE_BYTES
 
 
-def read(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
+def read_file(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
     """Return the bytes of a regular file of bounded size; symbolic links are refused.
 
     Raises:

@@ -23,7 +23,7 @@ _NO_CHARACTER: Final = re.compile("[\ud800-\udfff\\0]")
 _HINT: Final = "the file is not what a search wrote: repeat the search"
 
 
-def load(data: bytes, where: str, *, limit: int = MAX_FILE_BYTES, hint: str = _HINT) -> Any:
+def load_strict_json(data: bytes, where: str, *, limit: int = MAX_FILE_BYTES, hint: str = _HINT) -> Any:
     """Return the plain values of a JSON text.
 
     Sound: it is UTF-8 without a byte order mark; no object names a key twice; numbers are finite; texts hold no NUL

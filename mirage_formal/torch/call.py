@@ -11,16 +11,16 @@ from typing import Final, assert_never
 from mirage_formal.frontend.arguments import parse_number
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType, Shape
-from mirage_formal.torch.values import Constant, ImportedGraph, Program, Value, unsupported_error
+from mirage_formal.torch.values import ImportedGraph, ImportedProgram, ImportedValue, UniformValue, unsupported_error
 from mirage_formal.torch.view_propagation import apply, cast
-from mirage_formal.torch.views import View, expand
+from mirage_formal.torch.views import View, expand_view
 
 #: Result of a rule: the operator's result, or one for each of its results.
-Written = Value | tuple[Value, ...]
+Written = ImportedValue | tuple[ImportedValue, ...]
 #: Function that writes an operator for materialized tensors and numbers.
 Make = Callable[..., Tensor]
 #: An operand: a tensor, a number, or nothing.
-Operand = Value | Fraction | None
+Operand = ImportedValue | Fraction | None
 
 #: Element types of torch that programs have, by torch's name.
 TYPES: Final = {f"torch.{dtype.value}": dtype for dtype in DType}
@@ -47,35 +47,35 @@ class OperatorCall:
         notes: Remarks for the report on element types that differ from torch's.
     """
 
-    program: Program
+    program: ImportedProgram
     given: Mapping[str, object]
     shape: Shape = ()
     dtype: DType | None = None
     narrow: bool = False
     rounded: bool = False
-    mask: Callable[[int, int, int, str], Value] | None = None
+    mask: Callable[[int, int, int, str], ImportedValue] | None = None
     host: bool = False
     notes: list[str] = field(default_factory=list)
 
-    def value(self, name: str = "self") -> Value:
+    def value(self, name: str = "self") -> ImportedValue:
         """Return a tensor argument.
 
         Raises:
             MirageError: It is a number or None.
         """
         found = self.given[name]
-        if not isinstance(found, Value):
+        if not isinstance(found, ImportedValue):
             raise unsupported_error(f"expected a tensor as {name}, got {found!r}")
         return found
 
-    def optional(self, name: str) -> Value | None:
+    def optional(self, name: str) -> ImportedValue | None:
         """Return a tensor argument, or None where it is not given."""
         return None if self.given.get(name) is None else self.value(name)
 
-    def values(self, name: str = "tensors") -> tuple[Value, ...]:
+    def values(self, name: str = "tensors") -> tuple[ImportedValue, ...]:
         """Return an argument that is a list of tensors."""
         found = self.given[name]
-        if not isinstance(found, tuple | list) or not all(isinstance(item, Value) for item in found):
+        if not isinstance(found, tuple | list) or not all(isinstance(item, ImportedValue) for item in found):
             raise unsupported_error(f"expected tensors as {name}, got {found!r}")
         return tuple(found)
 
@@ -86,7 +86,7 @@ class OperatorCall:
             MirageError: The argument is no number, is not finite, or is beyond the range of float32.
         """
         given = self.given[name]
-        if isinstance(given, Value) and given.number is not None:
+        if isinstance(given, ImportedValue) and given.number is not None:
             return given.number
         found = parse_number(name, int(given) if isinstance(given, bool) else given)
         import numpy as np
@@ -106,10 +106,10 @@ class OperatorCall:
             raise unsupported_error(f"expected a number other than 0 as {name}: NaN and infinity times 0 are NaN")
         return found
 
-    def operand(self, name: str) -> Value | Fraction:
+    def operand(self, name: str) -> ImportedValue | Fraction:
         """Return an argument as a tensor or a number; a constant tensor of equal elements is returned as a number."""
         given = self.given[name]
-        if not isinstance(given, Value):
+        if not isinstance(given, ImportedValue):
             return self.number(name)
         return given if given.number is None else given.number
 
@@ -143,14 +143,14 @@ class OperatorCall:
             return tuple(range(rank))
         return tuple(dim % max(rank, 1) for dim in self.wholes(name))
 
-    def triangle(self, rows: int, columns: int, diagonal: int = 0, *, side: str) -> Value:
+    def triangle(self, rows: int, columns: int, diagonal: int = 0, *, side: str) -> ImportedValue:
         """Return a constant mask with 1 on a diagonal, and on one side of it for "lower" and "upper"."""
         assert self.mask is not None
         return self.mask(rows, columns, diagonal, side)
 
     # --- element types ------------------------------------------------------------------------------------------------
 
-    def target(self, values: Sequence[Value]) -> DType:
+    def target(self, values: Sequence[ImportedValue]) -> DType:
         """Return the element type of a result of these operands in the program.
 
         It is torch's type, except for a float32 result that is rounded afterwards: this has the narrower type of its
@@ -168,7 +168,7 @@ class OperatorCall:
             return next(iter(types))
         return self.dtype
 
-    def alike(self, values: Sequence[Value]) -> list[Value]:
+    def alike(self, values: Sequence[ImportedValue]) -> list[ImportedValue]:
         """Convert operands to the element type of the result; masks become numbers."""
         wanted = self.target(values)
         types = {value.dtype for value in values}
@@ -176,35 +176,35 @@ class OperatorCall:
             self.notes.append(f"operands of {', '.join(sorted(types))} are cast to {wanted}")
         return [self.cast(value, wanted) for value in values]
 
-    def cast(self, value: Value, dtype: DType) -> Value:
+    def cast(self, value: ImportedValue, dtype: DType) -> ImportedValue:
         """Convert a value to another element type."""
         if value.number is not None:
-            return Value(Constant(round_number(value.number, dtype), dtype), value.view)
+            return ImportedValue(UniformValue(round_number(value.number, dtype), dtype), value.view)
         return cast(self.program, value, dtype)
 
-    def map(self, make: Make, *operands: Operand) -> Value:
+    def map(self, make: Make, *operands: Operand) -> ImportedValue:
         """Write an elementwise operator, and return its result; tensor operands are materialized first.
 
         Numbers and None are passed on unchanged. Next to a tensor of a narrow type, torch treats float32 without dims
         as a number, and rounds the result only.
         """
-        values = [v for v in operands if isinstance(v, Value)]
+        values = [v for v in operands if isinstance(v, ImportedValue)]
         wanted = self.target(values)
         if wanted in NARROW and any(value.dtype is DType.FLOAT32 for value in values):
             return self.wide(make, *operands)
         return self._written(make, operands, wanted)
 
-    def wide(self, make: Make, *operands: Operand) -> Value:
+    def wide(self, make: Make, *operands: Operand) -> ImportedValue:
         """Write an operator of several steps, between which torch rounds to float32 at most; otherwise as ``map``."""
         found = self._written(make, operands, DType.FLOAT32)
-        return self.cast(found, self.target([v for v in operands if isinstance(v, Value)]))
+        return self.cast(found, self.target([v for v in operands if isinstance(v, ImportedValue)]))
 
-    def logic(self, make: Make, *operands: Operand) -> Value:
+    def logic(self, make: Make, *operands: Operand) -> ImportedValue:
         """Write an operator whose operands keep their element types; otherwise as ``map``."""
         return self._written(make, operands, None)
 
-    def _written(self, make: Make, operands: Sequence[Operand], dtype: DType | None) -> Value:
-        values = [item for item in operands if isinstance(item, Value)]
+    def _written(self, make: Make, operands: Sequence[Operand], dtype: DType | None) -> ImportedValue:
+        values = [item for item in operands if isinstance(item, ImportedValue)]
         if dtype is not None:
             if len(types := {value.dtype for value in values}) > 1:
                 self.notes.append(f"operands of {', '.join(sorted(types))} are cast to {dtype}")
@@ -212,21 +212,21 @@ class OperatorCall:
 
         def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
             left = list(tensors)
-            return make(graph, *(left.pop(0) if isinstance(item, Value) else item for item in operands))
+            return make(graph, *(left.pop(0) if isinstance(item, ImportedValue) else item for item in operands))
 
         return apply(self.program, values, made)
 
-    def shaped(self, value: Value) -> Value:
+    def shaped(self, value: ImportedValue) -> ImportedValue:
         """Return a value expanded to the result's shape, which operands that were read as numbers may have widened."""
         if value.shape == self.shape:
             return value
-        return Value(value.base, expand(value.view, self.shape), value.keep)
+        return ImportedValue(value.base, expand_view(value.view, self.shape), value.keep)
 
-    def accumulated(self, value: Value) -> Value:
+    def accumulated(self, value: ImportedValue) -> ImportedValue:
         """Return the operand of a reduction in the type of the ``dtype`` argument."""
         return self.typed(value, self.given.get("dtype"))
 
-    def typed(self, value: Value, wanted: object) -> Value:
+    def typed(self, value: ImportedValue, wanted: object) -> ImportedValue:
         """Return a value in an element type of torch; None keeps its own.
 
         A cast to a wider type that is rounded again afterwards is the identity over the reals: kernels accumulate in
@@ -251,27 +251,27 @@ class OperatorCall:
         self.notes.append(f"{text}: intermediate not rounded" if dropped else text)
         return self.cast(value, dtype)
 
-    def map_to(self, value: Value, make: Make) -> Value:
+    def map_to(self, value: ImportedValue, make: Make) -> ImportedValue:
         """Write an operator of one operand in the operand's own element type."""
         return self._written(make, (value,), None)
 
-    def nonzero(self, value: Value) -> Value:
+    def nonzero(self, value: ImportedValue) -> ImportedValue:
         """Return a value as a mask: 1 where it is nonzero or NaN; a mask is returned unchanged."""
         if not value.dtype.floating:
             return value
         return self.logic(lambda graph, x: graph.ne(x, 0), self.compared(value))
 
-    def compared(self, value: Value) -> Value:
+    def compared(self, value: ImportedValue) -> ImportedValue:
         """Return the value to compare; a computed value of a narrower type is first rounded, as torch stores it."""
         if value.dtype not in NARROW or not isinstance(value.base, Tensor) or value.base in self.program.graph.inputs:
             return value
         return self.logic(lambda graph, x: graph.round_to(x, value.dtype.value), value)
 
 
-def constant_tensor(number: Fraction, shape: Shape, dtype: DType) -> Value:
+def constant_tensor(number: Fraction, shape: Shape, dtype: DType) -> ImportedValue:
     """Return a constant tensor with the same number everywhere."""
     digits = tuple(((n, 0),) if n > 1 else () for n in shape)
-    return Value(Constant(round_number(number, dtype), dtype), View(digits))
+    return ImportedValue(UniformValue(round_number(number, dtype), dtype), View(digits))
 
 
 def round_number(number: Fraction, dtype: DType) -> Fraction:

@@ -17,13 +17,20 @@ from mirage_formal.frontend.arguments import error_at_user_line
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import Band, DType
 from mirage_formal.support.errors import MirageError, UnsupportedError
-from mirage_formal.torch.analysis.aliases import owners, shared_results
+from mirage_formal.torch.analysis.aliases import aliased_results, owners
 from mirage_formal.torch.analysis.regions import convex_parts
 from mirage_formal.torch.call import MASK, NARROW, TYPES, OperatorCall, Written, constant_tensor
 from mirage_formal.torch.capture import CapturedGraph, operator_name, source_lines
 from mirage_formal.torch.import_result import Binding, Imported, ImportRemark, Left, Output, Region
-from mirage_formal.torch.op_table import Row, rules
-from mirage_formal.torch.values import Constant, Layout, Program, Source, Value, unsupported_error
+from mirage_formal.torch.op_table import TorchOperatorRow, rules
+from mirage_formal.torch.values import (
+    ImportedProgram,
+    ImportedValue,
+    InputLayout,
+    ReceivedTensor,
+    UniformValue,
+    unsupported_error,
+)
 from mirage_formal.torch.view_propagation import cast
 
 _NARROW: Final = frozenset(f"torch.{dtype.value}" for dtype in NARROW)
@@ -51,7 +58,7 @@ class _RegionRefusal(Exception):
 class _Draft:
     """Program, values and notes from one attempt to write a region."""
 
-    program: Program
+    program: ImportedProgram
     values: dict[str, Written]
     notes: list[ImportRemark] = field(default_factory=list)
 
@@ -87,7 +94,7 @@ class _GraphImport:
     def __init__(self, captured: CapturedGraph, *, exact: bool) -> None:
         self._captured = captured
         self._exact = exact
-        self._rules: Mapping[str, Row] = rules()
+        self._rules: Mapping[str, TorchOperatorRow] = rules()
         self._nodes: dict[str, Any] = {node.name: node for node in captured.module.graph.nodes}
         self._order = [
             name
@@ -96,7 +103,7 @@ class _GraphImport:
         ]
         self._reads = {name: [n.name for n in self._nodes[name].all_input_nodes] for name in self._order}
         self._free = {name for name in self._order if self._is_free(name)}
-        self._shared = shared_results(captured.module, captured.results, owners(captured.module))
+        self._shared = aliased_results(captured.module, captured.results, owners(captured.module))
         self._left: dict[str, str] = {}
         self._narrow: set[str] = set()
         self._given = dict(captured.given)
@@ -267,7 +274,7 @@ class _GraphImport:
 
     def _region(self, part: Sequence[str]) -> tuple[Region | None, list[ImportRemark]]:
         names = self._names()
-        layouts: dict[str, Layout] | None = None
+        layouts: dict[str, InputLayout] | None = None
         for _ in range(2):
             draft = _Draft(self._program(layouts, names), {})
             for name in part:
@@ -302,10 +309,10 @@ class _GraphImport:
             if self._shared.get(name) in inside and all(user.op == "output" for user in outside):
                 views.append(name)
                 continue
-            if isinstance(value.base, Source) and value.keep is None:
+            if isinstance(value.base, ReceivedTensor) and value.keep is None:
                 views.append(name)
                 continue
-            if isinstance(value.base, Constant):
+            if isinstance(value.base, UniformValue):
                 raise _RegionRefusal(name, "a result that is one number needs no program")
             try:
                 found = self._finished(node, value, draft)
@@ -321,7 +328,7 @@ class _GraphImport:
             outputs.append(Output(name, numbers[found.base.number], found.shape, found.view.strides))
         return outputs, views
 
-    def _finished(self, node: Any, value: Value, draft: _Draft) -> Value:
+    def _finished(self, node: Any, value: ImportedValue, draft: _Draft) -> ImportedValue:
         """Return a result in torch's element type, materialized as a tensor of its own."""
         dtype = TYPES.get(_element_type_name(node))
         if dtype is None or not dtype.floating:
@@ -344,9 +351,9 @@ class _GraphImport:
             order = list(range(len(shape)))
         laid = draft.program.lay(found, [found.view.dims[d] for d in order], real=True)
         dims = views.row_major_view([shape[d] for d in order]).dims
-        return Value(laid, views.View(tuple(dims[order.index(d)] for d in range(len(shape)))))
+        return ImportedValue(laid, views.View(tuple(dims[order.index(d)] for d in range(len(shape)))))
 
-    def _binding(self, name: str, program: Program) -> Binding:
+    def _binding(self, name: str, program: ImportedProgram) -> Binding:
         source, declared = program.sources[name], program.inputs[name]
         assert program.layouts is not None
         what = "constant" if name in self._made else self._arguments.get(name)
@@ -365,7 +372,7 @@ class _GraphImport:
         if name not in self._laid:
             self._laid[name] = item.read(self._made[item.node])
         strides = tuple(self._laid[name].stride())
-        own = Layout(layout.shape, strides, 0)
+        own = InputLayout(layout.shape, strides, 0)
         return replace(item, node=name, shape=layout.shape, strides=strides, layout=own)
 
     def _names(self) -> dict[str, str]:
@@ -401,7 +408,7 @@ class _GraphImport:
                 raise unsupported_error(f"expected floating-point numbers as {item.name}, got booleans")
         if row.write not in _OF_NOTHING and any(0 in _shape(n) for n in (node, *node.all_input_nodes)):
             raise unsupported_error("expected at least one element, got an empty tensor")
-        if row.typed and isinstance(given.get("other"), Value):
+        if row.typed and isinstance(given.get("other"), ImportedValue):
             given["dtype"] = _element_type_name(
                 next(arg for item, arg in _schema_arguments(node) if item.name == "other")
             )
@@ -459,7 +466,7 @@ class _GraphImport:
             raise unsupported_error(
                 f"expected elements that lie apart in memory, got strides {list(strides)} of {list(shape)}"
             )
-        return Value(Source(name, shape, strides, TYPES[kind]), views.strided_view(shape, strides))
+        return ImportedValue(ReceivedTensor(name, shape, strides, TYPES[kind]), views.strided_view(shape, strides))
 
     def _integers(self, node: Any) -> tuple[int, ...] | None:
         """Return the elements of a constant index vector: a constant of the module's code, or a range."""
@@ -482,10 +489,10 @@ class _GraphImport:
             name += "_"
         return name
 
-    def _program(self, layouts: dict[str, Layout] | None, names: dict[str, str]) -> Program:
-        return Program(layouts, names, stored=self._number)
+    def _program(self, layouts: dict[str, InputLayout] | None, names: dict[str, str]) -> ImportedProgram:
+        return ImportedProgram(layouts, names, stored=self._number)
 
-    def _mask(self, rows: int, columns: int, diagonal: int, side: str) -> Value:
+    def _mask(self, rows: int, columns: int, diagonal: int, side: str) -> ImportedValue:
         """Return a constant mask: 1 on a diagonal of a matrix, and below or above it."""
         name = self._free_name(f"{side}_{rows}_{columns}_{diagonal}".replace("-", "m"))
         if name not in self._made:
@@ -493,17 +500,17 @@ class _GraphImport:
             ones = ones if side == "upper" else ones.tril(diagonal)
             self._made[name] = ones if side == "lower" else ones.triu(diagonal)
         band = Band(None if side == "lower" else diagonal, None if side == "upper" else diagonal)
-        return Value(
-            Source(name, (rows, columns), (columns, 1), DType.BOOL, band), views.row_major_view((rows, columns))
+        return ImportedValue(
+            ReceivedTensor(name, (rows, columns), (columns, 1), DType.BOOL, band), views.row_major_view((rows, columns))
         )
 
-    def _number(self, constant: Constant) -> Source:
+    def _number(self, constant: UniformValue) -> ReceivedTensor:
         """Return a tensor of one element for a number, for operators that take no numbers."""
         text = f"{constant.number.numerator}_{constant.number.denominator}".replace("-", "m")
         name = self._free_name(f"number_{text}_{constant.dtype.value}")
         if name not in self._made:
             self._made[name] = torch.tensor([float(constant.number)]).to(getattr(torch, constant.dtype.value))
-        return Source(name, (1,), (1,), constant.dtype)
+        return ReceivedTensor(name, (1,), (1,), constant.dtype)
 
     def _rounded_result(self, node: Any, found: Written, draft: _Draft) -> Written:
         """Return a result rounded to torch's narrower element type, if "exact" rounding or a visible cast needs it."""
@@ -517,11 +524,11 @@ class _GraphImport:
         return self._one_rounded(found, draft)
 
     @staticmethod
-    def _one_rounded(value: Value, draft: _Draft) -> Value:
+    def _one_rounded(value: ImportedValue, draft: _Draft) -> ImportedValue:
         graph, base = draft.program.graph, value.base
         if value.dtype not in NARROW or not isinstance(base, Tensor) or base in graph.inputs:
             return value
-        return Value(graph.round_to(base, value.dtype.value), value.view, value.keep)
+        return ImportedValue(graph.round_to(base, value.dtype.value), value.view, value.keep)
 
 
 def _are_elements_distinct(shape: Sequence[int], strides: Sequence[int]) -> bool:

@@ -38,7 +38,7 @@ LETTERS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TorchOperatorRow:
     """One operator of torch.
 
     Attributes:
@@ -76,32 +76,34 @@ class Row:
         return FLOATS + ("; bool for " + ", ".join(self.masks) if self.masks else "; bool" if self.free else "")
 
 
-def _view(name: str, example: str, write: Callable[[OperatorCall], Written], when: str = "") -> Row:
-    return Row(f"aten.{name}", example, "a view: strides of the tensor that is read", write, when, free=True)
+def _view(name: str, example: str, write: Callable[[OperatorCall], Written], when: str = "") -> TorchOperatorRow:
+    return TorchOperatorRow(
+        f"aten.{name}", example, "a view: strides of the tensor that is read", write, when, free=True
+    )
 
 
-def _same(name: str, example: str) -> Row:
-    return Row(f"aten.{name}", example, "its operand", moves.identity_rule, free=True)
+def _same(name: str, example: str) -> TorchOperatorRow:
+    return TorchOperatorRow(f"aten.{name}", example, "its operand", moves.identity_rule, free=True)
 
 
-def _typed(name: str, example: str, *, typed: bool = False) -> Row:
+def _typed(name: str, example: str, *, typed: bool = False) -> TorchOperatorRow:
     means = "its operand, where float32 is rounded again later; else a cast"
-    return Row(f"aten.{name}", example, means, moves.cast_rule, free=True, typed=typed)
+    return TorchOperatorRow(f"aten.{name}", example, means, moves.cast_rule, free=True, typed=typed)
 
 
-def _one(name: str, example: str, function: str, means: str = "") -> Row:
-    return Row(f"aten.{name}", example, means or function, elements.unary(function))
+def _one(name: str, example: str, function: str, means: str = "") -> TorchOperatorRow:
+    return TorchOperatorRow(f"aten.{name}", example, means or function, elements.unary(function))
 
 
-def _function(kind: OpKind) -> Row:
+def _function(kind: OpKind) -> TorchOperatorRow:
     """Return the row of a function that has one name in torch and in programs."""
     row = FUNCTION_SPECS[kind]
     example = row.torch.format("a" if row.domain is Reals.ALL else "pa")
     return _one(f"{kind.value}.default", example, kind.value)
 
 
-def _two(name: str, example: str, function: str) -> Row:
-    return Row(f"aten.{name}", example, function, elements.binary(function), masks=_PAIR)
+def _two(name: str, example: str, function: str) -> TorchOperatorRow:
+    return TorchOperatorRow(f"aten.{name}", example, function, elements.binary(function), masks=_PAIR)
 
 
 def _masks(
@@ -111,17 +113,17 @@ def _masks(
     write: Callable[[OperatorCall], Written],
     masks: tuple[str, ...],
     when: str = "",
-) -> Row:
-    return Row(f"aten.{name}", example, means, write, when, masks)
+) -> TorchOperatorRow:
+    return TorchOperatorRow(f"aten.{name}", example, means, write, when, masks)
 
 
-def _constant(name: str, example: str, number: int | None = None) -> Row:
+def _constant(name: str, example: str, number: int | None = None) -> TorchOperatorRow:
     means = "an attribute of what reads it; a tensor of one element where a tensor is read"
-    return Row(f"aten.{name}", example, means, elements.constant(number), "a finite number", ("self",))
+    return TorchOperatorRow(f"aten.{name}", example, means, elements.constant(number), "a finite number", ("self",))
 
 
-def _not(name: str, example: str, reason: str) -> Row:
-    return Row(f"aten.{name}", example, refused=reason)
+def _not(name: str, example: str, reason: str) -> TorchOperatorRow:
+    return TorchOperatorRow(f"aten.{name}", example, refused=reason)
 
 
 _VIEWS: Final = (
@@ -164,7 +166,7 @@ _VIEWS: Final = (
     _same("detach.default", "torch.exp(a).detach()"),
     _same("detach_.default", "torch.ops.aten.detach_(torch.exp(a))"),
     _same("lift_fresh_copy.default", "torch.ops.aten.lift_fresh_copy(a)"),
-    Row(
+    TorchOperatorRow(
         "aten.dropout.default",
         "torch.nn.functional.dropout(a, 0.5, training=False)",
         "its operand",
@@ -178,7 +180,7 @@ _VIEWS: Final = (
     _typed("to.other", "torch.ops.aten.to.other(torch.exp(a), b)", typed=True),
     _typed("_to_copy.default", "torch.ops.aten._to_copy(torch.exp(a), dtype=torch.float16)"),
     _typed("type_as.default", "torch.exp(a).type_as(b)", typed=True),
-    Row(
+    TorchOperatorRow(
         "aten._assert_tensor_metadata.default",
         "torch.exp(a.to(torch.float32))",
         "nothing: it asserts what is known at the import",
@@ -191,24 +193,32 @@ _ARITHMETIC: Final = (
     _two("add.Scalar", "torch.ops.aten.add.Scalar(a, 2, 3)", "add"),
     _two("sub.Tensor", "a - b", "sub"),
     _two("sub.Scalar", "torch.ops.aten.sub.Scalar(a, 2, 3)", "sub"),
-    Row("aten.rsub.Scalar", "torch.rsub(a, 2, alpha=3)", "sub", elements.rsub),
+    TorchOperatorRow("aten.rsub.Scalar", "torch.rsub(a, 2, alpha=3)", "sub", elements.rsub),
     _two("mul.Tensor", "a * b", "mul"),
     _two("mul.Scalar", "torch.ops.aten.mul.Scalar(a, 0.5)", "mul"),
-    Row("aten.div.Tensor", "a / pb", "div", elements.div, "a number is not 0"),
-    Row("aten.div.Scalar", "torch.ops.aten.div.Scalar(a, 3)", "div", elements.div, "the number is not 0"),
-    Row("aten.div.Tensor_mode", "torch.div(a, 3, rounding_mode=None)", "div", elements.div, "no rounding_mode"),
-    Row("aten.pow.Tensor_Scalar", "a.pow(3)", "products, roots, reciprocals; else e^(c log x)", elements.power),
+    TorchOperatorRow("aten.div.Tensor", "a / pb", "div", elements.div, "a number is not 0"),
+    TorchOperatorRow("aten.div.Scalar", "torch.ops.aten.div.Scalar(a, 3)", "div", elements.div, "the number is not 0"),
+    TorchOperatorRow(
+        "aten.div.Tensor_mode", "torch.div(a, 3, rounding_mode=None)", "div", elements.div, "no rounding_mode"
+    ),
+    TorchOperatorRow(
+        "aten.pow.Tensor_Scalar", "a.pow(3)", "products, roots, reciprocals; else e^(c log x)", elements.power
+    ),
     _two("maximum.default", "torch.maximum(a, v)", "maximum"),
     _two("minimum.default", "torch.minimum(a, b)", "minimum"),
-    Row("aten.clamp.default", "torch.clamp(a, -0.5, 0.75)", "maximum, minimum", elements.clamp),
-    Row("aten.clamp.Tensor", "torch.clamp(a, min=v)", "maximum, minimum", elements.clamp),
-    Row("aten.clamp_min.default", "torch.clamp_min(a, 0.25)", "maximum", elements.clamp),
-    Row("aten.clamp_max.default", "torch.clamp_max(a, 0.25)", "minimum", elements.clamp),
-    Row("aten.clamp_min.Tensor", "torch.clamp_min(a, v)", "maximum", elements.clamp),
-    Row("aten.clamp_max.Tensor", "torch.clamp_max(a, v)", "minimum", elements.clamp),
-    Row("aten.hardtanh.default", "torch.nn.functional.hardtanh(a, -0.5, 0.5)", "maximum, minimum", elements.clamp),
-    Row("aten.relu6.default", "torch.nn.functional.relu6(a * 8)", "maximum, minimum", elements.relu6),
-    Row("aten.xlogy.Tensor", "torch.xlogy(a, pb)", "0 where a is 0 and b a number, a log b elsewhere", elements.xlogy),
+    TorchOperatorRow("aten.clamp.default", "torch.clamp(a, -0.5, 0.75)", "maximum, minimum", elements.clamp),
+    TorchOperatorRow("aten.clamp.Tensor", "torch.clamp(a, min=v)", "maximum, minimum", elements.clamp),
+    TorchOperatorRow("aten.clamp_min.default", "torch.clamp_min(a, 0.25)", "maximum", elements.clamp),
+    TorchOperatorRow("aten.clamp_max.default", "torch.clamp_max(a, 0.25)", "minimum", elements.clamp),
+    TorchOperatorRow("aten.clamp_min.Tensor", "torch.clamp_min(a, v)", "maximum", elements.clamp),
+    TorchOperatorRow("aten.clamp_max.Tensor", "torch.clamp_max(a, v)", "minimum", elements.clamp),
+    TorchOperatorRow(
+        "aten.hardtanh.default", "torch.nn.functional.hardtanh(a, -0.5, 0.5)", "maximum, minimum", elements.clamp
+    ),
+    TorchOperatorRow("aten.relu6.default", "torch.nn.functional.relu6(a * 8)", "maximum, minimum", elements.relu6),
+    TorchOperatorRow(
+        "aten.xlogy.Tensor", "torch.xlogy(a, pb)", "0 where a is 0 and b a number, a log b elsewhere", elements.xlogy
+    ),
     _constant("zeros_like.default", "torch.maximum(a, torch.zeros_like(b))", 0),
     _constant("ones_like.default", "a * torch.ones_like(b)", 1),
     _constant("full_like.default", "torch.maximum(a, torch.full_like(b, 0.5))"),
@@ -277,7 +287,7 @@ _COMPARISONS: Final = (
         elements.is_infinite(above=False, below=True),
         (),
     ),
-    Row("aten.nan_to_num.default", "torch.nan_to_num(a, 0.5)", "select, comparisons", elements.nan_to_num),
+    TorchOperatorRow("aten.nan_to_num.default", "torch.nan_to_num(a, 0.5)", "select, comparisons", elements.nan_to_num),
     _masks(
         "logical_not.default", "torch.where(ma.logical_not(), a, b)", "logical_not", elements.logical_not, ("self",)
     ),
@@ -310,44 +320,58 @@ _COMPARISONS: Final = (
 _FUNCTIONS: Final = (
     *(_function(kind) for kind in FUNCTION_SPECS if kind is not OpKind.GELU and kind not in ROUNDINGS),
     _one("neg.default", "-a", "neg"),
-    Row("aten.log1p.default", "torch.log1p(pa)", "log(1 + x); its series below 1/4", elements.log1p),
-    Row("aten.expm1.default", "torch.expm1(a)", "tanh(x / 2) (e^x + 1)", elements.expm1),
+    TorchOperatorRow("aten.log1p.default", "torch.log1p(pa)", "log(1 + x); its series below 1/4", elements.log1p),
+    TorchOperatorRow("aten.expm1.default", "torch.expm1(a)", "tanh(x / 2) (e^x + 1)", elements.expm1),
     _one("rsqrt.default", "torch.rsqrt(pa)", "rsqrt", "reciprocal, sqrt"),
-    Row("aten.gelu.default", "torch.nn.functional.gelu(a, approximate='tanh')", "gelu, in both forms", elements.gelu),
-    Row("aten.leaky_relu.default", "torch.nn.functional.leaky_relu(a, 0.2)", "select, scale", elements.leaky_relu),
-    Row("aten.elu.default", "torch.nn.functional.elu(a, 0.5)", "select, expm1", elements.elu),
-    Row("aten.celu.default", "torch.celu(a, 0.5)", "as elu", elements.celu),
-    Row("aten.softshrink.default", "torch.nn.functional.softshrink(a, 0.25)", "select, shift", elements.softshrink),
-    Row("aten.addcmul.default", "torch.addcmul(a, b, v, value=0.5)", "mul, scale, add", elements.addcmul),
-    Row("aten.addcdiv.default", "torch.addcdiv(a, b, pa, value=2)", "div, scale, add", elements.addcdiv),
-    Row("aten.lerp.Scalar", "torch.lerp(a, b, 0.25)", "sub, scale, add", elements.lerp),
-    Row(
+    TorchOperatorRow(
+        "aten.gelu.default", "torch.nn.functional.gelu(a, approximate='tanh')", "gelu, in both forms", elements.gelu
+    ),
+    TorchOperatorRow(
+        "aten.leaky_relu.default", "torch.nn.functional.leaky_relu(a, 0.2)", "select, scale", elements.leaky_relu
+    ),
+    TorchOperatorRow("aten.elu.default", "torch.nn.functional.elu(a, 0.5)", "select, expm1", elements.elu),
+    TorchOperatorRow("aten.celu.default", "torch.celu(a, 0.5)", "as elu", elements.celu),
+    TorchOperatorRow(
+        "aten.softshrink.default", "torch.nn.functional.softshrink(a, 0.25)", "select, shift", elements.softshrink
+    ),
+    TorchOperatorRow("aten.addcmul.default", "torch.addcmul(a, b, v, value=0.5)", "mul, scale, add", elements.addcmul),
+    TorchOperatorRow("aten.addcdiv.default", "torch.addcdiv(a, b, pa, value=2)", "div, scale, add", elements.addcdiv),
+    TorchOperatorRow("aten.lerp.Scalar", "torch.lerp(a, b, 0.25)", "sub, scale, add", elements.lerp),
+    TorchOperatorRow(
         "aten.softplus.default",
         "torch.nn.functional.softplus(a, 2.0)",
         "select, log1p, exp",
         elements.softplus,
     ),
-    Row(
+    TorchOperatorRow(
         "aten.log_sigmoid.default",
         "torch.nn.functional.logsigmoid(a)",
         "min(x, 0) - log1p(e^-|x|)",
         elements.log_sigmoid,
     ),
-    Row("aten.mish.default", "torch.nn.functional.mish(a)", "x tanh(log1p(e^x))", elements.mish),
-    Row("aten.hardsigmoid.default", "torch.nn.functional.hardsigmoid(a)", "clamped line", elements.hardsigmoid),
-    Row("aten.hardswish.default", "torch.nn.functional.hardswish(a)", "x times a clamped line", elements.hardswish),
+    TorchOperatorRow("aten.mish.default", "torch.nn.functional.mish(a)", "x tanh(log1p(e^x))", elements.mish),
+    TorchOperatorRow(
+        "aten.hardsigmoid.default", "torch.nn.functional.hardsigmoid(a)", "clamped line", elements.hardsigmoid
+    ),
+    TorchOperatorRow(
+        "aten.hardswish.default", "torch.nn.functional.hardswish(a)", "x times a clamped line", elements.hardswish
+    ),
 )
 
 _ALONG: Final = (
-    Row("aten.matmul.default", "torch.matmul(x, k.mT)", "matmul; a repeated operand is read once", along.matmul),
-    Row("aten.mm.default", "torch.mm(a, w.t())", "matmul", along.matmul),
-    Row("aten.bmm.default", "torch.bmm(s, t)", "matmul", along.matmul),
-    Row("aten.mv.default", "torch.mv(a, v)", "matmul", along.matmul),
-    Row("aten.dot.default", "torch.dot(v, v * 2)", "matmul", along.matmul),
-    Row("aten.linear.default", "torch.nn.functional.linear(x, w, u)", "matmul, add; w through strides", along.linear),
-    Row("aten.addmm.default", "torch.addmm(u, a, w.t(), beta=2, alpha=3)", "matmul, add", along.addmm),
-    Row("aten.baddbmm.default", "torch.baddbmm(z, s, t, alpha=0.5)", "matmul, add", along.addmm),
-    Row(
+    TorchOperatorRow(
+        "aten.matmul.default", "torch.matmul(x, k.mT)", "matmul; a repeated operand is read once", along.matmul
+    ),
+    TorchOperatorRow("aten.mm.default", "torch.mm(a, w.t())", "matmul", along.matmul),
+    TorchOperatorRow("aten.bmm.default", "torch.bmm(s, t)", "matmul", along.matmul),
+    TorchOperatorRow("aten.mv.default", "torch.mv(a, v)", "matmul", along.matmul),
+    TorchOperatorRow("aten.dot.default", "torch.dot(v, v * 2)", "matmul", along.matmul),
+    TorchOperatorRow(
+        "aten.linear.default", "torch.nn.functional.linear(x, w, u)", "matmul, add; w through strides", along.linear
+    ),
+    TorchOperatorRow("aten.addmm.default", "torch.addmm(u, a, w.t(), beta=2, alpha=3)", "matmul, add", along.addmm),
+    TorchOperatorRow("aten.baddbmm.default", "torch.baddbmm(z, s, t, alpha=0.5)", "matmul, add", along.addmm),
+    TorchOperatorRow(
         "aten.scaled_dot_product_attention.default",
         "torch.nn.functional.scaled_dot_product_attention(x, k, k, is_causal=True, scale=0.3, enable_gqa=True)",
         "matmul, softmax, matmul; a query without a key has zeros",
@@ -355,45 +379,57 @@ _ALONG: Final = (
         "in evaluation",
         masks=("attn_mask",),
     ),
-    Row("aten.softmax.int", "torch.softmax(x, 1)", "softmax", along.softmax),
-    Row("aten.log_softmax.int", "torch.log_softmax(x, -1)", "max, exp, sum, log", along.log_softmax),
-    Row("aten.logsumexp.default", "torch.logsumexp(x, (1, 3))", "max, exp, sum, log", along.logsumexp),
-    Row("aten.sum.default", "torch.sum(a)", "sum", along.reduction("sum"), masks=("self",)),
-    Row("aten.sum.dim_IntList", "torch.sum(x, (1, 3), keepdim=True)", "sum", along.reduction("sum")),
-    Row("aten.mean.default", "torch.mean(a)", "mean", along.reduction("mean")),
-    Row("aten.mean.dim", "torch.mean(x, -1)", "mean", along.reduction("mean")),
-    Row("aten.amax.default", "torch.amax(x, 2)", "max", along.reduction("max")),
-    Row("aten.amin.default", "torch.amin(x, (0, 2))", "max of the negatives", along.reduction("min")),
-    Row("aten.max.default", "torch.max(a)", "max", along.reduction("max")),
-    Row("aten.min.default", "torch.min(a)", "max of the negatives", along.reduction("min")),
-    Row("aten.max.dim", "torch.max(x, 1)[0]", "max", along.extreme("max"), "without the indices", first=True),
-    Row("aten.min.dim", "torch.min(x, 2, True)[0]", "as amin", along.extreme("min"), "without the indices", first=True),
-    Row(
+    TorchOperatorRow("aten.softmax.int", "torch.softmax(x, 1)", "softmax", along.softmax),
+    TorchOperatorRow("aten.log_softmax.int", "torch.log_softmax(x, -1)", "max, exp, sum, log", along.log_softmax),
+    TorchOperatorRow("aten.logsumexp.default", "torch.logsumexp(x, (1, 3))", "max, exp, sum, log", along.logsumexp),
+    TorchOperatorRow("aten.sum.default", "torch.sum(a)", "sum", along.reduction("sum"), masks=("self",)),
+    TorchOperatorRow("aten.sum.dim_IntList", "torch.sum(x, (1, 3), keepdim=True)", "sum", along.reduction("sum")),
+    TorchOperatorRow("aten.mean.default", "torch.mean(a)", "mean", along.reduction("mean")),
+    TorchOperatorRow("aten.mean.dim", "torch.mean(x, -1)", "mean", along.reduction("mean")),
+    TorchOperatorRow("aten.amax.default", "torch.amax(x, 2)", "max", along.reduction("max")),
+    TorchOperatorRow("aten.amin.default", "torch.amin(x, (0, 2))", "max of the negatives", along.reduction("min")),
+    TorchOperatorRow("aten.max.default", "torch.max(a)", "max", along.reduction("max")),
+    TorchOperatorRow("aten.min.default", "torch.min(a)", "max of the negatives", along.reduction("min")),
+    TorchOperatorRow(
+        "aten.max.dim", "torch.max(x, 1)[0]", "max", along.extreme("max"), "without the indices", first=True
+    ),
+    TorchOperatorRow(
+        "aten.min.dim", "torch.min(x, 2, True)[0]", "as amin", along.extreme("min"), "without the indices", first=True
+    ),
+    TorchOperatorRow(
         "aten.var.correction",
         "torch.var(x, (1, 3), correction=0)",
         "mean, square, sum",
         along.variance_rule(root=False),
     ),
-    Row("aten.var.dim", "torch.var(x, 3)", "mean, square, sum", along.variance_rule(root=False)),
-    Row(
+    TorchOperatorRow("aten.var.dim", "torch.var(x, 3)", "mean, square, sum", along.variance_rule(root=False)),
+    TorchOperatorRow(
         "aten.std.correction",
         "torch.std(x, 2, correction=1)",
         "mean, square, sum, sqrt",
         along.variance_rule(root=True),
     ),
-    Row("aten.std.dim", "torch.std(x, 3, unbiased=True)", "mean, square, sum, sqrt", along.variance_rule(root=True)),
-    Row(
+    TorchOperatorRow(
+        "aten.std.dim", "torch.std(x, 3, unbiased=True)", "mean, square, sum, sqrt", along.variance_rule(root=True)
+    ),
+    TorchOperatorRow(
         "aten.linalg_vector_norm.default",
         "torch.linalg.vector_norm(x, dim=(1, 3))",
         "square, sum, sqrt; abs, sum; abs, max",
         along.vector_norm,
         "of order 1, 2 or inf",
     ),
-    Row("aten.norm.ScalarOpt_dim", "torch.ops.aten.norm.ScalarOpt_dim(a, 2, [1])", "as above", along.vector_norm),
-    Row("aten.rms_norm.default", "torch.rms_norm(x, (6,), v, 1e-3)", "rms_norm", along.norm("rms_norm")),
-    Row("aten.layer_norm.default", "torch.layer_norm(a, (6,), v, v, 1e-3)", "layer_norm", along.norm("layer_norm")),
-    Row("aten.group_norm.default", "torch.group_norm(x, 3, c, c)", "layer_norm, mul, add", along.group_norm),
-    Row(
+    TorchOperatorRow(
+        "aten.norm.ScalarOpt_dim", "torch.ops.aten.norm.ScalarOpt_dim(a, 2, [1])", "as above", along.vector_norm
+    ),
+    TorchOperatorRow("aten.rms_norm.default", "torch.rms_norm(x, (6,), v, 1e-3)", "rms_norm", along.norm("rms_norm")),
+    TorchOperatorRow(
+        "aten.layer_norm.default", "torch.layer_norm(a, (6,), v, v, 1e-3)", "layer_norm", along.norm("layer_norm")
+    ),
+    TorchOperatorRow(
+        "aten.group_norm.default", "torch.group_norm(x, 3, c, c)", "layer_norm, mul, add", along.group_norm
+    ),
+    TorchOperatorRow(
         "aten.instance_norm.default",
         "torch.nn.functional.instance_norm(x, weight=c)",
         "layer_norm, mul, add",
@@ -401,7 +437,9 @@ _ALONG: Final = (
         "with the statistics of its input",
     ),
     *(
-        Row(f"aten.{name}", example, "mean", along.average_pool(places), "windows do not overlap and fill the tensor")
+        TorchOperatorRow(
+            f"aten.{name}", example, "mean", along.average_pool(places), "windows do not overlap and fill the tensor"
+        )
         for places, name, example in (
             (1, "avg_pool1d.default", "torch.nn.functional.avg_pool1d(s, 3)"),
             (2, "avg_pool2d.default", "torch.nn.functional.avg_pool2d(x, 2)"),
@@ -409,7 +447,7 @@ _ALONG: Final = (
         )
     ),
     *(
-        Row(
+        TorchOperatorRow(
             f"aten.{name}", example, "matmul, add", along.convolution, "of one place: kernel_size, stride, groups are 1"
         )
         for name, example in (
@@ -418,63 +456,67 @@ _ALONG: Final = (
             ("conv3d.default", "torch.nn.functional.conv3d(x[None], w[:, :2, None, None, None])"),
         )
     ),
-    Row(
+    TorchOperatorRow(
         "aten.pairwise_distance.default",
         "torch.pairwise_distance(a, b, 2, 1e-3)",
         "sub, shift, square, sum, sqrt",
         along.pairwise_distance,
         "p = 2",
     ),
-    Row("aten.mse_loss.default", "torch.nn.functional.mse_loss(a, b)", "sub, square, mean", along.loss(along.square)),
-    Row("aten.l1_loss.default", "torch.ops.aten.l1_loss(a, b, 2)", "sub, abs, sum", along.loss(along.absolute)),
-    Row(
+    TorchOperatorRow(
+        "aten.mse_loss.default", "torch.nn.functional.mse_loss(a, b)", "sub, square, mean", along.loss(along.square)
+    ),
+    TorchOperatorRow(
+        "aten.l1_loss.default", "torch.ops.aten.l1_loss(a, b, 2)", "sub, abs, sum", along.loss(along.absolute)
+    ),
+    TorchOperatorRow(
         "aten.huber_loss.default",
         "torch.nn.functional.huber_loss(a, b, delta=0.5)",
         "sub, abs, square, select, mean",
         along.loss(along.huber),
     ),
-    Row(
+    TorchOperatorRow(
         "aten.smooth_l1_loss.default",
         "torch.nn.functional.smooth_l1_loss(a, b, beta=0.5)",
         "sub, abs, square, select, mean",
         along.loss(along.huber),
     ),
-    Row(
+    TorchOperatorRow(
         "aten.binary_cross_entropy.default",
         "torch.nn.functional.binary_cross_entropy(torch.sigmoid(a), torch.sigmoid(b))",
         "log, log1p, maximum with -100, mul, sub, mean",
         along.cross_entropy,
     ),
-    Row(
+    TorchOperatorRow(
         "aten.binary_cross_entropy_with_logits.default",
         "torch.nn.functional.binary_cross_entropy_with_logits(a, b)",
         "as log_sigmoid, mul, sub, mean",
         along.cross_entropy_of_logits,
     ),
-    Row(
+    TorchOperatorRow(
         "aten._native_batch_norm_legit_functional.default",
         "torch.ops.aten._native_batch_norm_legit_functional(x, c, c, c, pc, True, 0.2, 1e-5)",
         "mean, sub, square, sqrt, div, mul, add",
         along.batch_norm_training,
         "in training",
     ),
-    Row(
+    TorchOperatorRow(
         "aten.batch_norm.default",
         "torch.nn.functional.batch_norm(x, c, pc, c, c)",
         "sub, sqrt, div, mul, add",
         along.batch_norm,
         "in evaluation",
     ),
-    Row(
+    TorchOperatorRow(
         "aten._native_batch_norm_legit_no_training.default",
         "torch.ops.aten._native_batch_norm_legit_no_training(x, c, c, c, pc, 0.1, 1e-5)[0]",
         "sub, sqrt, div, mul, add",
         along.batch_norm_alone,
         first=True,
     ),
-    Row("aten.cat.default", "torch.cat([a, v[None], w], 0)", "concat", moves.concat, masks=("tensors",)),
-    Row("aten.stack.default", "torch.stack([a, b], 1)", "concat", moves.stack, masks=("tensors",)),
-    Row(
+    TorchOperatorRow("aten.cat.default", "torch.cat([a, v[None], w], 0)", "concat", moves.concat, masks=("tensors",)),
+    TorchOperatorRow("aten.stack.default", "torch.stack([a, b], 1)", "concat", moves.stack, masks=("tensors",)),
+    TorchOperatorRow(
         "aten.slice_scatter.default",
         "torch.slice_scatter(a, b[:, :2], 1, 1, 3)",
         "concat",
@@ -482,14 +524,14 @@ _ALONG: Final = (
         "a step of 1",
         ("self", "src"),
     ),
-    Row(
+    TorchOperatorRow(
         "aten.select_scatter.default",
         "torch.select_scatter(a, v, 0, 2)",
         "concat",
         moves.select_scatter,
         masks=("self", "src"),
     ),
-    Row(
+    TorchOperatorRow(
         "aten.index_copy.default",
         "torch.index_copy(a, 0, torch.tensor([1, 2]), b[:2])",
         "concat",
@@ -497,11 +539,13 @@ _ALONG: Final = (
         "indices that are known at the import and follow one another; not where a module writes its own memory",
         ("self", "source"),
     ),
-    Row("aten.copy.default", "torch.ops.aten.copy(a, v) * b", "what is copied", moves.copy, masks=("self", "src")),
-    Row(
+    TorchOperatorRow(
+        "aten.copy.default", "torch.ops.aten.copy(a, v) * b", "what is copied", moves.copy, masks=("self", "src")
+    ),
+    TorchOperatorRow(
         "aten.fill.Tensor", "a * torch.fill(b, v.sum())", "what it is filled with", moves.fill, masks=("self", "value")
     ),
-    Row(
+    TorchOperatorRow(
         "aten.constant_pad_nd.default",
         "torch.nn.functional.pad(a, (1, 2, -1, 3), value=0.5)",
         "pad, slice; of a number that is not 0, concat",
@@ -554,6 +598,6 @@ assert len({row.name for row in ROWS}) == len(ROWS), "an operator with two rows"
 
 
 @cache
-def rules() -> dict[str, Row]:
+def rules() -> dict[str, TorchOperatorRow]:
     """The rows by their operators."""
     return {row.name: row for row in ROWS}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mirage_formal.torch.op_table import ROWS, Row
+from mirage_formal.torch.op_table import ROWS, TorchOperatorRow
 
 _HEAD: Final = """\
 # Operators of PyTorch
@@ -114,7 +114,7 @@ def _wrapped(text: str) -> str:
     return "\n\n".join(map(lines, text.strip("\n").split("\n\n")))
 
 
-__all__ = ["Row", "document"]
+__all__ = ["TorchOperatorRow", "document"]
 
 if __name__ == "__main__":
     print(document())

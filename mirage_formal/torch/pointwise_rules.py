@@ -10,7 +10,7 @@ from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType
 from mirage_formal.torch.call import LARGEST, TYPES, Operand, OperatorCall, Written, constant_tensor, is_minus_infinity
 from mirage_formal.torch.call import round_number as rounded_number
-from mirage_formal.torch.values import ImportedGraph, Value, unsupported_error
+from mirage_formal.torch.values import ImportedGraph, ImportedValue, unsupported_error
 from mirage_formal.torch.views import View
 
 #: Magnitude of x below which 1 + x loses digits of x, so that log(1 + x) is 2 artanh y with y = x / (2 + x).
@@ -40,7 +40,7 @@ def binary(name: str) -> Callable[[OperatorCall], Written]:
     def rule(call: OperatorCall) -> Written:
         first, second = call.operand("self"), call.operand("other")
         alpha = call.factor("alpha") if "alpha" in call.given else Fraction(1)
-        if not isinstance(first, Value) and not isinstance(second, Value):
+        if not isinstance(first, ImportedValue) and not isinstance(second, ImportedValue):
             if name in _FOLDED and call.dtype is not None and call.dtype.floating:
                 return constant_tensor(_FOLDED[name](first, alpha * second), call.shape, call.dtype)
             first = call.value()
@@ -56,14 +56,14 @@ def binary(name: str) -> Callable[[OperatorCall], Written]:
             assert isinstance(found, Tensor)
             return found
 
-        steps = alpha != 1 and isinstance(second, Value)
+        steps = alpha != 1 and isinstance(second, ImportedValue)
         return call.shaped((call.wide if steps else call.map)(made, first, second))
 
     return rule
 
 
-def _of_masks(call: OperatorCall, name: str, first: Operand, second: Operand) -> Value:
-    if name not in _LOGIC or not isinstance(first, Value) or not isinstance(second, Value):
+def _of_masks(call: OperatorCall, name: str, first: Operand, second: Operand) -> ImportedValue:
+    if name not in _LOGIC or not isinstance(first, ImportedValue) or not isinstance(second, ImportedValue):
         raise unsupported_error(f"expected numbers, or masks of which two are an operand of {', '.join(_LOGIC)}")
     return call.logic(lambda graph, a, b: getattr(graph, _LOGIC[name])(a, b), first, second)
 
@@ -279,7 +279,7 @@ def xlogy(call: OperatorCall) -> Written:
     """Write ``xlogy``: x log(y), and 0 where x is 0 and y is a number."""
 
     def made(graph: ImportedGraph, x: Tensor, y: Tensor) -> Tensor:
-        zero = graph.logical_and(graph.eq(x, 0), is_number(graph, y))
+        zero = graph.logical_and(graph.eq(x, 0), number_mask(graph, y))
         return graph.select(zero, 0, graph.mul(x, graph.log(y)))
 
     return call.wide(made, call.value(), call.value("other"))
@@ -288,14 +288,14 @@ def xlogy(call: OperatorCall) -> Written:
 # --- masks ------------------------------------------------------------------------------------------------------------
 
 
-def is_number(graph: ImportedGraph, x: Tensor) -> Tensor:
+def number_mask(graph: ImportedGraph, x: Tensor) -> Tensor:
     """Write the mask of elements that are not NaN: at most 0 or at least 0."""
     return graph.logical_or(graph.le(x, 0), graph.ge(x, 0))
 
 
 def is_nan(call: OperatorCall) -> Written:
     """Write ``isnan``: the mask of elements that are NaN."""
-    return call.logic(lambda graph, x: graph.logical_not(is_number(graph, x)), call.compared(call.value()))
+    return call.logic(lambda graph, x: graph.logical_not(number_mask(graph, x)), call.compared(call.value()))
 
 
 def is_infinite(*, above: bool, below: bool) -> Callable[[OperatorCall], Written]:
@@ -317,7 +317,7 @@ def nan_to_num(call: OperatorCall) -> Written:
     numbers = {name: given[name] if call.given.get(name) is None else call.number(name) for name in given}
 
     def made(graph: ImportedGraph, x: Tensor) -> Tensor:
-        found = graph.select(is_number(graph, x), x, numbers["nan"])
+        found = graph.select(number_mask(graph, x), x, numbers["nan"])
         found = graph.select(graph.lt(x, -LARGEST), numbers["neginf"], found)
         return graph.select(graph.gt(x, LARGEST), numbers["posinf"], found)
 
@@ -336,7 +336,7 @@ def comparison(name: str) -> Callable[[OperatorCall], Written]:
 
     def rule(call: OperatorCall) -> Written:
         first, second = call.value(), call.given["other"]
-        if not isinstance(second, Value):
+        if not isinstance(second, ImportedValue):
             return _with_number(call, name, first, second)
         if second.number is not None and second.dtype.floating and first.number is None:
             return call.shaped(_with_number(call, name, first, float(second.number)))
@@ -344,7 +344,7 @@ def comparison(name: str) -> Callable[[OperatorCall], Written]:
             return _between_masks(call, name, first, second)
         if first.same(second):
             if name in ("eq", "le", "ge"):
-                return call.logic(is_number, call.compared(first))
+                return call.logic(number_mask, call.compared(first))
             if name == "ne":
                 return is_nan(call)
         values = call.compared(first), call.compared(second)
@@ -353,13 +353,13 @@ def comparison(name: str) -> Callable[[OperatorCall], Written]:
     return rule
 
 
-def _between_masks(call: OperatorCall, name: str, first: Value, second: Value) -> Value:
+def _between_masks(call: OperatorCall, name: str, first: ImportedValue, second: ImportedValue) -> ImportedValue:
     if name not in ("eq", "ne"):
         raise unsupported_error(f"expected numbers, got masks as operands of {name}")
     return call.logic(lambda graph, a, b: getattr(graph, name)(a, b), first, second)
 
 
-def _with_number(call: OperatorCall, name: str, value: Value, given: object) -> Value:
+def _with_number(call: OperatorCall, name: str, value: ImportedValue, given: object) -> ImportedValue:
     if not value.dtype.floating:
         number = call.number("other")
         if name not in ("eq", "ne") or number not in (0, 1):
@@ -377,7 +377,7 @@ def _with_number(call: OperatorCall, name: str, value: Value, given: object) -> 
     return call.logic(lambda graph, x: getattr(graph, name)(x, number), value)
 
 
-def _with_infinity(call: OperatorCall, name: str, value: Value, *, negative: bool) -> Value:
+def _with_infinity(call: OperatorCall, name: str, value: ImportedValue, *, negative: bool) -> ImportedValue:
     """Write a comparison with infinity; that with minus infinity compares -x with infinity, reversed."""
 
     def made(graph: ImportedGraph, x: Tensor) -> Tensor:
@@ -390,7 +390,7 @@ def _with_infinity(call: OperatorCall, name: str, value: Value, *, negative: boo
             case "lt":
                 return graph.ge(x, -LARGEST) if negative else graph.le(x, LARGEST)
             case "le":
-                return is_number(graph, x)
+                return number_mask(graph, x)
             case _:
                 return graph.lt(x, x)
 
@@ -415,17 +415,17 @@ def logical_not(call: OperatorCall) -> Written:
     return negate_mask(call, value)
 
 
-def negate_mask(call: OperatorCall, mask: Value) -> Value:
+def negate_mask(call: OperatorCall, mask: ImportedValue) -> ImportedValue:
     """Write the negation of a mask."""
     return call.logic(lambda graph, m: graph.logical_not(m), mask)
 
 
-def conjoin_masks(call: OperatorCall, first: Value, second: Value) -> Value:
+def conjoin_masks(call: OperatorCall, first: ImportedValue, second: ImportedValue) -> ImportedValue:
     """Write the conjunction of two masks."""
     return call.logic(lambda graph, a, b: graph.logical_and(a, b), first, second)
 
 
-def _keep_where(call: OperatorCall, value: Value, keep: Value) -> Value:
+def _keep_where(call: OperatorCall, value: ImportedValue, keep: ImportedValue) -> ImportedValue:
     """Return a value that is minus infinity also where a mask is 0."""
     if value.keep is not None:
         keep = conjoin_masks(call, value.keep, keep)
@@ -433,15 +433,15 @@ def _keep_where(call: OperatorCall, value: Value, keep: Value) -> Value:
         raise unsupported_error(
             f"expected a tensor of shape {list(call.shape)} beside minus infinity, got {list(value.shape)}"
         )
-    return Value(value.base, value.view, keep)
+    return ImportedValue(value.base, value.view, keep)
 
 
 def select_where(call: OperatorCall) -> Written:
     """Write ``select_where``: a selection by a mask; a result with minus infinity may be read by a softmax only."""
     mask, first, second = call.value("condition"), call.given["self"], call.given["other"]
-    if is_minus_infinity(second) and isinstance(first, Value):
+    if is_minus_infinity(second) and isinstance(first, ImportedValue):
         return _keep_where(call, first, mask)
-    if is_minus_infinity(first) and isinstance(second, Value):
+    if is_minus_infinity(first) and isinstance(second, ImportedValue):
         return _keep_where(call, second, negate_mask(call, mask))
     return select_by_mask(call, mask, call.operand("self"), call.operand("other"))
 
@@ -454,19 +454,21 @@ def masked_fill(call: OperatorCall) -> Written:
     return select_by_mask(call, mask, call.operand("value"), call.operand("self"))
 
 
-def select_by_mask(call: OperatorCall, mask: Value, first: Value | Fraction, second: Value | Fraction) -> Value:
+def select_by_mask(
+    call: OperatorCall, mask: ImportedValue, first: ImportedValue | Fraction, second: ImportedValue | Fraction
+) -> ImportedValue:
     """Write a selection: the first operand where a mask is 1, the second elsewhere."""
     if call.dtype is DType.BOOL:
         raise unsupported_error("expected numbers to choose from, got masks")
-    values = [item for item in (first, second) if isinstance(item, Value)]
+    values = [item for item in (first, second) if isinstance(item, ImportedValue)]
     if not values:
         return call.shaped(_number_of(call, mask, first, second))
     wanted = call.target(values)
-    first, second = (call.cast(item, wanted) if isinstance(item, Value) else item for item in (first, second))
+    first, second = (call.cast(item, wanted) if isinstance(item, ImportedValue) else item for item in (first, second))
     return call.shaped(call.logic(lambda graph, m, a, b: graph.select(m, a, b), mask, first, second))
 
 
-def _number_of(call: OperatorCall, mask: Value, first: Any, second: Any) -> Value:
+def _number_of(call: OperatorCall, mask: ImportedValue, first: Any, second: Any) -> ImportedValue:
     """Write a selection between two numbers; a factor of 1 and one of 0 are exact."""
     if call.dtype is None or not call.dtype.floating:
         raise unsupported_error("expected floating-point numbers to choose from")
@@ -500,7 +502,7 @@ def diagonal(call: OperatorCall) -> Written:
         raise unsupported_error("expected the main diagonal of the last two dims")
     rows = value.shape[-1]
     ones = call.triangle(rows, rows, side="diagonal")
-    column = Value(value.base, View((*value.view.dims, ()), value.view.offset), value.keep)
+    column = ImportedValue(value.base, View((*value.view.dims, ()), value.view.offset), value.keep)
     return _beside_zeros(call, ones, column)
 
 
@@ -516,7 +518,7 @@ def triangle(*, lower: bool) -> Callable[[OperatorCall], Written]:
     return rule
 
 
-def _beside_zeros(call: OperatorCall, keep: Value, value: Value) -> Value:
+def _beside_zeros(call: OperatorCall, keep: ImportedValue, value: ImportedValue) -> ImportedValue:
     """Write a value where a mask is 1, and zeros elsewhere."""
     if not value.dtype.floating:
         return conjoin_masks(call, keep, value)

@@ -12,7 +12,7 @@ from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType
 from mirage_formal.torch.call import LARGEST, OperatorCall, Written
 from mirage_formal.torch.pointwise_rules import log_of_sigmoid, log_one_plus
-from mirage_formal.torch.values import ImportedGraph, Value, unsupported_error
+from mirage_formal.torch.values import ImportedGraph, ImportedValue, unsupported_error
 from mirage_formal.torch.view_propagation import Maker, apply, product
 from mirage_formal.torch.view_rules import reshape_value, with_view
 from mirage_formal.torch.views import View
@@ -20,12 +20,12 @@ from mirage_formal.torch.views import View
 NO_CONVOLUTION: Final = "programs have no convolution, but for one that looks at one place at a time"
 
 
-def swap_last_dims(value: Value) -> Value:
+def swap_last_dims(value: ImportedValue) -> ImportedValue:
     """Return a view with the last two dims swapped."""
     return with_view(value, View((*value.view.dims[:-2], value.view.dims[-1], value.view.dims[-2]), value.view.offset))
 
 
-def _torch_matmul(call: OperatorCall, a: Value, b: Value) -> Value:
+def _torch_matmul(call: OperatorCall, a: ImportedValue, b: ImportedValue) -> ImportedValue:
     """Write torch's matrix product.
 
     A vector on the left is a row, a vector on the right is a column, and its dim is dropped.
@@ -95,19 +95,19 @@ def attention(call: OperatorCall) -> Written:
     return _torch_matmul(call, weights, v)
 
 
-def _repeat_groups(call: OperatorCall, value: Value, heads: int) -> Value:
+def _repeat_groups(call: OperatorCall, value: ImportedValue, heads: int) -> ImportedValue:
     """Repeat the keys or values of each group for the query heads that share them (grouped-query attention)."""
     *lead, groups, rows, columns = value.shape
     apart = reshape_value(call.program, value, (*lead, groups, 1, rows, columns))
-    wide = with_view(apart, views.expand(apart.view, (*lead, groups, heads // groups, rows, columns)))
+    wide = with_view(apart, views.expand_view(apart.view, (*lead, groups, heads // groups, rows, columns)))
     return reshape_value(call.program, wide, (*lead, heads, rows, columns))
 
 
-def _softmax(call: OperatorCall, value: Value, axis: int) -> Value:
+def _softmax(call: OperatorCall, value: ImportedValue, axis: int) -> ImportedValue:
     return apply(call.program, [value], lambda g, t, axes: g.softmax(t[0], axes[0]), {axis}, one=True)
 
 
-def _kept_softmax(call: OperatorCall, scores: Value, keep: Value, axis: int) -> Value:
+def _kept_softmax(call: OperatorCall, scores: ImportedValue, keep: ImportedValue, axis: int) -> ImportedValue:
     """Write the softmax of scores where a mask is 1, and 0 elsewhere.
 
     Scores that are masked have no influence, not even on the maximum. A fully masked row is 0 / 0.
@@ -122,7 +122,7 @@ def _kept_softmax(call: OperatorCall, scores: Value, keep: Value, axis: int) -> 
     return apply(call.program, [scores, keep], made, {axis}, one=True)
 
 
-def _weights(call: OperatorCall, scores: Value, keep: Value | None, axis: int) -> Value:
+def _weights(call: OperatorCall, scores: ImportedValue, keep: ImportedValue | None, axis: int) -> ImportedValue:
     """Write the weights of attention: a softmax that is 0 for masked scores and for rows of minus infinity only.
 
     The maximum of such a row is finite, so e to minus infinity less it is 0 and not NaN.
@@ -145,7 +145,7 @@ def softmax(call: OperatorCall) -> Written:
     axis = call.whole("dim") % max(len(value.shape), 1)
     if value.keep is None:
         return _softmax(call, call.accumulated(value), axis)
-    scores = call.accumulated(Value(value.base, value.view))
+    scores = call.accumulated(ImportedValue(value.base, value.view))
     return _kept_softmax(call, scores, value.keep, axis)
 
 
@@ -157,14 +157,14 @@ def log_softmax(call: OperatorCall) -> Written:
 
 
 def _apply_along_in_float32(
-    call: OperatorCall, value: Value, make: Maker, dims: set[int], *, one: bool = False
-) -> Value:
+    call: OperatorCall, value: ImportedValue, make: Maker, dims: set[int], *, one: bool = False
+) -> ImportedValue:
     """Write an operator of several steps along dims, between which torch rounds to float32 at most."""
     found = apply(call.program, [call.cast(value, DType.FLOAT32)], make, dims, one=one)
     return call.cast(found, call.target([value]))
 
 
-def _reduce_dims(call: OperatorCall, value: Value, dims: Sequence[int], name: str) -> Value:
+def _reduce_dims(call: OperatorCall, value: ImportedValue, dims: Sequence[int], name: str) -> ImportedValue:
     """Write a reduction over dims, one dim after another; sums of narrow types are kept in float32 in between."""
 
     def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
@@ -178,7 +178,7 @@ def _reduce_dims(call: OperatorCall, value: Value, dims: Sequence[int], name: st
     return apply(call.program, [value], made, set(dims))
 
 
-def _drop_reduced_dims(call: OperatorCall, value: Value, dims: Sequence[int]) -> Value:
+def _drop_reduced_dims(call: OperatorCall, value: ImportedValue, dims: Sequence[int]) -> ImportedValue:
     """Return a reduced value with its reduced dims of extent 1 (keepdim), or without them."""
     if call.given.get("keepdim"):
         return value
@@ -285,7 +285,9 @@ def vector_norm(call: OperatorCall) -> Written:
     return _drop_reduced_dims(call, _apply_along_in_float32(call, value, made, set(dims)), dims)
 
 
-def _normalise(call: OperatorCall, name: str, values: Sequence[Value], dims: set[int], eps: Fraction) -> Value:
+def _normalise(
+    call: OperatorCall, name: str, values: Sequence[ImportedValue], dims: set[int], eps: Fraction
+) -> ImportedValue:
     """Write an RMS norm or layer norm along dims, with its weight."""
 
     def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
@@ -315,12 +317,12 @@ def norm(name: str) -> Callable[[OperatorCall], Written]:
     return rule
 
 
-def _epsilon(value: Value) -> float:
+def _epsilon(value: ImportedValue) -> float:
     """Return torch's default epsilon under the root: 2**-23, the machine epsilon of float32, for each type."""
     return {"float16": 2.0**-23, "bfloat16": 2.0**-23, "float32": 2.0**-23}[value.dtype.value]
 
 
-def _channels(value: Value, rank: int) -> Value:
+def _channels(value: ImportedValue, rank: int) -> ImportedValue:
     """Return a vector as a view along dim 1 of a tensor of this rank."""
     return with_view(value, View(((), value.view.dims[0], *((),) * (rank - 2)), value.view.offset))
 
@@ -351,7 +353,7 @@ def _has_no_affine(call: OperatorCall) -> bool:
     return call.given.get("weight") is None and call.given.get("bias") is None
 
 
-def _apply_affine(call: OperatorCall, value: Value, found: Value) -> Value:
+def _apply_affine(call: OperatorCall, value: ImportedValue, found: ImportedValue) -> ImportedValue:
     """Multiply a normalised value by the weight and add the bias, where given; return it in the type of the result."""
     rank = len(found.shape)
     weight, bias = call.optional("weight"), call.optional("bias")
@@ -426,7 +428,7 @@ def loss(make: Callable[[OperatorCall, ImportedGraph, Tensor, Tensor], Tensor]) 
     return rule
 
 
-def _reduce_loss(call: OperatorCall, found: Value) -> Value:
+def _reduce_loss(call: OperatorCall, found: ImportedValue) -> ImportedValue:
     """Reduce an elementwise loss by the call's reduction: none, mean or sum."""
     reduction = call.whole("reduction")
     if reduction == 0:
@@ -521,7 +523,7 @@ def batch_norm(call: OperatorCall) -> Written:
 def batch_norm_alone(call: OperatorCall) -> Written:
     """Write ``batch_norm`` in evaluation as the first of several results, the others of which are empty."""
     found = batch_norm(call)
-    assert isinstance(found, Value)
+    assert isinstance(found, ImportedValue)
     return (found,)
 
 
@@ -543,7 +545,7 @@ def batch_norm_training(call: OperatorCall) -> Written:
     root = call.logic(lambda graph, v: graph.sqrt(graph.shift(v, eps)), spread)
     found = _apply_affine(call, value, call.logic(lambda graph, x, r: graph.div(x, r), apart, root))
 
-    def kept(name: str, seen_now: Value, factor: Fraction) -> Value:
+    def kept(name: str, seen_now: ImportedValue, factor: Fraction) -> ImportedValue:
         def made(graph: ImportedGraph, old: Tensor, new: Tensor) -> Tensor:
             return graph.add(graph.scale(old, 1 - part), graph.scale(new, part * factor))
 

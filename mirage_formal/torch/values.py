@@ -100,7 +100,7 @@ class ImportedGraph(Graph):
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class InputLayout:
     """Layout of a program's input: shape, strides and offset of its view of the given tensor, in elements."""
 
     shape: Shape
@@ -109,7 +109,7 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ReceivedTensor:
     """A tensor that the program receives.
 
     Attributes:
@@ -127,15 +127,15 @@ class Source:
     band: Band | None = None
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> InputLayout:
         """Layout in memory order: dims of more than one element by descending stride; repeated elements once."""
         pairs = [(n, s) for n, s in zip(self.shape, self.strides, strict=True) if n > 1 and s]
         pairs = sorted(pairs, key=lambda pair: -pair[1]) or [(1, 1)]
-        return Layout(tuple(n for n, _ in pairs), tuple(s for _, s in pairs), 0)
+        return InputLayout(tuple(n for n, _ in pairs), tuple(s for _, s in pairs), 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
+class UniformValue:
     """A number, which all elements of a tensor have.
 
     Attributes:
@@ -148,7 +148,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Value:
+class ImportedValue:
     """A torch tensor during the import: a view of a tensor or a constant.
 
     Attributes:
@@ -157,9 +157,9 @@ class Value:
         keep: Mask of the elements that have the value; the others are minus infinity. None: all elements.
     """
 
-    base: Source | Tensor | Constant
+    base: ReceivedTensor | Tensor | UniformValue
     view: View
-    keep: Value | None = None
+    keep: ImportedValue | None = None
 
     @property
     def shape(self) -> Shape:
@@ -174,11 +174,11 @@ class Value:
     @property
     def number(self) -> Fraction | None:
         """Return the number of all elements of a constant; None for other values."""
-        return self.base.number if isinstance(self.base, Constant) else None
+        return self.base.number if isinstance(self.base, UniformValue) else None
 
-    def same(self, other: Value) -> bool:
+    def same(self, other: ImportedValue) -> bool:
         """Return whether two values have the same elements of one tensor."""
-        mine, theirs = (v.base.name if isinstance(v.base, Source) else v.base for v in (self, other))
+        mine, theirs = (v.base.name if isinstance(v.base, ReceivedTensor) else v.base for v in (self, other))
         return mine == theirs and self.view == other.view and self.keep is None and other.keep is None
 
 
@@ -188,7 +188,7 @@ def unsupported_error(what: str, hint: str = "leave it to torch, or write it ano
 
 
 @dataclass(slots=True)
-class Program:
+class ImportedProgram:
     """A program under construction during an import.
 
     Attributes:
@@ -202,18 +202,18 @@ class Program:
         stored: Function that makes a tensor of one element of a number.
     """
 
-    layouts: dict[str, Layout] | None = None
+    layouts: dict[str, InputLayout] | None = None
     names: dict[str, str] = field(default_factory=dict)
     graph: ImportedGraph = field(default_factory=ImportedGraph)
-    wishes: dict[str, Counter[Layout | None]] = field(default_factory=dict)
+    wishes: dict[str, Counter[InputLayout | None]] = field(default_factory=dict)
     inputs: dict[str, Tensor] = field(default_factory=dict)
-    sources: dict[str, Source] = field(default_factory=dict)
+    sources: dict[str, ReceivedTensor] = field(default_factory=dict)
     drafts: dict[object, Tensor] = field(default_factory=dict)
-    stored: Callable[[Constant], Source] | None = None
+    stored: Callable[[UniformValue], ReceivedTensor] | None = None
 
-    def chosen(self) -> dict[str, Layout]:
+    def chosen(self) -> dict[str, InputLayout]:
         """Return the layout in which to declare each input, from the layouts in which it was read."""
-        found: dict[str, Layout] = {}
+        found: dict[str, InputLayout] = {}
         for name, wishes in self.wishes.items():
             whole = self.sources[name].layout
             if len(wishes) == 1 and None not in wishes:
@@ -226,7 +226,7 @@ class Program:
             found[name] = full[0] if full and fits else whole
         return found
 
-    def lay(self, value: Value, groups: Sequence[Sequence[Digit]], *, real: bool = False) -> Tensor:
+    def lay(self, value: ImportedValue, groups: Sequence[Sequence[Digit]], *, real: bool = False) -> Tensor:
         """Materialize a value as a tensor of the program, with one dim for each group of the value's digits.
 
         Args:
@@ -245,12 +245,12 @@ class Program:
             raise unsupported_error("expected finite numbers, got minus infinity, which only a softmax may read")
         extents = [prod(n for n, _ in group) for group in groups]
         base = value.base
-        if isinstance(base, Constant):
+        if isinstance(base, UniformValue):
             assert self.stored is not None
             base = self.stored(base)
         laid = (
             self._source(base, value.view.offset, groups)
-            if isinstance(base, Source)
+            if isinstance(base, ReceivedTensor)
             else self._tensor(base, value.view.offset, groups)
         )
         mixed = [any(s == 0 for _, s in group) and any(s for _, s in group) for group in groups]
@@ -270,14 +270,14 @@ class Program:
         wanted = shape or (1,)
         return tensor if tensor.shape == wanted else self.graph.reshape(tensor, wanted)
 
-    def _source(self, source: Source, offset: int, groups: Sequence[Sequence[Digit]]) -> Tensor:
+    def _source(self, source: ReceivedTensor, offset: int, groups: Sequence[Sequence[Digit]]) -> Tensor:
         moved = [merge_digits([digit for digit in group if digit[1]]) for group in groups]
         view = View(tuple(moved), offset)
         wish = None
         if view.plain and len(groups) <= MAX_RANK:
             shape = tuple(view.shape) or (1,)
             strides = view.strides or (1,)
-            wish = Layout(shape, strides, offset) if is_addressable(shape, strides) else None
+            wish = InputLayout(shape, strides, offset) if is_addressable(shape, strides) else None
         self.sources[source.name] = source
         self.wishes.setdefault(source.name, Counter())[wish] += 1
         if self.layouts is None:
@@ -289,7 +289,7 @@ class Program:
         layout = self.layouts[source.name]
         if source.name not in self.inputs:
             name = self.names.get(source.name, source.name)
-            band = source.band if layout == Layout(source.shape, row_major(source.shape), 0) else None
+            band = source.band if layout == InputLayout(source.shape, row_major(source.shape), 0) else None
             self.inputs[source.name] = (
                 self.graph.new_input(layout.shape, dtype=source.dtype, strides=layout.strides, name=name)
                 if band is None
@@ -342,12 +342,12 @@ class Program:
         return found
 
 
-def _is_gapless(layout: Layout) -> bool:
+def _is_gapless(layout: InputLayout) -> bool:
     """Return whether a layout in stride order has no gaps between its elements."""
     return layout.strides == row_major(layout.shape)
 
 
-def _digits_in_layout(digit: Digit, layout: Layout) -> list[Digit]:
+def _digits_in_layout(digit: Digit, layout: InputLayout) -> list[Digit]:
     """Convert a digit of a tensor's memory to digits of the row-major index of its declared layout.
 
     Sound: a digit is cut into pieces, as ``refined`` cuts them, each of which lies within one dim of the layout: the
@@ -367,7 +367,7 @@ def _digits_in_layout(digit: Digit, layout: Layout) -> list[Digit]:
     raise unsupported_error(f"expected strides of {list(layout.strides)}, got {stride}")
 
 
-def _row_major_offset(offset: int, layout: Layout) -> int:
+def _row_major_offset(offset: int, layout: InputLayout) -> int:
     """Convert a memory offset to the row-major index of a layout."""
     left, found = offset - layout.offset, 0
     places = sorted(zip(layout.strides, row_major(layout.shape), layout.shape, strict=True), reverse=True)

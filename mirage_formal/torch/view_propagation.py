@@ -13,8 +13,17 @@ from math import prod
 
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType, Shape, broadcast, row_major
-from mirage_formal.torch.values import ImportedGraph, Program, Value, unsupported_error
-from mirage_formal.torch.views import Digit, Digits, View, expand, merge_digits, refine, row_major_view, split_digit
+from mirage_formal.torch.values import ImportedGraph, ImportedProgram, ImportedValue, unsupported_error
+from mirage_formal.torch.views import (
+    Digit,
+    Digits,
+    View,
+    expand_view,
+    merge_digits,
+    refine_dims,
+    row_major_view,
+    split_digit,
+)
 
 #: Function that writes an operator; ``axes`` are the operands' dims of the dims that it works along.
 Maker = Callable[[ImportedGraph, Sequence[Tensor], Sequence[int]], Tensor]
@@ -48,12 +57,14 @@ def _common_digits(views: Sequence[View], shape: Shape) -> list[list[Digits]] | 
 
     The result is None if two operands have no common refinement of their digits.
     """
-    wide = [expand(view, shape) for view in views]
-    columns = [refine([view.dims[dim] for view in wide]) for dim in range(len(shape))]
+    wide = [expand_view(view, shape) for view in views]
+    columns = [refine_dims([view.dims[dim] for view in wide]) for dim in range(len(shape))]
     return None if None in columns else [column for column in columns if column is not None]
 
 
-def _align_operands(program: Program, values: Sequence[Value], shape: Shape) -> tuple[list[Value], list[list[Digits]]]:
+def _align_operands(
+    program: ImportedProgram, values: Sequence[ImportedValue], shape: Shape
+) -> tuple[list[ImportedValue], list[list[Digits]]]:
     """Return the operands with their refined digits; operands that split dims differently are materialized first."""
     found, dims = list(values), _common_digits([value.view for value in values], shape)
     if dims is None:
@@ -67,8 +78,13 @@ def _align_operands(program: Program, values: Sequence[Value], shape: Shape) -> 
 
 
 def apply(
-    program: Program, values: Sequence[Value], make: Maker, along: Collection[int] = (), *, one: bool = False
-) -> Value:
+    program: ImportedProgram,
+    values: Sequence[ImportedValue],
+    make: Maker,
+    along: Collection[int] = (),
+    *,
+    one: bool = False,
+) -> ImportedValue:
     """Write an operator whose result has the broadcast shape of its operands, except along the dims that it reduces.
 
     Args:
@@ -105,28 +121,28 @@ def apply(
         hidden = i == main and any(stride == 0 for axis in axes for _, stride in parts[axis])
         laid.append(program.lay(value, parts, real=hidden))
     result = make(program.graph, laid, axes)
-    return Value(
+    return ImportedValue(
         result, _result_view(result, groups, [[i for i in indices if i.dim == d] for d in range(len(shape))], along)
     )
 
 
-def _main_operand(values: Sequence[Value]) -> int:
+def _main_operand(values: Sequence[ImportedValue]) -> int:
     """Return the operand with most distinct elements; among equals a computed tensor, then the first."""
     sizes = [prod(n for digits in value.view.dims for n, stride in digits if stride) for value in values]
     return max(range(len(values)), key=lambda i: (sizes[i], isinstance(values[i].base, Tensor), -i))
 
 
-def _split_at_base_dims(value: Value) -> Value:
+def _split_at_base_dims(value: ImportedValue) -> ImportedValue:
     """Return a value whose digits are split at the dims of its base tensor."""
     if not isinstance(value.base, Tensor):
         return value
     dims = tuple(
         tuple(p for digit in digits for p in split_digit(digit, value.base.shape)) for digits in value.view.dims
     )
-    return Value(value.base, View(dims, value.view.offset), value.keep)
+    return ImportedValue(value.base, View(dims, value.view.offset), value.keep)
 
 
-def _pad_dims(groups: list[list[_Index]], value: Value) -> list[list[_Index]]:
+def _pad_dims(groups: list[list[_Index]], value: ImportedValue) -> list[list[_Index]]:
     """Return an operator's dims with dims of extent 1 as in its main operand, and at least two dims."""
     extents = [prod(item.extent for item in group) for group in groups]
     shape = value.base.shape if isinstance(value.base, Tensor) else ()
@@ -172,7 +188,9 @@ def common_shape(shapes: Sequence[Shape]) -> Shape:
     return found
 
 
-def _groups(indices: list[_Index], value: Value, main: int, along: Collection[int], *, one: bool) -> list[list[_Index]]:
+def _groups(
+    indices: list[_Index], value: ImportedValue, main: int, along: Collection[int], *, one: bool
+) -> list[list[_Index]]:
     """Return the dims of the operator: digits in the order of the main operand, merged where every operand allows it.
 
     Dims of a program's tensor stay as they are; of an input, all torch dims before the last become one.
@@ -202,7 +220,7 @@ def _groups(indices: list[_Index], value: Value, main: int, along: Collection[in
     return groups
 
 
-def product(program: Program, a: Value, b: Value) -> Value:
+def product(program: ImportedProgram, a: ImportedValue, b: ImportedValue) -> ImportedValue:
     """Write the matrix product over the last two dims; dims before them broadcast.
 
     Batch indices that only one operand has become rows or columns of it, unless it has further rows and both have batch
@@ -243,7 +261,7 @@ def product(program: Program, a: Value, b: Value) -> Value:
         laid.append(program.lay(value, pairs, real=any(s == 0 for pair in pairs for _, s in pair)))
     result = program.graph.matmul(*laid)
     dims = [[item for item in shared if item.dim == d] for d in range(len(lead))]
-    return Value(result, _result_view(result, [*groups, rows, columns], [*dims, above, beside]))
+    return ImportedValue(result, _result_view(result, [*groups, rows, columns], [*dims, above, beside]))
 
 
 def _batches(indices: Sequence[_Index]) -> list[list[_Index]]:
@@ -257,7 +275,7 @@ def _batches(indices: Sequence[_Index]) -> list[list[_Index]]:
     return groups
 
 
-def concatenate(program: Program, values: Sequence[Value], axis: int) -> Value:
+def concatenate(program: ImportedProgram, values: Sequence[ImportedValue], axis: int) -> ImportedValue:
     """Write a concatenation along a torch dim; the other dims are equal."""
     shape = tuple(1 if d == axis else n for d, n in enumerate(values[0].shape))
     heads = [View((*v.view.dims[:axis], (), *v.view.dims[axis + 1 :])) for v in values]
@@ -295,16 +313,16 @@ def concatenate(program: Program, values: Sequence[Value], axis: int) -> Value:
     groups[where] = [last]
     rest = [[item for item in indices if item.dim == d] for d in range(len(shape))]
     rest[axis] = [last]
-    return Value(result, _result_view(result, groups, rest))
+    return ImportedValue(result, _result_view(result, groups, rest))
 
 
-def materialize_row_major(program: Program, value: Value) -> Value:
+def materialize_row_major(program: ImportedProgram, value: ImportedValue) -> ImportedValue:
     """Materialize a value as a row-major tensor of the program in torch's shape."""
     laid = program.lay(value, value.view.dims, real=True)
-    return Value(laid, View(row_major_view(value.shape).dims))
+    return ImportedValue(laid, View(row_major_view(value.shape).dims))
 
 
-def cast(program: Program, value: Value, dtype: DType) -> Value:
+def cast(program: ImportedProgram, value: ImportedValue, dtype: DType) -> ImportedValue:
     """Write a cast to another element type; return the value itself if it has that type."""
     if value.dtype is dtype:
         return value

@@ -9,31 +9,33 @@ from math import prod
 import mirage_formal.torch.views as views
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.torch.call import OperatorCall, Written, round_number
-from mirage_formal.torch.values import Program, Value, unsupported_error
+from mirage_formal.torch.values import ImportedProgram, ImportedValue, unsupported_error
 from mirage_formal.torch.view_propagation import concatenate, materialize_row_major
 from mirage_formal.torch.views import View
 
 
-def with_view(value: Value, view: View) -> Value:
+def with_view(value: ImportedValue, view: View) -> ImportedValue:
     """Return a value through another view of the same base."""
     if value.keep is not None:
         raise unsupported_error("expected finite numbers, got minus infinity, which only a softmax may read")
-    return Value(value.base, view)
+    return ImportedValue(value.base, view)
 
 
-def reshape_value(program: Program, value: Value, shape: Sequence[int]) -> Value:
+def reshape_value(program: ImportedProgram, value: ImportedValue, shape: Sequence[int]) -> ImportedValue:
     """Return the elements in row-major order under another shape, of which one extent may be -1."""
     known = prod(n for n in shape if n != -1)
     shape = [prod(value.shape) // known if n == -1 else n for n in shape]
-    found = views.reshape(value.view, shape)
+    found = views.reshape_view(value.view, shape)
     if found is None:
         value = materialize_row_major(program, value)
-        found = views.reshape(value.view, shape)
+        found = views.reshape_view(value.view, shape)
     assert found is not None
     return with_view(value, found)
 
 
-def slice_value(program: Program, value: Value, axis: int, start: int, stop: int, step: int = 1) -> Value:
+def slice_value(
+    program: ImportedProgram, value: ImportedValue, axis: int, start: int, stop: int, step: int = 1
+) -> ImportedValue:
     """Return a slice of a dim."""
     found = views.slice_view(value.view, axis, start, stop, step)
     if found is None:
@@ -43,7 +45,7 @@ def slice_value(program: Program, value: Value, axis: int, start: int, stop: int
     return with_view(value, found)
 
 
-def _axis(call: OperatorCall, value: Value, name: str = "dim") -> int:
+def _axis(call: OperatorCall, value: ImportedValue, name: str = "dim") -> int:
     return call.whole(name) % max(len(value.shape), 1)
 
 
@@ -67,13 +69,13 @@ def transpose(call: OperatorCall) -> Written:
         a, b = (axes[-2], axes[-1]) if len(axes) > 1 else (0, 0)
     if axes:
         axes[a], axes[b] = axes[b], axes[a]
-    return with_view(value, views.permute(value.view, axes))
+    return with_view(value, views.permute_view(value.view, axes))
 
 
 def permute(call: OperatorCall) -> Written:
     """Write ``permute``: reorder the dims."""
     value = call.value()
-    return with_view(value, views.permute(value.view, call.dims("dims", len(value.shape))))
+    return with_view(value, views.permute_view(value.view, call.dims("dims", len(value.shape))))
 
 
 def movedim(call: OperatorCall) -> Written:
@@ -84,13 +86,13 @@ def movedim(call: OperatorCall) -> Written:
     order = [d for d in range(rank) if d not in source]
     for place, dim in sorted(zip(goal, source, strict=True)):
         order.insert(place, dim)
-    return with_view(value, views.permute(value.view, order))
+    return with_view(value, views.permute_view(value.view, order))
 
 
 def expand(call: OperatorCall) -> Written:
     """Write ``expand``: repeat dims of extent 1."""
     value = call.value()
-    return with_view(value, views.expand(value.view, call.shape))
+    return with_view(value, views.expand_view(value.view, call.shape))
 
 
 def repeat(call: OperatorCall) -> Written:
@@ -100,7 +102,7 @@ def repeat(call: OperatorCall) -> Written:
     split = [n for pair in zip((1,) * len(shape), shape, strict=True) for n in pair]
     wide = [n for pair in zip(times, shape, strict=True) for n in pair]
     found = reshape_value(call.program, value, split)
-    return reshape_value(call.program, with_view(found, views.expand(found.view, wide)), call.shape)
+    return reshape_value(call.program, with_view(found, views.expand_view(found.view, wide)), call.shape)
 
 
 def repeat_interleave(call: OperatorCall) -> Written:
@@ -112,7 +114,7 @@ def repeat_interleave(call: OperatorCall) -> Written:
     shape = value.shape
     found = reshape_value(call.program, value, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
     wide = (*shape[: axis + 1], times, *shape[axis + 1 :])
-    return reshape_value(call.program, with_view(found, views.expand(found.view, wide)), call.shape)
+    return reshape_value(call.program, with_view(found, views.expand_view(found.view, wide)), call.shape)
 
 
 def _range(call: OperatorCall, extent: int) -> tuple[int, int]:
@@ -149,12 +151,12 @@ def select(call: OperatorCall) -> Written:
     return _drop_dims(slice_value(call.program, value, axis, place, place + 1), [axis])
 
 
-def _drop_dims(value: Value, axes: Sequence[int]) -> Value:
+def _drop_dims(value: ImportedValue, axes: Sequence[int]) -> ImportedValue:
     dims = tuple(digits for axis, digits in enumerate(value.view.dims) if axis not in axes)
     return with_view(value, View(dims, value.view.offset))
 
 
-def _parts(call: OperatorCall, value: Value, axis: int, sizes: Sequence[int]) -> tuple[Value, ...]:
+def _parts(call: OperatorCall, value: ImportedValue, axis: int, sizes: Sequence[int]) -> tuple[ImportedValue, ...]:
     ends = accumulate(sizes)
     return tuple(slice_value(call.program, value, axis, end - n, end) for n, end in zip(sizes, ends, strict=True))
 
@@ -188,7 +190,7 @@ def unbind(call: OperatorCall) -> Written:
     return tuple(_drop_dims(part, [axis]) for part in _parts(call, value, axis, [1] * value.shape[axis]))
 
 
-def _replace_range(call: OperatorCall, value: Value, source: Value, axis: int, start: int) -> Written:
+def _replace_range(call: OperatorCall, value: ImportedValue, source: ImportedValue, axis: int, start: int) -> Written:
     """Return a tensor with a range of a dim replaced by another tensor, in its own element type."""
     stop, extent = start + source.shape[axis], value.shape[axis]
     source = call.typed(source, f"torch.{value.dtype.value}")
@@ -199,10 +201,12 @@ def _replace_range(call: OperatorCall, value: Value, source: Value, axis: int, s
     return concatenate(call.program, parts, axis) if len(parts) > 1 else source
 
 
-def _written_value(call: OperatorCall, name: str, shape: Sequence[int]) -> Value:
+def _written_value(call: OperatorCall, name: str, shape: Sequence[int]) -> ImportedValue:
     """Return the written value, expanded to the shape of the place that it is written to."""
     value = call.value(name)
-    return value if tuple(value.shape) == tuple(shape) else with_view(value, views.expand(value.view, tuple(shape)))
+    return (
+        value if tuple(value.shape) == tuple(shape) else with_view(value, views.expand_view(value.view, tuple(shape)))
+    )
 
 
 def slice_scatter(call: OperatorCall) -> Written:
@@ -268,7 +272,7 @@ def pad(call: OperatorCall) -> Written:
     assert isinstance(found, Tensor)
     for axis, before, after in pairs:
         found = call.program.graph.pad(found, axis, max(before, 0), max(after, 0), round_number(number, value.dtype))
-    return Value(found, views.row_major_view(call.shape))
+    return ImportedValue(found, views.row_major_view(call.shape))
 
 
 def concat(call: OperatorCall) -> Written:
@@ -296,8 +300,8 @@ def cast_rule(call: OperatorCall) -> Written:
     wanted = call.given.get("dtype")
     if value.keep is None:
         return call.typed(value, wanted)
-    found = call.typed(Value(value.base, value.view), wanted)
-    return Value(found.base, found.view, value.keep)
+    found = call.typed(ImportedValue(value.base, value.view), wanted)
+    return ImportedValue(found.base, found.view, value.keep)
 
 
 def dropout(call: OperatorCall) -> Written:

@@ -90,7 +90,7 @@ def strided_view(shape: Sequence[int], strides: Sequence[int]) -> View:
     return View(tuple(merge_digits([pair]) for pair in zip(shape, strides, strict=True)))
 
 
-def reshape(view: View, shape: Sequence[int]) -> View | None:
+def reshape_view(view: View, shape: Sequence[int]) -> View | None:
     """Return the view of the same elements in row-major order under another shape.
 
     The result is None if a digit would be split unevenly.
@@ -119,12 +119,12 @@ def reshape(view: View, shape: Sequence[int]) -> View | None:
     return View(tuple(found), view.offset)
 
 
-def permute(view: View, perm: Sequence[int]) -> View:
+def permute_view(view: View, perm: Sequence[int]) -> View:
     """Return a view with reordered dims: dim i of the result is dim perm[i]."""
     return View(tuple(view.dims[axis] for axis in perm), view.offset)
 
 
-def expand(view: View, shape: Sequence[int]) -> View:
+def expand_view(view: View, shape: Sequence[int]) -> View:
     """Return a view with dims of extent 1 repeated, and new ones in front; -1 keeps an extent."""
     dims = (((),) * (len(shape) - len(view.dims))) + view.dims
     pairs = zip(dims, shape, strict=True)
@@ -165,7 +165,7 @@ def _cut(digits: Digits, start: int, stop: int, step: int) -> tuple[Digits, int]
 def split_digit(digit: Digit, shape: Shape) -> list[Digit]:
     """Split a digit of the row-major index of a shape at the shape's dims, as far as it splits evenly.
 
-    Sound: as ``refine``.
+    Sound: as ``refine_dims``.
     """
     extent, stride = digit
     for length, step in zip(shape, row_major(shape), strict=True):
@@ -177,7 +177,7 @@ def split_digit(digit: Digit, shape: Shape) -> list[Digit]:
     return [digit]
 
 
-def refine(rows: Sequence[Digits]) -> list[Digits] | None:
+def refine_dims(rows: Sequence[Digits]) -> list[Digits] | None:
     """Return the digits of one dim of several tensors with the same extents in all; None if that is impossible.
 
     Sound: a digit of extent m n and stride s is the digits (m, n s) and (n, s) of its own index.

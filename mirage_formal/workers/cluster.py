@@ -25,7 +25,7 @@ from typing import IO, Any, Final
 
 from mirage_formal.support.errors import ClusterError
 from mirage_formal.workers.cluster_worker import TOPIC, WorkerTask, compute
-from mirage_formal.workers.dispatch import SLOW_AFTER_S, SLOW_FACTOR, AttemptLost, Event, Executor, Slot
+from mirage_formal.workers.dispatch import SLOW_AFTER_S, SLOW_FACTOR, AttemptLost, Event, Executor, WorkerSlot
 from mirage_formal.workers.task_progress import EVERY_S
 
 #: Seconds to reach a scheduler, and then for its first worker to appear.
@@ -43,7 +43,7 @@ _START_S: Final = 60.0
 _END_S: Final = 10.0
 
 
-class _Thread(Slot):
+class _Thread(WorkerSlot):
     """Slot for a thread of a dask worker; ``future`` is dask's handle of its task."""
 
     future: Any = None

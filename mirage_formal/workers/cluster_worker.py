@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mirage_formal.support.errors import MirageError
-from mirage_formal.workers.dispatch import Answer, AttemptLost, Event, TaskDone, TaskFailed, UserError
+from mirage_formal.workers.dispatch import AttemptLost, Event, TaskAnswer, TaskDone, TaskFailed, UserError
 from mirage_formal.workers.pool import Pool
 from mirage_formal.workers.task_progress import EVERY_S
 
@@ -58,7 +58,7 @@ def compute(order: WorkerTask) -> Event:
         for outcome in place.pool.run(function, [task], limit_s=order.limit_s, tries=1):
             match outcome:
                 case TaskDone(value=value, milliseconds=wall, cpu_milliseconds=cpu):
-                    return Answer(value, wall, cpu)
+                    return TaskAnswer(value, wall, cpu)
                 case TaskFailed(reason=reason, overdue=overdue):
                     return AttemptLost(reason, overdue)
             if _is_cancelled(worker, order.key):

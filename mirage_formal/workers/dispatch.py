@@ -43,7 +43,7 @@ class TaskDone(Generic[R]):
         milliseconds: Time that its worker took.
         cpu_milliseconds: Processor time that its worker took, with that of processes it waited for.
         since: Value of time.monotonic() when it was given to the worker that answered; None if unknown.
-        place: Number of that worker's slot, see ``Slot``.
+        place: Number of that worker's slot, see ``WorkerSlot``.
     """
 
     index: int
@@ -65,7 +65,7 @@ class TaskFailed:
         attempts: Workers that it was given to.
         overdue: Whether the last try took longer than its limit.
         since: Value of time.monotonic() when the last try began; None if unknown.
-        place: Number of that worker's slot, see ``Slot``.
+        place: Number of that worker's slot, see ``WorkerSlot``.
     """
 
     index: int
@@ -94,7 +94,7 @@ class TaskSlow:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class TaskAnswer:
     """Answer of a worker: a value, and the milliseconds of wall time and of processor time that it took."""
 
     value: Any
@@ -117,11 +117,11 @@ class UserError:
     error: MirageError
 
 
-Event = Answer | AttemptLost | UserError
+Event = TaskAnswer | AttemptLost | UserError
 
 
 @dataclass(eq=False)
-class Slot:
+class WorkerSlot:
     """Place of a worker where one task at a time is computed.
 
     Attributes:
@@ -140,7 +140,7 @@ class Slot:
     place: int = field(default=-1, init=False)
 
 
-S = TypeVar("S", bound=Slot)
+S = TypeVar("S", bound=WorkerSlot)
 
 
 class _TaskStates:
@@ -309,7 +309,7 @@ class Executor(ABC, Generic[S]):
         match event:
             case UserError(error):
                 raise error
-            case Answer(value, milliseconds, cpu_milliseconds):
+            case TaskAnswer(value, milliseconds, cpu_milliseconds):
                 for other in [other for other in self._slots if other.task == index]:
                     self._stop(other)
                 book.seconds.append(seconds)

@@ -32,12 +32,12 @@ from mirage_formal.workers import task_progress
 from mirage_formal.workers.dispatch import (
     SLOW_AFTER_S,
     SLOW_FACTOR,
-    Answer,
     AttemptLost,
     Event,
     Executor,
-    Slot,
+    TaskAnswer,
     UserError,
+    WorkerSlot,
 )
 
 #: Seconds that an idle or starting worker is given to exit before it is killed.
@@ -57,7 +57,7 @@ class _ProgressMessage:
     said: Any
 
 
-class _Worker(Slot):
+class _Worker(WorkerSlot):
     def __init__(self, process: multiprocessing.process.BaseProcess, pipe: Connection) -> None:
         super().__init__(str(process.pid))
         self.process = process
@@ -242,7 +242,7 @@ def _run_task(function: Callable[[Any], Any], task: Any) -> Event:
         return UserError(error)
     except Exception:
         return AttemptLost(traceback.format_exc(limit=-6))
-    return Answer(value, 1e3 * (time.perf_counter() - begin), 1e3 * (_cpu_seconds() - cpu))
+    return TaskAnswer(value, 1e3 * (time.perf_counter() - begin), 1e3 * (_cpu_seconds() - cpu))
 
 
 def _cpu_seconds() -> float:

@@ -11,7 +11,7 @@ from mirage_formal.codegen.safety.safety import Safe, discharge_safety
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Unknown
-from mirage_formal.run.verify.decide import decide
+from mirage_formal.run.verify.decide import decide_equality
 from mirage_formal.support.errors import MirageError
 from tests.attack.trial import Breach
 from tests.kit.graphs.mutants import Decision, differs, single_mutants
@@ -77,7 +77,7 @@ def verdict(rng: random.Random, number: int = 0) -> str:
         return "not well-formed"
     label, program, candidate, _ = found
     decision = _said(program, candidate)
-    match decide(program, candidate, seed=1):
+    match decide_equality(program, candidate, seed=1):
         case Equivalent(proof):
             if decision is Decision.DIFFERENT:
                 raise Breach(f"Equivalent: {label}")

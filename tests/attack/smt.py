@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-from mirage_formal.logic.script import Script, parse
+from mirage_formal.logic.script import Script, parse_script
 from mirage_formal.logic.session import discharge
 from mirage_formal.support.errors import FormatError
 from tests.attack import directories
@@ -125,7 +125,7 @@ def text(rng: random.Random, number: int = 0) -> str:
     for _ in range(rng.choice((1, 1, 2))):
         changed = _hostile(changed, rng)
     try:
-        script = parse(changed, "file")
+        script = parse_script(changed, "file")
     except FormatError as error:
         if any(ord(c) < 32 and c != "\n" for c in str(error)) or len(str(error)) > 4000:
             raise Breach(f"the message {str(error)[:300]!r}") from error

@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from mirage_formal.autotune.bench import FinalistRow, Limits, TuningResources, TuningResult
+from mirage_formal.autotune.bench import FinalistRow, TuningLimits, TuningResources, TuningResult
 from mirage_formal.autotune.child import GpuMachine, TimingAnswer, TimingJob
 from mirage_formal.autotune.plans import CandidatePlan, TuningDirectory, TuningPlan
 from mirage_formal.autotune.prepare import PRELOAD
 from mirage_formal.autotune.timing import FIRST
 from mirage_formal.autotune.triton.compare_backends import compare_with_cuda
 from mirage_formal.autotune.triton.results import BackendComparison
-from mirage_formal.autotune.tune import tune
+from mirage_formal.autotune.tune import tune_run
 from mirage_formal.records import MEASURE_FILE, MeasureRecord, NumericsRecord, TritonRecord, open_sealed
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 from mirage_formal.workers.pool import Pool
@@ -173,10 +173,12 @@ def last_is_best(plan: TuningPlan, job: TimingJob) -> float:
     return 10.0 - job.variant + 0.001 * job.piece
 
 
-def tuned(run: Path, place: TuningDirectory, device: Table | str | None, limits: Limits | None = None) -> TuningResult:
+def tuned(
+    run: Path, place: TuningDirectory, device: Table | str | None, limits: TuningLimits | None = None
+) -> TuningResult:
     with Pool(1, PRELOAD) as pool:
-        bench = TuningResources(place, device, pool, lambda *said: None, "sm_80", limits or Limits(KERNELS, 2))
-        return tune(run, bench)
+        bench = TuningResources(place, device, pool, lambda *said: None, "sm_80", limits or TuningLimits(KERNELS, 2))
+        return tune_run(run, bench)
 
 
 def answers(found: TuningResult) -> list[tuple[str, str, float | None]]:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from mirage_formal.autotune import timing_cache
-from mirage_formal.autotune.bench import Limits, TuningResult
+from mirage_formal.autotune.bench import TuningLimits, TuningResult
 from mirage_formal.autotune.plans import KernelOrigin, MeasuredTime, TuningDirectory, is_time_valid
 from mirage_formal.autotune.timing import FIRST
 from mirage_formal.autotune.tune import NoTimesError
@@ -21,7 +21,7 @@ from tests.autotune.fake_tuning import KERNELS, Table, answers, last_is_best, pl
 from tests.kit.runs import small_runs
 
 OTHER = "1" * 64
-LIMITS = Limits(KERNELS, 1)
+LIMITS = TuningLimits(KERNELS, 1)
 
 
 @pytest.fixture(scope="module")

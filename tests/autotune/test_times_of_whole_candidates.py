@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from mirage_formal.autotune import finalists
-from mirage_formal.autotune.bench import Limits
+from mirage_formal.autotune.bench import TuningLimits
 from mirage_formal.autotune.choose import ComposedCandidate, whole_key
 from mirage_formal.autotune.plans import TuningDirectory
 from mirage_formal.device.sealed_records import manifest_digest
@@ -29,7 +29,7 @@ def flags(directory: Path) -> tuple[bool, ...]:
 
 
 #: These tests ask which launches of a candidate are early, not which schedule a kernel has.
-FEW = Limits(KERNELS, 2)
+FEW = TuningLimits(KERNELS, 2)
 
 
 class Wholes(Table):
@@ -109,12 +109,14 @@ def test_what_rounds_less_overlaps_as_well(
     shutil.copytree(tmp_path / "run", tmp_path / "before")
     shutil.copytree(tmp_path / "place", tmp_path / "place-before")
     first, *rest = tuned(
-        tmp_path / "before", TuningDirectory(tmp_path / "place-before"), before, Limits(2 * KERNELS, 8)
+        tmp_path / "before", TuningDirectory(tmp_path / "place-before"), before, TuningLimits(2 * KERNELS, 8)
     ).rows
     second = next(row for row in rest if len(flags(tmp_path / "before" / "kernels" / row.name)) > 1)
     assert first.name in names
     monkeypatch.setattr(finalists, "moves_factors", lambda one: more_exact and one.name == second.name)
-    found = tuned(tmp_path / "run", TuningDirectory(tmp_path / "place"), Wholes(early_ones), Limits(2 * KERNELS, 8))
+    found = tuned(
+        tmp_path / "run", TuningDirectory(tmp_path / "place"), Wholes(early_ones), TuningLimits(2 * KERNELS, 8)
+    )
     early = {row.name for row in found.rows if any(flags(tmp_path / "run" / "kernels" / row.name))}
     assert early == ({first.name, second.name} if more_exact else {first.name})
 
@@ -146,7 +148,7 @@ def test_kernels_leave_room_for_the_next_where_the_whole_is_faster_so(run: Path,
         deep = next(one for one in plan.candidates if len(one.pieces) == 2 and not one.form)
         shorter(TuningDirectory(tmp_path / f"place-{name}"), lambda one: one == deep or one.unfused)  # noqa: B023
     here, there = (TuningDirectory(tmp_path / f"place-{name}") for name in ("here", "there"))
-    found = tuned(tmp_path / "here", here, Roomy(), Limits(40, 8))
+    found = tuned(tmp_path / "here", here, Roomy(), TuningLimits(40, 8))
     best = found.rows[0]
     assert best.us == 5.0
     kernels = tmp_path / "here" / "kernels" / best.name
@@ -154,7 +156,7 @@ def test_kernels_leave_room_for_the_next_where_the_whole_is_faster_so(run: Path,
     assert first.loop is not None
     assert (first.loop.stages, first.early) == (1, True)
     shutil.copy(here.times_path("Test"), there.times_path("Test"))
-    again = tuned(tmp_path / "there", there, "Test", Limits(40, 8))
+    again = tuned(tmp_path / "there", there, "Test", TuningLimits(40, 8))
     assert answers(again) == answers(found)
     other = tmp_path / "there" / "kernels" / best.name
     assert (other / "plan.json").read_bytes() == (kernels / "plan.json").read_bytes()
@@ -177,14 +179,14 @@ def test_other_threads_where_the_whole_is_faster_so(run: Path, made: Path, tmp_p
         deep = next(one for one in plan_in(made).candidates if len(one.pieces) == 2 and not one.form)
         shorter(TuningDirectory(tmp_path / f"place-{name}"), lambda one: one == deep or one.unfused)  # noqa: B023
     here, there = (TuningDirectory(tmp_path / f"place-{name}") for name in ("here", "there"))
-    found = tuned(tmp_path / "here", here, Beside(), Limits(60, 8))
+    found = tuned(tmp_path / "here", here, Beside(), TuningLimits(60, 8))
     best = found.rows[0]
     plans = [tmp_path / name / "kernels" / best.name / "plan.json" for name in ("here", "there")]
     first = msgspec.json.decode(plans[0].read_bytes(), type=PlanRecord).kernels[0]
     timed = {variant.schedule.threads for variant in plan_in(here.root).pieces[0].variants if variant.schedule}
     assert first.threads == min(timed) < max(timed)
     shutil.copy(here.times_path("Test"), there.times_path("Test"))
-    again = tuned(tmp_path / "there", there, "Test", Limits(60, 8))
+    again = tuned(tmp_path / "there", there, "Test", TuningLimits(60, 8))
     assert answers(again) == answers(found)
     assert plans[1].read_bytes() == plans[0].read_bytes()
 

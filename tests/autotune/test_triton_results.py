@@ -134,6 +134,6 @@ def test_the_back_end_cuda_never_touches_triton(made: Path, tmp_path: Path, monk
     monkeypatch.setattr(beside_module, "compare_with_cuda", never)
     monkeypatch.setattr(tune_module, "_tune_cuda_kernels", lambda *given: TuningResult(1, 1, 1, ()))
     bench = TuningResources(TuningDirectory(tmp_path), Gpu(first_is(1.0)), Compiler(), lambda *said: None, "sm_90a")  # type: ignore[arg-type]
-    assert tune_module.tune(made, bench).triton is None
+    assert tune_module.tune_run(made, bench).triton is None
     with pytest.raises(AssertionError, match="Triton was touched"):
-        tune_module.tune(made, replace(bench, backend="auto"))
+        tune_module.tune_run(made, replace(bench, backend="auto"))

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from mirage_formal.autotune.bench import FinalistRow, Limits
+from mirage_formal.autotune.bench import FinalistRow, TuningLimits
 from mirage_formal.autotune.child import GpuMachine, TimingAnswer, TimingJob
 from mirage_formal.autotune.choose import compose_candidates
 from mirage_formal.autotune.measured_order import MeasurementLimits, order_by_measurement
@@ -77,7 +77,7 @@ def test_the_fastest_schedules_are_built_and_checked(made: tuple[Path, Path], tm
     device = Table(last_is_best)
     shutil.copytree(made[1], tmp_path / "place")  # the times choose further kernels
     place = TuningDirectory(tmp_path / "place")
-    found = tuned(made[0], place, device, Limits(3 * KERNELS, 2))
+    found = tuned(made[0], place, device, TuningLimits(3 * KERNELS, 2))
     every = len(by_model(place.root, 3 * KERNELS))
     assert found.timed == found.ready == every
     assert found.added == every - 3 * KERNELS
@@ -167,7 +167,7 @@ def test_kernels_that_fail_are_left_out(made: tuple[Path, Path], tmp_path: Path)
     def broken(plan: TuningPlan, job: TimingJob) -> float | str:
         return "it hung" if job.variant else 7.0
 
-    found = tuned(made[0], place, Table(broken), Limits(3 * KERNELS, 2))
+    found = tuned(made[0], place, Table(broken), TuningLimits(3 * KERNELS, 2))
     assert found.timed < found.ready
     for row in found.rows:
         kernels = msgspec.json.decode((made[0] / "kernels" / row.name / "plan.json").read_bytes(), type=PlanRecord)
@@ -200,7 +200,7 @@ def test_kernels_and_times_of_another_compiler_do_not_count(made: tuple[Path, Pa
     assert one is not None
     old = msgspec.structs.replace(one.origin, compiler="1.0")
     place.kernels.put(victim, msgspec.structs.replace(one, origin=old))
-    count, most = len(device.jobs), Limits(3 * KERNELS, 2)  # so that all that were tried are looked at again
+    count, most = len(device.jobs), TuningLimits(3 * KERNELS, 2)  # so that all that were tried are looked at again
     tuned(made[0], place, device, most)
     assert place.kernels.get(victim) == one, "it is made again"
     plan = plan_in(place.root)
@@ -258,7 +258,7 @@ def test_a_limit_leaves_time_for_what_comes_behind(made: tuple[Path, Path], tmp_
 
     device.run = slow  # type: ignore[method-assign]
     begin = time.monotonic()
-    found = tuned(made[0], TuningDirectory(tmp_path / "place"), device, Limits(KERNELS, 4, 4.0))
+    found = tuned(made[0], TuningDirectory(tmp_path / "place"), device, TuningLimits(KERNELS, 4, 4.0))
     assert found.rows
     assert all(row.us is not None for row in found.rows)
     assert asked[0] < 2.5
@@ -297,7 +297,7 @@ def test_why_no_kernel_may_run(
 
     monkeypatch.setattr(Maker, "prepare", prepare)
     with pytest.raises(NoTimesError, match="expected candidates with kernels that may run") as raised:
-        tuned(made[0], TuningDirectory(tmp_path / "place"), Table(last_is_best), Limits(KERNELS, 2))
+        tuned(made[0], TuningDirectory(tmp_path / "place"), Table(last_is_best), TuningLimits(KERNELS, 2))
     assert raised.value.hint == hint
 
 
@@ -312,7 +312,7 @@ def test_what_was_timed_says_what_is_timed_next(made: tuple[Path, Path], tmp_pat
         return 42.0 / len(worst) if job.piece in worst else 50.0
 
     device = Table(surprising)
-    most = Limits(2 * KERNELS, 2)
+    most = TuningLimits(2 * KERNELS, 2)
     tuned(made[0], place, device, most)
     short = [(job.piece, job.variant) for job in device.jobs if job.replays == FIRST]
     assert len(short) == len(set(short)) == len(by_model(place.root, 2 * KERNELS))
@@ -379,7 +379,7 @@ def test_one_kernel_asked_for_is_enough_for_an_answer(made: tuple[Path, Path], t
     shutil.copytree(made[1], tmp_path / "place")
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
     place = TuningDirectory(tmp_path / "place")
-    found = tuned(made[0], place, Table(last_is_best), Limits(1, 1))
+    found = tuned(made[0], place, Table(last_is_best), TuningLimits(1, 1))
     assert found.rows
     assert found.rows[0].us is not None
     assert found.added == found.kernels - 1 > 0
@@ -408,7 +408,7 @@ def test_the_faster_of_two_forms_of_a_candidate_is_kept(made: tuple[Path, Path],
 
     if len(forms) == 1:
         pytest.skip("the candidate has one form")
-    found = tuned(made[0], place, Wholes(last_is_best), Limits(KERNELS, 1))
+    found = tuned(made[0], place, Wholes(last_is_best), TuningLimits(KERNELS, 1))
     row = next(row for row in found.rows if row.name == marked.name)
     assert (row.form, row.us) == (marked.form, 3.0)
     # The other form is moved to the run as it was measured; with launches that overlap more it is as fast: left aside.
@@ -430,7 +430,7 @@ def test_launches_overlap_where_the_whole_is_faster_so(made: tuple[Path, Path], 
             early.append([one.early for one in plans.kernels])
             return 9.0 - len(early[-1]) - (0.5 if any(early[-1]) is faster else 0.0)  # more kernels are faster
 
-    found = tuned(tmp_path / "run", TuningDirectory(tmp_path / "place"), Early(last_is_best), Limits(KERNELS, 2))
+    found = tuned(tmp_path / "run", TuningDirectory(tmp_path / "place"), Early(last_is_best), TuningLimits(KERNELS, 2))
     best = found.rows[0]
     kernels = tmp_path / "run" / "kernels" / best.name
     plans = msgspec.json.decode((kernels / "plan.json").read_bytes(), type=PlanRecord).kernels

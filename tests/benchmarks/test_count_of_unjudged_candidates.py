@@ -14,7 +14,7 @@ from benchmarks import unknown
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import RUN_FILE, SUMMARY_FILE
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 
 
@@ -36,7 +36,7 @@ def other() -> KernelGraph:
 def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("unknown") / "whole" / "parts" / "01"
     out.parent.mkdir(parents=True)
-    run(program(), Settings(workers=1, config="mlp", keep=3, max_kernel_ops=1, cache=False), out)
+    run_search(program(), Settings(workers=1, config="mlp", keep=3, max_kernel_ops=1, cache=False), out)
     return out
 
 

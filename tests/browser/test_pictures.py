@@ -11,7 +11,7 @@ import pytest
 
 from mirage_formal.graph.canonical import digest
 from mirage_formal.report.drawing.svg import graph_svg
-from mirage_formal.report.model import Basis, Candidate, Report
+from mirage_formal.report.model import Basis, ReportedCandidate, ReportModel
 from mirage_formal.report.page.html import page
 from mirage_formal.report.proofs.replay import replay_and_explain
 from tests.browser.conftest import Opened
@@ -39,18 +39,18 @@ DIFFERENCE = """async ([a, b]) => {
 }"""
 
 
-def shown(name: str = "attn") -> Report:
+def shown(name: str = "attn") -> ReportModel:
     """A report of the best candidate of an example, the same on every machine."""
     found = example(name)
     proof = replay_and_explain(found.program, found.candidate, found.proof)
-    best = Candidate(
+    best = ReportedCandidate(
         1, digest(found.candidate), "candidates/001", "equivalent", Basis.RECORDED, found.candidate,
         len(found.candidate.ops), 5.85 if name == "attn" else 0.0,
         proof=proof, steps=len(proof.parts[0].steps), lemmas=len(proof.parts[0].lemmas), proof_bytes=proof.bytes,
         conditions=proof.conditions,
     )  # fmt: skip
     about = ("run", name, f"examples/{name}.py", f"runs/{name}")
-    return Report(*about, found.program, (best,), when="today", version="0.1.0")
+    return ReportModel(*about, found.program, (best,), when="today", version="0.1.0")
 
 
 def compared(request: pytest.FixtureRequest, name: str, shot: bytes, browser: Any) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import mirage_formal as mf
-from mirage_formal.report.model import Report
+from mirage_formal.report.model import ReportModel
 from mirage_formal.report.page.html import page
 from mirage_formal.report.reading import read_report
 from tests.browser.conftest import Opened
@@ -41,7 +41,7 @@ def test_a_model_of_five_hundred_operators_is_drawn(tmp_path: Path, opening: Cal
         other = rng.choice(tensors[-12:])
         tensors.append(rng.choice((graph.matmul, graph.add, graph.mul))(tensors[-1], other))
     graph.mark_output(tensors[-1])
-    made = page(Report("run", "model", "", "", graph.freeze()))
+    made = page(ReportModel("run", "model", "", "", graph.freeze()))
     (tmp_path / "model.html").write_text(made, encoding="utf-8")
     opened = opening(tmp_path / "model.html")
     assert opened.page.locator("svg.mu g.n").count() >= 501

@@ -16,7 +16,7 @@ import pytest
 from mirage_formal import records
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import CheckFailed, check_candidate
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.known_engine import PROGRAMS
@@ -40,7 +40,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("runs")
     settings = Settings(engine="tests.kit.runs.known_engine:KnownEngine", config="tiny", keep=9, workers=1)
     for name in ("attention", "rms_norm", "polynomial"):
-        run(PROGRAMS[name]()[0], settings, root / name, name=name)
+        run_search(PROGRAMS[name]()[0], settings, root / name, name=name)
     return {path.name: path for path in root.iterdir()}
 
 

@@ -14,7 +14,7 @@ from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.report import CheckFailed
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import PROOF_FILE
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 from tests.kit.runs.tampering import copy, read_lines, sign_candidate, write_lines
 
@@ -30,7 +30,7 @@ def program() -> KernelGraph:
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = Settings(workers=1, keep=1, cache=False, longer=True)
-    report = run(program(), settings, tmp_path_factory.mktemp("parts") / "run")
+    report = run_search(program(), settings, tmp_path_factory.mktemp("parts") / "run")
     assert report.summary.rejected == ()
     return report.results[0].directory
 

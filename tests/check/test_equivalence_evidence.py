@@ -13,10 +13,10 @@ from mirage_formal.check import equivalence
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import CheckFailed, check_candidate
 from mirage_formal.check.equivalence import replay_with_obligations
-from mirage_formal.check.proof.sympy_crosscheck import Answer, Opinion
+from mirage_formal.check.proof.sympy_crosscheck import Opinion, SympyAnswer
 from mirage_formal.check.time_limit import LimitedCheck
 from mirage_formal.graph.formats.json import from_json
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 from tests.kit.runs.fake_engine import largest, nowhere, roots
 from tests.kit.runs.known_engine import PROGRAMS
@@ -31,12 +31,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("runs")
     known = Settings(engine="tests.kit.runs.known_engine:KnownEngine", config="tiny", keep=9, workers=1)
     for name in ("attention", "rms_norm"):
-        run(PROGRAMS[name]()[0], known, root / name, name=name)
+        run_search(PROGRAMS[name]()[0], known, root / name, name=name)
     fake = {"config": "tiny", "keep": 2, "workers": 1}
     probable = Settings(engine="tests.kit.runs.fake_engine:Unproved", accept="probable", **fake)  # type: ignore[arg-type]
-    run(roots(), probable, root / "roots")
-    run(largest(), Settings(engine="tests.kit.runs.fake_engine:Eager", **fake), root / "largest")  # type: ignore[arg-type]
-    run(nowhere(), Settings(engine="tests.kit.runs.fake_engine:Eager", **fake), root / "nowhere")  # type: ignore[arg-type]
+    run_search(roots(), probable, root / "roots")
+    run_search(largest(), Settings(engine="tests.kit.runs.fake_engine:Eager", **fake), root / "largest")  # type: ignore[arg-type]
+    run_search(nowhere(), Settings(engine="tests.kit.runs.fake_engine:Eager", **fake), root / "nowhere")  # type: ignore[arg-type]
     return {path.name: path for path in root.iterdir()}
 
 
@@ -251,12 +251,12 @@ def test_what_sympy_refutes_fails_and_what_it_leaves_open_is_shown(
     candidate: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = candidate("rms_norm")
-    undecided = (Opinion(Answer.UNDECIDED, "too large"), Opinion(Answer.CONFIRMED))
+    undecided = (Opinion(SympyAnswer.UNDECIDED, "too large"), Opinion(SympyAnswer.CONFIRMED))
     monkeypatch.setattr(equivalence, "second_opinion", lambda theorem: undecided)
     monkeypatch.setattr(LimitedCheck, "result", lambda self: self._function(*self._arguments))  # in this process
     assert main([str(root)]) == 0
     assert " 1/2 " in capsys.readouterr().out
-    monkeypatch.setattr(equivalence, "second_opinion", lambda theorem: (Opinion(Answer.REFUTED),))
+    monkeypatch.setattr(equivalence, "second_opinion", lambda theorem: (Opinion(SympyAnswer.REFUTED),))
     found = failure(root)
     assert found.step == "second opinion of sympy"
     assert "different" in found.what

@@ -15,7 +15,7 @@ import pytest
 
 from mirage_formal import records
 from mirage_formal.check.__main__ import main as check
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 from mirage_formal.support.errors import FormatError
 from tests.kit.runs.fake_engine import program
@@ -26,7 +26,9 @@ Edit = Callable[[bytes], bytes]
 @pytest.fixture(scope="module")
 def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("good") / "run"
-    run(program(), Settings(engine="tests.kit.runs.fake_engine:FakeEngine", config="tiny", keep=1, workers=1), root)
+    run_search(
+        program(), Settings(engine="tests.kit.runs.fake_engine:FakeEngine", config="tiny", keep=1, workers=1), root
+    )
     return root
 
 
@@ -143,7 +145,7 @@ def test_a_run_of_an_earlier_version_is_not_resumed(copy: Path) -> None:
     path.write_bytes(older)
     settings = Settings(engine="tests.kit.runs.fake_engine:FakeEngine", config="tiny", keep=1, workers=1, resume=True)
     with pytest.raises(FormatError, match="schema_version: expected 3, got 1"):
-        run(program(), settings, copy)
+        run_search(program(), settings, copy)
 
 
 @pytest.mark.usefixtures("check_here")

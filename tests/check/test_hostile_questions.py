@@ -14,11 +14,11 @@ from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.cuda.manifest import SOLVERS
 from mirage_formal.check.report import CheckFailed
 from mirage_formal.kernel_build.build import build_run
-from mirage_formal.logic.script import Script, parse
+from mirage_formal.logic.script import Script, parse_script
 from mirage_formal.logic.session import discharge
 from mirage_formal.revalidate import command
 from mirage_formal.revalidate.rederive import derive_kernels
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 from mirage_formal.support.limits import MAX_QUESTIONS
 from tests.kit.runs.known_engine import PROGRAMS
@@ -30,7 +30,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with kernels of one candidate."""
     root = tmp_path_factory.mktemp("made") / "run"
     settings = Settings(engine="tests.kit.runs.known_engine:KnownEngine", config="tiny", keep=2, workers=1)
-    run(PROGRAMS["rms_norm"]()[0], settings, root, name="rms_norm")
+    run_search(PROGRAMS["rms_norm"]()[0], settings, root, name="rms_norm")
     assert build_run(root, count=1)[0][1] == "built"
     return root
 
@@ -133,7 +133,7 @@ def test_hard_questions_end_with_the_time_of_the_directory(monkeypatch: pytest.M
     monkeypatch.setattr(solvers, "DIRECTORY_S", 1.0)
     monkeypatch.setattr(solvers, "discharge", noted)
     solvers.start_budget()
-    scripts = [parse(HARD.replace("bv1 112", f"bv{number} 112")) for number in range(2, 40)]
+    scripts = [parse_script(HARD.replace("bv1 112", f"bv{number} 112")) for number in range(2, 40)]
     with solvers.directory_budget():
         found = [solvers.ask_solvers(script) for script in scripts]
     assert limits[0] == 500

@@ -15,7 +15,7 @@ import pytest
 
 from mirage_formal.check.abstract import parts
 from mirage_formal.check.fingerprint import arithmetic
-from mirage_formal.check.fingerprint.field import RandomPoint, UndefinedValueError, needed_parts, run
+from mirage_formal.check.fingerprint.field import RandomPoint, UndefinedValueError, evaluate_steps, parts_to_evaluate
 from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
@@ -179,7 +179,7 @@ def test_graphs_without_a_picture_are_refused_by_both() -> None:
         if fingerprint(graph, graph, FingerprintSettings()).record.lax == "none":
             refused += 1
             with pytest.raises(FormatError, match="LAX"):
-                run(graph, RandomPoint(P, Q, pow(7, 2, P), {}), no_inputs)
+                evaluate_steps(graph, RandomPoint(P, Q, pow(7, 2, P), {}), no_inputs)
     assert refused >= 5
 
 
@@ -212,10 +212,10 @@ def test_chunks_of_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
             rng = np.random.default_rng([index, part])
             return rng.integers(0, (P, Q)[part], graph.inputs[index].tensor.shape, dtype=np.uint64)
 
-        expected = run(program, point, source)
+        expected = evaluate_steps(program, point, source)
         for at_once in (1, 100, 1 << 22):
             monkeypatch.setattr("mirage_formal.check.fingerprint.field._AT_ONCE", at_once)
-            for got, want in zip(run(fused, point, source), expected, strict=True):
+            for got, want in zip(evaluate_steps(fused, point, source), expected, strict=True):
                 assert (got == want).all()
 
 
@@ -226,17 +226,17 @@ def test_undefined_values_are_never_replaced() -> None:
     root = KernelGraph(pair, (Op(OpKind.SQRT, (0,)),), (2,))
     values = {0: np.full((2, 2), P - 1, dtype=np.uint64), 1: np.array([[1, 2], [3, 0]], dtype=np.uint64)}
     with pytest.raises(UndefinedValueError, match="denominator"):
-        run(quotient, point, lambda index, part: values[index])
+        evaluate_steps(quotient, point, lambda index, part: values[index])
     with pytest.raises(UndefinedValueError, match="residue"):  # -1 is no residue modulo p = 3 mod 4
-        run(root, point, lambda index, part: values[index])
+        evaluate_steps(root, point, lambda index, part: values[index])
 
 
 def test_a_second_exponential_has_no_picture() -> None:
     graph = KernelGraph(given(X=(2, 2)), (Op(OpKind.EXP, (0,)), Op(OpKind.EXP, (1,))), (2,))
     with pytest.raises(FormatError, match="LAX"):
-        needed_parts(graph)
+        parts_to_evaluate(graph)
     single = KernelGraph(given(X=(2, 2)), (Op(OpKind.EXP, (0,)), Op(OpKind.SILU, (0,))), (1, 2))
-    assert needed_parts(single)[0][0] == {0, 1}
+    assert parts_to_evaluate(single)[0][0] == {0, 1}
 
 
 def test_a_pair_that_only_looks_equal_is_refused() -> None:

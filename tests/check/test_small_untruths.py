@@ -16,7 +16,7 @@ from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.report import CheckFailed, list_files
 from mirage_formal.check.run import read_run
 from mirage_formal.revalidate.rederive import derive_kernels
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 from mirage_formal.support import limits
 from mirage_formal.support.errors import FormatError, RunError
@@ -254,7 +254,7 @@ def test_kernels_of_nobody_are_refused_even_if_empty(root: Path, capsys: pytest.
 
 def test_a_run_that_found_nothing_is_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = Settings(engine="tests.kit.runs.fake_engine:Foreign", config="tiny", keep=1, workers=1)
-    report = run(program(), settings, tmp_path / "run")
+    report = run_search(program(), settings, tmp_path / "run")
     for path in sorted((tmp_path / "run" / "candidates").iterdir()):
         shutil.rmtree(path)
     assert report.summary.rejected
@@ -266,11 +266,11 @@ def test_a_run_that_found_nothing_is_a_run(tmp_path: Path, capsys: pytest.Captur
 
 def test_a_run_is_not_resumed_with_other_packages(tmp_path: Path) -> None:
     settings = {"engine": "tests.kit.runs.fake_engine:FakeEngine", "config": "tiny", "keep": 1, "workers": 1}
-    run(program(), Settings(**settings), tmp_path / "run")  # type: ignore[arg-type]
+    run_search(program(), Settings(**settings), tmp_path / "run")  # type: ignore[arg-type]
     path = tmp_path / "run" / "run.json"
     write(path, {**value_of(path), "versions": {**value_of(path)["versions"], "z3-solver": "4.12.0.0"}})
     with pytest.raises(RunError, match=r"the packages that the run was started with, \{'z3-solver': '4.12.0.0'\}"):
-        run(program(), Settings(**settings, resume=True), tmp_path / "run")  # type: ignore[arg-type]
+        run_search(program(), Settings(**settings, resume=True), tmp_path / "run")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("name", "value"), [("MAX_ENTRIES", 20), ("MAX_BYTES", 20_000), ("MAX_LEVELS", 0)])

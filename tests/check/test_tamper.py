@@ -14,7 +14,7 @@ from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import CheckFailed, check_candidate
 from mirage_formal.check.run import check_members, read_run
 from mirage_formal.graph.formats.json import from_json
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 from mirage_formal.semantics.reference import run as evaluate
 from mirage_formal.support.errors import MirageError
@@ -48,7 +48,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     root = tmp_path_factory.mktemp("runs")
     settings = Settings(engine="tests.kit.runs.known_engine:KnownEngine", config="tiny", keep=9, workers=1)
     for name, build in PROGRAMS.items():
-        report = run(build()[0], settings, root / name, name=name)
+        report = run_search(build()[0], settings, root / name, name=name)
         assert len(report.results) >= 2
     return [root / name for name in PROGRAMS]
 

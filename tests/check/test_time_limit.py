@@ -17,7 +17,7 @@ from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.report import CheckFailed, expect_equal, report_established, step
 from mirage_formal.check.time_limit import LIMIT_S, LimitedCheck, OutOfTime
 from mirage_formal.revalidate import command
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 from tests.kit.processes import HUNG_S, gone
 from tests.kit.runs.fake_engine import roots
@@ -27,7 +27,7 @@ from tests.kit.runs.fake_engine import roots
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with one candidate."""
     root = tmp_path_factory.mktemp("runs") / "doubled"
-    run(roots(), Settings(engine="tests.kit.runs.fake_engine:Eager", config="tiny", keep=1, workers=1), root)
+    run_search(roots(), Settings(engine="tests.kit.runs.fake_engine:Eager", config="tiny", keep=1, workers=1), root)
     return root
 
 

@@ -20,7 +20,7 @@ from mirage_formal.graph.verdict import Unknown
 from mirage_formal.partition.show import reports_values
 from mirage_formal.records import RejectedRecord, UnitRecord
 from mirage_formal.records.answer import answer_text
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.show import print_report
 from mirage_formal.run.verify.verdicts import JudgedGraph, print_verdicts, verdicts_json
@@ -125,7 +125,7 @@ def printed(show: object, *arguments: object) -> str:
 @pytest.mark.parametrize("text", [HOSTILE, "[link=http://x]a[/link]", "[/]", "a\\"])
 def test_tables_of_a_search_print_what_records_say(tmp_path: Path, text: str) -> None:
     settings_ = Settings(engine="tests.kit.runs.fake_engine:FakeEngine", config="tiny", keep=1, workers=1)
-    report = run(program(), settings_, tmp_path / "run", name="x")
+    report = run_search(program(), settings_, tmp_path / "run", name="x")
     unit = UnitRecord(
         key="a" * 64, unit=1, label=text, status="failed", attempts=3, stats={}, pruned={}, fingerprint_tests=0,
         candidates=(), milliseconds=0.0, error=f"Traceback\n{text}",

@@ -72,18 +72,20 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, and a tuning directory whose kernels are made and not timed."""
-    from mirage_formal.autotune.bench import Limits, TuningResources
+    from mirage_formal.autotune.bench import TuningLimits, TuningResources
     from mirage_formal.autotune.plans import TuningDirectory
     from mirage_formal.autotune.prepare import PRELOAD
-    from mirage_formal.autotune.tune import tune
+    from mirage_formal.autotune.tune import tune_run
     from mirage_formal.workers.pool import Pool
 
     root = tmp_path_factory.mktemp("stopped")
     small_runs.make(root / "run", kernels=1, keep=1)
     with Pool(1, PRELOAD) as pool:
-        tune(
+        tune_run(
             root / "run",
-            TuningResources(TuningDirectory(root / "place"), None, pool, lambda *said: None, "sm_80", Limits(2, 1)),
+            TuningResources(
+                TuningDirectory(root / "place"), None, pool, lambda *said: None, "sm_80", TuningLimits(2, 1)
+            ),
         )
     return root
 

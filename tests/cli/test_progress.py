@@ -14,8 +14,8 @@ from rich.console import Console
 from mirage_formal.records import FoundRecord, UnitRecord
 from mirage_formal.records.answer import ProgressEvent, answer_schema
 from mirage_formal.run import progress as values
-from mirage_formal.run.driver import run
-from mirage_formal.run.progress import Phase, Progress, choice, counts, display
+from mirage_formal.run.driver import run_search
+from mirage_formal.run.progress import Progress, RunPhase, choice, counts, display
 from mirage_formal.run.progress.bars import Bars
 from mirage_formal.run.progress.counts import Forecast, RunCounters
 from mirage_formal.run.settings import Settings
@@ -96,12 +96,12 @@ def test_states_of_units_that_run_are_among_those_of_a_run(tmp_path: Path) -> No
 
     def watch(progress: Progress) -> None:
         seen.append(progress)
-        if progress.phase is Phase.SEARCH and progress.states >= 10 + 11 + 500:
+        if progress.phase is RunPhase.SEARCH and progress.states >= 10 + 11 + 500:
             (shared(given) / "go").touch()
 
     settings = Settings(engine="tests.kit.runs.fake_engine:Talking", config="tiny", keep=1, workers=1, cache=False)
-    report = run(given, settings, tmp_path / "run", name="x", watch=watch)
-    searching = [one for one in seen if one.phase is Phase.SEARCH and one.done == 2]
+    report = run_search(given, settings, tmp_path / "run", name="x", watch=watch)
+    searching = [one for one in seen if one.phase is RunPhase.SEARCH and one.done == 2]
     assert any(one.states >= 10 + 11 + 500 and one.pruned_by.get("talk") for one in searching)
     assert seen[-1].states == report.summary.states < 500
     assert any(one.recent_states_per_s > 0 for one in seen)
@@ -112,14 +112,14 @@ def test_totals_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     total = RunCounters([unit(100, {"shape": 5}, 9.0)])
     clock.ahead = 2.0
     total.add(unit(50, {"shape": 1, "copy": 9}, 7.0))
-    shown = total.progress((Phase.SEARCH, 1, 9), [UnitProgress(30, 3, {"copy": 1}), UnitProgress(20, 0, {})], (4, 2))
+    shown = total.progress((RunPhase.SEARCH, 1, 9), [UnitProgress(30, 3, {"copy": 1}), UnitProgress(20, 0, {})], (4, 2))
     assert (shown.states, shown.pruned, dict(shown.pruned_by)) == (200, 16, {"copy": 10, "shape": 6})
     assert (shown.best_us, shown.candidates, shown.proved, shown.refused) == (7.0, 1, 4, 2)
     assert shown.recent_states_per_s == 50.0  # what an earlier process has visited is not counted
     clock.ahead = 12.0
-    total.progress((Phase.SEARCH, 1, 9), [UnitProgress(90, 0, {})], (4, 2))
+    total.progress((RunPhase.SEARCH, 1, 9), [UnitProgress(90, 0, {})], (4, 2))
     clock.ahead = 22.0
-    assert total.progress((Phase.SEARCH, 1, 9), [UnitProgress(190, 0, {})], (4, 2)).recent_states_per_s == 10.0
+    assert total.progress((RunPhase.SEARCH, 1, 9), [UnitProgress(190, 0, {})], (4, 2)).recent_states_per_s == 10.0
 
 
 def test_the_time_left_is_said_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,12 +137,12 @@ def test_the_time_left_is_said_where_it_is_known(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_line_says_where_a_run_stands() -> None:
-    assert display.line(EVENT) == (
+    assert display.progress_line(EVENT) == (
         "attn: searching 1 of 4 | 1,000 states, 500/s | pruned 10: shape 7, copy 3 | "
         "3 candidates, best est. 12.2 us, 2 proved, 1 refused | 2.0 s"
     )
     other = ProgressEvent(command="check", task="", phase="checking", done=0, total=0, elapsed_s=0.0, left_s=None)
-    assert display.line(other) == "checking | 0.0 s"
+    assert display.progress_line(other) == "checking | 0.0 s"
 
 
 def test_bars_fit_60_columns_and_say_what_is_left() -> None:
@@ -170,7 +170,7 @@ def test_many_phases_are_few_bars() -> None:
 def test_lines_are_news(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = clock_of(monkeypatch, display, still=True)
     file = io.StringIO()
-    with display.Lines("search", file) as lines:
+    with display.ProgressLines("search", file) as lines:
         for done, ahead in ((0, 0.0), (1, 1.0), (2, 600.0)):
             clock.ahead = ahead
             lines.step("searching", done, 9, "attn")
@@ -188,7 +188,7 @@ def test_lines_of_json_follow_their_schema(monkeypatch: pytest.MonkeyPatch) -> N
     with display.JsonLines("search", file) as shown:
         watch = shown.watch("attn")
         for done in range(5):
-            watch(values.Progress(Phase.SEARCH, done, 4, 10 * done, 0, 0, 1.0, remark="slow\x1b[2K"))
+            watch(values.Progress(RunPhase.SEARCH, done, 4, 10 * done, 0, 0, 1.0, remark="slow\x1b[2K"))
         clock.ahead = 1.0
         shown.steps("attn")("building", 1, 2)
     lines = [json.loads(line) for line in file.getvalue().splitlines()]
@@ -212,9 +212,9 @@ def test_the_display_is_chosen_by_where_it_is_shown(monkeypatch: pytest.MonkeyPa
     assert type(choice.display("none", "x")) is display.Display
     assert type(choice.display("json", "x")) is display.JsonLines
     monkeypatch.setenv("TERM", "dumb")
-    assert type(choice.display("auto", "x")) is display.Lines
+    assert type(choice.display("auto", "x")) is display.ProgressLines
     monkeypatch.setattr("sys.stderr", io.StringIO())
     assert type(choice.display("auto", "x")) is display.Display
-    assert type(choice.display("bars", "x")) is display.Lines
+    assert type(choice.display("bars", "x")) is display.ProgressLines
     with pytest.raises(SpaceError, match="expected one of auto, bars, json, none, got 'loud'"):
         choice.display("loud", "x")

@@ -10,7 +10,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.codegen.cost import estimate
-from mirage_formal.codegen.generate import Kernel, generate
+from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.lowering.assemble import lower
 from mirage_formal.codegen.online_softmax.stabilize import StableGraph, stabilize_with_groups
 from mirage_formal.codegen.planning.planner import make_plan, schedules
@@ -20,7 +20,7 @@ from mirage_formal.codegen.safety.safety import discharge_safety
 from mirage_formal.codegen.source_map import kernel_lines
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device import launch
-from mirage_formal.device.emulate import loaded_bytes, run
+from mirage_formal.device.emulate import loaded_bytes, run_kernel
 from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
@@ -101,7 +101,7 @@ def test_the_emulator_computes_what_the_reference_computes(shifted: bool, band: 
     plan = make_plan(graph, 0, load_target("h200"))
     assert plan.skips is not None
     arrays = given(graph, 3)
-    (got,) = run(lower(plan), arrays)
+    (got,) = run_kernel(lower(plan), arrays)
     (want,) = reference(graph, arrays)
     np.testing.assert_allclose(got.reshape(want.shape), want, rtol=2e-2, atol=2e-3)
 
@@ -123,7 +123,7 @@ def test_every_schedule_skips_what_lies_outside_of_the_band_and_is_safe(shifted:
             continue
         stages.add(schedule.stages)
         program = lower(make_plan(graph, 0, load_target("h200"), schedule))
-        (got,) = run(program, arrays)
+        (got,) = run_kernel(program, arrays)
         np.testing.assert_allclose(got.reshape(want.shape), want, rtol=2e-2, atol=2e-3)
         assert isinstance(discharge_safety(program).verdict, Safe), schedule
     assert {1, 2, 3} < stages
@@ -137,7 +137,7 @@ def test_a_loop_along_the_rows_skips_the_rows_outside_of_the_band(rows: int, ban
     assert plan.skips is not None
     x = np.random.default_rng(7).standard_normal((rows, 64)).astype(np.float16)
     arrays = [x, plan.skips[1].mask((rows, 64))]
-    (got,) = run(lower(plan), arrays)
+    (got,) = run_kernel(lower(plan), arrays)
     (want,) = reference(graph, arrays)
     np.testing.assert_allclose(got.reshape(want.shape), want, rtol=2e-3, atol=2e-3)
     assert isinstance(discharge_safety(lower(plan)).verdict, Safe)
@@ -174,7 +174,7 @@ def test_the_report_finds_the_lines_of_kernels_that_skip() -> None:
         graph = attention(128, 4, 8, band)
         (kernel,) = generate(graph, load_target("h200")).steps
         (op,) = graph.ops
-        assert isinstance(kernel, Kernel)
+        assert isinstance(kernel, GeneratedKernel)
         assert kernel.plan is not None
         assert isinstance(op, GraphDefined)
         lines = kernel_lines(kernel.program, kernel.plan, op, [item.tensor for item in graph.inputs])

@@ -16,9 +16,9 @@ from mirage_formal.codegen.executable import (
     Executable,
     KernelLaunch,
     describe,
-    load,
+    load_executable,
     moved_bytes,
-    save,
+    save_executable,
     without_dependent_launches,
     workspace,
 )
@@ -48,10 +48,10 @@ def mixed() -> BuiltKernels:
 
 def test_round_trip(tmp_path: Path, split: Executable, mixed: BuiltKernels) -> None:
     for name, executable in (("split", split), ("mixed", mixed.executable)):
-        save(executable, tmp_path / name)
-        assert load(tmp_path / name) == executable
-        save(executable, tmp_path / name)
-        assert load(tmp_path / name) == executable
+        save_executable(executable, tmp_path / name)
+        assert load_executable(tmp_path / name) == executable
+        save_executable(executable, tmp_path / name)
+        assert load_executable(tmp_path / name) == executable
 
 
 def test_predefined_products_are_cublas_and_the_rest_is_generated(mixed: BuiltKernels) -> None:
@@ -118,7 +118,7 @@ def test_workspace(split: Executable) -> None:
 
 
 def edited(tmp_path: Path, executable: Executable, change: Callable[[dict[str, Any]], None]) -> Path:
-    save(executable, tmp_path)
+    save_executable(executable, tmp_path)
     path = tmp_path / LAUNCH_FILE
     record = json.loads(path.read_text())
     change(record)
@@ -159,33 +159,33 @@ CHANGES: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 def test_changes_are_refused(tmp_path: Path, split: Executable, name: str) -> None:
     change, message = CHANGES[name]
     with pytest.raises(FormatError, match=message):
-        load(edited(tmp_path, split, change))
+        load_executable(edited(tmp_path, split, change))
 
 
 def test_a_launch_behind_a_product_is_not_dependent(tmp_path: Path, mixed: BuiltKernels) -> None:
     """That is: a change that says so is refused."""
     with pytest.raises(FormatError, match="launch 2: expected dependent only behind a generated kernel"):
-        load(edited(tmp_path, mixed.executable, lambda r: r["launches"][2].update(dependent=True)))
+        load_executable(edited(tmp_path, mixed.executable, lambda r: r["launches"][2].update(dependent=True)))
 
 
 def test_a_flipped_bit_is_refused(tmp_path: Path, split: Executable) -> None:
-    save(split, tmp_path)
+    save_executable(split, tmp_path)
     path = tmp_path / "kernel0.cu"
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
     path.write_bytes(bytes(raw))
     with pytest.raises(FormatError, match=r"kernel0\.cu"):
-        load(tmp_path)
+        load_executable(tmp_path)
 
 
 def test_links_and_missing_directories_are_refused(tmp_path: Path, split: Executable) -> None:
     with pytest.raises(RunError, match="expected generated kernels"):
-        load(tmp_path / "none")
-    save(split, tmp_path)
+        load_executable(tmp_path / "none")
+    save_executable(split, tmp_path)
     (tmp_path / "kernel1.cu").rename(tmp_path / "elsewhere")
     (tmp_path / "kernel1.cu").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(MirageError, match="file of this directory"):
-        load(tmp_path)
+        load_executable(tmp_path)
     (tmp_path / LAUNCH_FILE).write_text("{")
     with pytest.raises(FormatError, match="expected JSON"):
-        load(tmp_path)
+        load_executable(tmp_path)

@@ -57,7 +57,7 @@ def product(a: NDArray[np.float32], b: NDArray[np.float32], loop: int = 1) -> ND
     graph = kernel([a.shape, b.shape], list(split), ops, [(3, NONE)], loop=loop, dtype=DType.FLOAT32)
     _, program = planned(graph)
     assert f'#include "{FLOAT32_HEADER}"' in emit_cuda(program)
-    (found,) = emulate.run(program, [a.reshape(-1), b.reshape(-1)])
+    (found,) = emulate.run_kernel(program, [a.reshape(-1), b.reshape(-1)])
     return np.asarray(found, np.float64).reshape(a.shape[0], b.shape[1])
 
 

@@ -11,7 +11,7 @@ from fractions import Fraction
 import pytest
 
 from mirage_formal.codegen.cuda import emit_cuda
-from mirage_formal.codegen.generate import Kernel, generate
+from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.online_softmax.stabilize import stabilize
 from mirage_formal.codegen.target import load_target
 from mirage_formal.graph.graph import Input, KernelGraph, Op
@@ -79,7 +79,7 @@ def texts(found: KernelGraph | list[KernelGraph]) -> str:
     """The text of every generated kernel of some µGraphs."""
     graphs = found if isinstance(found, list) else [found]
     steps = [step for graph in graphs for step in generate(graph, TARGET).steps]
-    return "\n".join(emit_cuda(step.program) for step in steps if isinstance(step, Kernel))
+    return "\n".join(emit_cuda(step.program) for step in steps if isinstance(step, GeneratedKernel))
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from mirage_formal.codegen.cuda import emit_cuda
-from mirage_formal.codegen.generate import Kernel, generate
+from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.planning.planner import schedules
 from mirage_formal.codegen.program.program import Barrier
 from mirage_formal.codegen.source_map import LineRange, kernel_lines
@@ -50,7 +50,7 @@ class Told:
     text: list[str]
     lines: tuple[LineRange, ...]
     nodes: dict[str, Node]
-    kernel: Kernel
+    kernel: GeneratedKernel
 
 
 def told(graph: KernelGraph | list[KernelGraph], *, forms: bool = False) -> Iterator[Told]:
@@ -66,7 +66,7 @@ def told(graph: KernelGraph | list[KernelGraph], *, forms: bool = False) -> Iter
         ways = [None, *list(schedules(graph, position, TARGET))[1:4]] if forms else [None]
         for way in ways:
             made = generate(graph, TARGET, {} if way is None else {position: way})
-            kernel = next(one for one in made.steps if isinstance(one, Kernel) and one.operator == position)
+            kernel = next(one for one in made.steps if isinstance(one, GeneratedKernel) and one.operator == position)
             assert kernel.plan is not None
             found = kernel_lines(kernel.program, kernel.plan, op, [types[n] for n in op.operands])
             yield Told(emit_cuda(kernel.program).splitlines(), found, nodes, kernel)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from mirage_formal.codegen.cuda import emit_cuda
-from mirage_formal.codegen.executable import Executable, kernel_launch, load, save
-from mirage_formal.codegen.generate import GeneratedLaunches, Kernel, generate, plan_record, requested_options
+from mirage_formal.codegen.executable import Executable, kernel_launch, load_executable, save_executable
+from mirage_formal.codegen.generate import GeneratedKernel, GeneratedLaunches, generate, plan_record, requested_options
 from mirage_formal.codegen.program.program import CopyAsync, GridWait, LaunchDependents, Program, Stmt
 from mirage_formal.codegen.safety.obligations import Held
 from mirage_formal.codegen.safety.safety import Safe, discharge_safety
@@ -34,8 +34,8 @@ def chain(loop: int = 2) -> KernelGraph:
     return KernelGraph(inputs, tuple(replace(norm, operands=pair) for pair in ((0, 1), (3, 2), (4, 1))), (5,))
 
 
-def kernels(made: GeneratedLaunches) -> list[Kernel]:
-    return [one for one in made.steps if isinstance(one, Kernel)]
+def kernels(made: GeneratedLaunches) -> list[GeneratedKernel]:
+    return [one for one in made.steps if isinstance(one, GeneratedKernel)]
 
 
 def copied(statements: tuple[Stmt, ...]) -> Iterator[str]:
@@ -136,12 +136,12 @@ def test_a_launch_that_reads_a_result_ahead_is_refused(tmp_path: Path) -> None:
         launches.append(kernel_launch(one.program, one.operator, one.values, source, text, {}))
     assert [[x.given for x in one.arguments] for one in launches] == [[False] * 3, *[[False, True, False]] * 2]
     executable = Executable("0" * 64, graph, graph, tuple(launches), made.outputs, files)
-    save(executable, tmp_path)
-    assert load(tmp_path) == executable
+    save_executable(executable, tmp_path)
+    assert load_executable(tmp_path) == executable
     path = tmp_path / "launch.json"
     text = path.read_text()
     forged = text.replace('"given": false', '"given": true') if '"given": false' in text else ""
     assert forged, "the field is written"
     path.write_text(forged)
     with pytest.raises(FormatError, match="expected an input that is read ahead of the wait, got value 3"):
-        load(tmp_path)
+        load_executable(tmp_path)

@@ -15,7 +15,7 @@ from mirage_formal.codegen.program.access import Mode, list_accesses
 from mirage_formal.codegen.program.program import Param, Program
 from mirage_formal.codegen.safety.safety import Safe, discharge_safety
 from mirage_formal.codegen.target import load_target
-from mirage_formal.device.emulate import run as emulate
+from mirage_formal.device.emulate import run_kernel as emulate
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Family, Level, OpKind

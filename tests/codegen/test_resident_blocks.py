@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mirage_formal.codegen.cuda import emit_cuda
-from mirage_formal.codegen.generate import Kernel, generate, resident_blocks
+from mirage_formal.codegen.generate import GeneratedKernel, generate, resident_blocks
 from mirage_formal.codegen.program.program import Program, SharedBuffer
 from mirage_formal.codegen.target import load_target
 from tests.kit.graphs import workloads as w
@@ -53,7 +53,7 @@ def test_generated_kernels_say_so() -> None:
     graphs = [example_kernels.real(name) for name in example_kernels.EXAMPLES]
     for graph in [*graphs, w.rmsnorm_fused(4, 64, 64, grid=2, loop=2)]:
         for step in generate(graph, TARGET).steps:
-            if isinstance(step, Kernel):
+            if isinstance(step, GeneratedKernel):
                 assert step.program.alone == (resident_blocks(step.program, TARGET) == 1)
                 found.add(step.program.alone)
     assert found == {False, True}

@@ -15,7 +15,7 @@ import pytest
 
 from mirage_formal.codegen.cuda import emit_cuda
 from mirage_formal.codegen.executable import without_dependent_launches
-from mirage_formal.codegen.generate import Kernel, generate
+from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.numerics.numerics import draw_all
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device import compile as nvrtc
@@ -56,7 +56,7 @@ def texts() -> dict[str, str]:
     graphs = {"split": w.attention_split(), "chain": chain(), "predefined": predefined()}
     found: dict[str, str] = {}
     for name, graph in graphs.items():
-        kernels = [step for step in generate(graph, H200).steps if isinstance(step, Kernel)]
+        kernels = [step for step in generate(graph, H200).steps if isinstance(step, GeneratedKernel)]
         found |= {f"{name} {x.program.name}": emit_cuda(x.program) for x in kernels if x.program.dependent}
     return found
 

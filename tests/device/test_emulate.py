@@ -28,7 +28,7 @@ from mirage_formal.codegen.program.program import (
     UnaryFn,
 )
 from mirage_formal.device import emulate
-from mirage_formal.device.emulate import EmulatorError, run
+from mirage_formal.device.emulate import EmulatorError, run_kernel
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 from tests.kit.graphs.function_values import METHODS
@@ -68,14 +68,14 @@ def rounded(x: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def test_every_half_becomes_the_right_float() -> None:
-    (out,) = run(conversion(HALF, FLOAT, 1 << 16), [ALL_HALVES.view(np.float16)])
+    (out,) = run_kernel(conversion(HALF, FLOAT, 1 << 16), [ALL_HALVES.view(np.float16)])
     expected = ALL_HALVES.view(np.float16).astype(np.float32)
     np.testing.assert_array_equal(out, expected)
     np.testing.assert_array_equal(np.signbit(out), ALL_HALVES >= 0x8000)
 
 
 def test_every_bfloat_becomes_the_right_float() -> None:
-    (out,) = run(conversion(BFLOAT, FLOAT, 1 << 16), [ALL_HALVES])
+    (out,) = run_kernel(conversion(BFLOAT, FLOAT, 1 << 16), [ALL_HALVES])
     np.testing.assert_array_equal(out, (ALL_HALVES.astype(np.uint32) << 16).view(np.float32))
 
 
@@ -92,7 +92,7 @@ def floats_around_halves() -> np.ndarray:
 
 def test_rounding_to_half_is_that_of_numpy() -> None:
     x = floats_around_halves()
-    (out,) = run(conversion(FLOAT, HALF, x.size), [x])
+    (out,) = run_kernel(conversion(FLOAT, HALF, x.size), [x])
     with np.errstate(over="ignore"):
         expected = x.astype(np.float16)
     expected.view(np.uint16)[np.isnan(x)] = 0x7FFF
@@ -103,15 +103,15 @@ def test_rounding_to_bfloat_is_to_the_nearest_even() -> None:
     x = floats_around_halves()
     x = x[np.isfinite(x) & ((x == 0) | (abs(x) > 1e-30)) & (abs(x) < 1e38)]
     x = np.concatenate([x, np.linspace(-3, 3, (1 << 17) - x.size % 1024, dtype=np.float32)])
-    (out,) = run(conversion(FLOAT, BFLOAT, x.size), [x])
+    (out,) = run_kernel(conversion(FLOAT, BFLOAT, x.size), [x])
     np.testing.assert_array_equal(out, bfloat(x))
 
 
 def test_bfloat_arguments_are_rounded_or_taken_as_bits() -> None:
     x = np.linspace(-5, 5, 128, dtype=np.float32)
     expected = bfloat(x).reshape(2, 64)[:, ::-1].reshape(-1)
-    (from_floats,) = run(reversal(BFLOAT), [x])
-    (from_bits,) = run(reversal(BFLOAT), [(bfloat(x).view(np.uint32) >> 16).astype(np.uint16)])
+    (from_floats,) = run_kernel(reversal(BFLOAT), [x])
+    (from_bits,) = run_kernel(reversal(BFLOAT), [(bfloat(x).view(np.uint32) >> 16).astype(np.uint16)])
     np.testing.assert_array_equal(from_floats, expected)
     np.testing.assert_array_equal(from_bits, expected)
 
@@ -147,7 +147,7 @@ def test_functions() -> None:
     a, b = rng.uniform(-9, 9, (2, 64)).astype(np.float32)
     a[:4], b[:4], b[4] = [0.0, -200.0, 88.0, 1.0], [1.0, 2.0, -3.0, 0.0], a[4]
     kernel = functions()
-    results = run(kernel, [a, b])
+    results = run_kernel(kernel, [a, b])
     exact, other = a.astype(np.float64), b.astype(np.float64)
     with np.errstate(all="ignore"):
         expected = {f"Y_{fn.value}": UNARY[fn](exact) for fn in UNARY_FUNCTIONS.values()}
@@ -175,7 +175,7 @@ def test_only_the_chosen_value_is_read() -> None:
     )
     x = np.arange(16, dtype=np.float32)
     expected = np.concatenate([x[:8], np.full(8, 5.0), np.full(8, 7.0), np.full(8, -3.0)])
-    np.testing.assert_array_equal(run(kernel, [x])[0], expected)
+    np.testing.assert_array_equal(run_kernel(kernel, [x])[0], expected)
 
 
 # --- whole kernels ---------------------------------------------------------------------------------------------------
@@ -186,7 +186,7 @@ def test_double_buffered_gemm(dtype: DType) -> None:
     m, n, k = 64, 96, 128
     rng = np.random.default_rng(2)
     a, b = rounded(rng.standard_normal((m, k)), dtype), rounded(rng.standard_normal((k, n)), dtype)
-    (out,) = run(gemm(dtype, m, n, k), [a, b])
+    (out,) = run_kernel(gemm(dtype, m, n, k), [a, b])
     expected = a.astype(np.float64) @ b.astype(np.float64)
     unit = 2.0**-11 if dtype is HALF else 2.0**-8
     np.testing.assert_allclose(out.reshape(m, n), expected, rtol=1.01 * unit, atol=1e-4)
@@ -194,7 +194,7 @@ def test_double_buffered_gemm(dtype: DType) -> None:
 
 def test_softmax_of_rows() -> None:
     x = (np.random.default_rng(3).standard_normal((3, 256)) * 8).astype(np.float16)
-    (out,) = run(softmax(), [x])
+    (out,) = run_kernel(softmax(), [x])
     exact = x.astype(np.float64)
     exact = np.exp(exact - exact.max(axis=1, keepdims=True))
     exact /= exact.sum(axis=1, keepdims=True)
@@ -204,14 +204,14 @@ def test_softmax_of_rows() -> None:
 @pytest.mark.parametrize("dtype", [HALF, FLOAT])
 def test_reversal_through_shared_memory(dtype: DType) -> None:
     x = rounded(np.random.default_rng(4).standard_normal(128), dtype)
-    (out,) = run(reversal(dtype), [x])
+    (out,) = run_kernel(reversal(dtype), [x])
     np.testing.assert_array_equal(out, x.reshape(2, 64)[:, ::-1].reshape(-1))
     assert out.dtype == x.dtype
 
 
 def test_copies_that_are_not_valid_fill_with_zeros() -> None:
     x = np.arange(1, 25, dtype=np.float16)
-    (out,) = run(masked_copy(), [x])
+    (out,) = run_kernel(masked_copy(), [x])
     np.testing.assert_array_equal(out, np.concatenate([x, np.zeros(40, np.float16)]))
 
 
@@ -220,7 +220,7 @@ def test_copies_that_are_not_valid_fill_with_zeros() -> None:
 def test_fragments_are_those_of_the_ptx_manual(count: int, transposed: bool) -> None:
     """ldmatrix's matrices are the quarters of mma's A: upper left, lower left, upper right, lower right."""
     x = np.arange(count * 64, dtype=np.float16).reshape(count, 8, 8)
-    (out,) = run(fragments(HALF, transposed, count), [x])
+    (out,) = run_kernel(fragments(HALF, transposed, count), [x])
     expected = np.zeros((16, 16))
     for matrix in range(count):
         row, column = matrix % 2 * 8, matrix // 2 * 8
@@ -237,7 +237,7 @@ def test_fragments_are_those_of_the_ptx_manual(count: int, transposed: bool) -> 
 
 def test_sanitized_builds_give_the_same() -> None:
     x = (np.random.default_rng(5).standard_normal((3, 256))).astype(np.float16)
-    np.testing.assert_array_equal(run(softmax(), [x], sanitize=True)[0], run(softmax(), [x])[0])
+    np.testing.assert_array_equal(run_kernel(softmax(), [x], sanitize=True)[0], run_kernel(softmax(), [x])[0])
 
 
 def test_what_was_built_is_kept_and_may_be_built_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +245,7 @@ def test_what_was_built_is_kept_and_may_be_built_at_once(tmp_path: Path, monkeyp
     x = np.arange(24, dtype=np.float16)
     kernel = masked_copy()
     with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(lambda _: run(kernel, [x])[0], range(2)))
+        results = list(pool.map(lambda _: run_kernel(kernel, [x])[0], range(2)))
     np.testing.assert_array_equal(results[0], results[1])
     # The precompiled header, the runtime, and the kernel once; nothing half built.
     made = sorted(path.name for path in (tmp_path / "emulator").glob("*/*") if path.name != "entry.json")
@@ -256,7 +256,7 @@ def test_what_was_built_is_kept_and_may_be_built_at_once(tmp_path: Path, monkeyp
         raise AssertionError("built again")
 
     monkeypatch.setattr(subprocess, "run", refuse)
-    np.testing.assert_array_equal(run(kernel, [x])[0], results[0])
+    np.testing.assert_array_equal(run_kernel(kernel, [x])[0], results[0])
 
 
 def test_what_does_little_is_compiled_sooner_and_computes_the_same(
@@ -276,19 +276,19 @@ def test_what_does_little_is_compiled_sooner_and_computes_the_same(
     x = (np.random.default_rng(6).standard_normal((3, 256))).astype(np.float16)
     made = softmax()
     assert count_statements(made) < emulate._WORTH_IT
-    (little,), (much,) = run(made, [x]), emulate.run_source(made, emit_cuda(made), [x], optimised=True)
+    (little,), (much,) = run_kernel(made, [x]), emulate.run_source(made, emit_cuda(made), [x], optimised=True)
     assert little.tobytes() == much.tobytes()
     monkeypatch.setattr(emulate, "_WORTH_IT", 1)
     monkeypatch.setenv("MIRAGE_FORMAL_CACHE", str(tmp_path / "other"))
-    assert run(made, [x])[0].tobytes() == much.tobytes()
+    assert run_kernel(made, [x])[0].tobytes() == much.tobytes()
     assert levels == ["-Og", "-O2", "-O2"]
 
 
 def test_arrays_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match=r"expected 1 arrays, got 2"):
-        run(masked_copy(), [np.zeros(24), np.zeros(24)])
+        run_kernel(masked_copy(), [np.zeros(24), np.zeros(24)])
     with pytest.raises(ValueError, match=r"X: expected 24 elements, got 23"):
-        run(masked_copy(), [np.zeros(23)])
+        run_kernel(masked_copy(), [np.zeros(23)])
 
 
 def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,7 +296,7 @@ def test_a_missing_compiler_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     emulate._compiler.cache_clear()
     try:
         with pytest.raises(EmulatorError, match=r"g\+\+"):
-            run(masked_copy(), [np.zeros(24)])
+            run_kernel(masked_copy(), [np.zeros(24)])
     finally:
         emulate._compiler.cache_clear()
 

@@ -37,7 +37,7 @@ from mirage_formal.codegen.program.program import (
     Stmt,
     WaitGroups,
 )
-from mirage_formal.device.emulate import EmulationFault, FaultKind, run, run_source
+from mirage_formal.device.emulate import EmulationFault, FaultKind, run_kernel, run_source
 from mirage_formal.graph.types import DType
 from tests.kit.kernels.emulated_programs import (
     FLOAT,
@@ -79,7 +79,7 @@ def small(
 def fault_of(kernel: Program, **options: bool) -> EmulationFault:
     arrays = [np.ones(param.elements, np.float32) for param in kernel.params if not param.written]
     with pytest.raises(EmulationFault) as error:
-        run(kernel, arrays, **options)
+        run_kernel(kernel, arrays, **options)
     return error.value
 
 
@@ -393,7 +393,7 @@ def test_a_statement_of_several_lines_is_named_whole() -> None:
 @pytest.mark.parametrize("aligned", [4, 8])
 def test_a_vector_wider_than_the_alignment_promised(aligned: int) -> None:
     kernel = small(Registers("v", 4), GlobalVector("v", ix(0), "X", ix(tid * 4), 4), count=128)
-    assert run(kernel, [np.ones(128)])[0].size == 32
+    assert run_kernel(kernel, [np.ones(128)])[0].size == 32
     params = (Param("X", FLOAT, 128, written=False, align=aligned), *kernel.params[1:])
     assert fault_of(replace(kernel, params=params)).kind is FaultKind.MISALIGNED
 
@@ -418,7 +418,7 @@ def test_other_accesses_of_one_thread_are_no_race() -> None:
     """A thread may read and overwrite its own bytes without a barrier, and many may read the same."""
     own = (put(tid), *read(tid), SharedWrite("tile", ix(tid), (Reg("r", ix(0)),)))
     shared = (Barrier(), SetReg("r", ix(0), SharedRead("tile", ix(5))))
-    assert run(small(*own, *shared), [np.ones(64)])[0].size == 32
+    assert run_kernel(small(*own, *shared), [np.ones(64)])[0].size == 32
 
 
 def test_neighbours_may_have_bytes_of_one_word() -> None:
@@ -436,7 +436,7 @@ def test_neighbours_may_have_bytes_of_one_word() -> None:
         dtype=DType.BOOL,
     )
     both = GlobalWrite("Y", ix(tid), (Combine(BinaryFn.ADD, Reg("v", ix(0)), Reg("v", ix(1))),))
-    (found,) = run(replace(kernel, body=(*kernel.body[:-1], both)), [x])
+    (found,) = run_kernel(replace(kernel, body=(*kernel.body[:-1], both)), [x])
     assert found.tolist() == x.reshape(32, 2).sum(axis=1).tolist()
 
 

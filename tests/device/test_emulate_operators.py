@@ -45,7 +45,7 @@ def test_kernels_of_their_own(kind: OpKind, attrs: Attrs, shapes: tuple[tuple[in
     program = operator_program("op0", Operation(op), operands, kernel_types(graph)[-1], load_target("h200"))
     assert isinstance(discharge_safety(program).verdict, Safe)
     arrays = inputs_for(graph, scale=1.0, low=0.05 if kind in POSITIVE else None)
-    (found,) = emulate.run(program, [np.asarray(a, np.float16).reshape(-1) for a in arrays])
+    (found,) = emulate.run_kernel(program, [np.asarray(a, np.float16).reshape(-1) for a in arrays])
     (wanted,) = reference.run(graph, arrays)
     np.testing.assert_allclose(found.reshape(wanted.shape), wanted, rtol=1e-3, atol=1e-6)
 
@@ -74,4 +74,4 @@ FUSED = {
 @pytest.mark.parametrize("generic", [False, True], ids=["auto", "generic"])
 def test_fused(name: str, generic: bool) -> None:
     graph = FUSED[name]
-    compare(graph, generic=generic, arrays=inputs_for(graph, scale=1.0), run=emulate.run)
+    compare(graph, generic=generic, arrays=inputs_for(graph, scale=1.0), run=emulate.run_kernel)

@@ -58,7 +58,7 @@ BINARY: dict[BinaryFn, Callable[[Any, Any], Any]] = {
 def computed(a: Any, b: Any) -> dict[str, Any]:
     """What each function gives, by its name."""
     program = programs.functions(len(a))
-    found = emulate.run(program, [a, b])
+    found = emulate.run_kernel(program, [a, b])
     names = [param.name.removeprefix("Y_") for param in program.params if param.written]
     return dict(zip(names, found, strict=True))
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.codegen.executable import KernelLaunch, load, without_dependent_launches
+from mirage_formal.codegen.executable import KernelLaunch, load_executable, without_dependent_launches
 from mirage_formal.codegen.numerics.numerics import Inputs, check, draw_all
 from mirage_formal.device.launch import Optimized
 from mirage_formal.device.measure import TorchRecorder, measure
@@ -44,7 +44,7 @@ def modules() -> tuple[Any, Any]:
 def tensors(name: str, seed: int = 0, scale: float = 0.5) -> tuple[Optimized, list[Any], list[np.ndarray]]:
     """The executable, torch inputs with the declared strides, and the exact outputs."""
     _, torch = modules()
-    executable = load(KERNELS / name)
+    executable = load_executable(KERNELS / name)
     arrays = draw_all(executable.program, seed, scale)
     made = []
     for item, array in zip(executable.program.inputs, arrays, strict=True):
@@ -80,7 +80,7 @@ def test_torch(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_numerics(name: str) -> None:
-    executable = load(KERNELS / name)
+    executable = load_executable(KERNELS / name)
     runs = DeviceRuns(executable)
     # Without a running maximum, partial sums of exponentials leave float16 at larger scales.
     scales = (0.1,) if name == "split" else (0.1, 1.0, 8.0)
@@ -155,7 +155,7 @@ def test_dependent_launches_give_the_same_bits(name: str) -> None:
     output overwritten.
     """
     cupy, _ = modules()
-    executable = load(KERNELS / name)
+    executable = load_executable(KERNELS / name)
     ways = [DeviceRuns(executable), DeviceRuns(without_dependent_launches(executable))]
     assert any(isinstance(x, KernelLaunch) and x.dependent for x in executable.launches)
     if launcher(cupy.cuda.runtime, str(cupy.cuda.Device().compute_capability)) is None:
@@ -275,7 +275,7 @@ def test_mistakes() -> None:
 def test_measure_by_cupy_and_by_torch_agree() -> None:
     optimized, given, _ = tensors("lora")
     out = many(optimized(*given))
-    mine = DeviceRuns(load(KERNELS / "lora")).measure()
+    mine = DeviceRuns(load_executable(KERNELS / "lora")).measure()
     size = sum(x.nbytes for x in given)
     other = measure(
         lambda x: optimized(*x, out=out), lambda seed: tensors("lora", seed)[1], size, TorchRecorder(), outputs=out

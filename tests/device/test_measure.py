@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mirage_formal.device import measure as measuring
-from mirage_formal.device.measure import MeasureError, host_overhead, measure, replayed_error, set_count, summary
+from mirage_formal.device.measure import MeasureError, host_overhead, measure, replay_summary, replayed_error, set_count
 
 MB = 1 << 20
 
@@ -143,10 +143,10 @@ def test_replays_of_one_graph_are_compared_with_what_its_inputs_say_now() -> Non
 
 
 def test_summary() -> None:
-    found = summary([4.0, 1.0, 3.0, 2.0], 7, 2)
+    found = replay_summary([4.0, 1.0, 3.0, 2.0], 7, 2)
     assert found.us == 2.5
     assert found.spread == (4.0 - 2.0) / 2.5
-    assert summary([5.0], 1, 1).spread == 0.0
+    assert replay_summary([5.0], 1, 1).spread == 0.0
 
 
 def test_host_overhead_counts_calls() -> None:

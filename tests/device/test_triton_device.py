@@ -12,7 +12,7 @@ import pytest
 from mirage_formal.autotune.child import describe_machine
 from mirage_formal.autotune.triton.files import TritonText, triton_texts
 from mirage_formal.autotune.triton.precompile import Task, compile_file
-from mirage_formal.codegen.executable import load
+from mirage_formal.codegen.executable import load_executable
 from mirage_formal.codegen.numerics.numerics import computed_answer, draw_all
 from mirage_formal.codegen.triton.options import LaunchOptions
 from mirage_formal.device.runtime import arch_of, current_device, device_count
@@ -71,7 +71,7 @@ def test_a_launch_finds_what_was_compiled_ahead(name: str, tmp_path: Path, monke
 
 
 def called(one: TritonText, torch: Any) -> tuple[TritonOptimized, list[Any]]:
-    program = load(one.directory).program
+    program = load_executable(one.directory).program
     given = []
     for item, array in zip(program.inputs, draw_all(program, 0, 0.5), strict=True):
         dtype = getattr(torch, item.tensor.dtype.value)

@@ -15,7 +15,7 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.api.request import Options
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.records.schema import FILES, schema_text
+from mirage_formal.records.schema import FILES, run_directory_schema_text
 from mirage_formal.search import space
 from mirage_formal.support import errors
 from tests.documents.pages import anchors, fences
@@ -97,7 +97,7 @@ def test_every_file_format_has_its_row_and_its_schema() -> None:
     page = text("reference/formats.md")
     assert [name for name in FILES if f"| `{name}` |" not in page] == []
     assert [name for name in FILES if f"#/$defs/{name}`" not in page] == []
-    assert schema_text() == text("schemas/run-directory.schema.json")
+    assert run_directory_schema_text() == text("schemas/run-directory.schema.json")
     assert {path.name for path in (DOCS / "schemas").iterdir()} == set(re.findall(r"schemas/([\w.-]+\.json)", page))
 
 

@@ -20,7 +20,7 @@ from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.partition.answer import search_or_cover
 from mirage_formal.records import GRAPH_FILE
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 from tests.kit.graphs.workloads import TINY, layers
 from tests.kit.paths import REPOSITORY
@@ -34,7 +34,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     x, w = graph.new_input((16, 256), name="x"), graph.new_input((256, 512), name="w")
     graph.mark_output(graph.matmul(graph.rms_norm(x), w))
     out = tmp_path_factory.mktemp("run") / "norm"
-    assert len(run(graph.freeze(), Settings(config="norm", workers=1, keep=2), out, name="norm").results) == 3
+    assert len(run_search(graph.freeze(), Settings(config="norm", workers=1, keep=2), out, name="norm").results) == 3
     return out
 
 

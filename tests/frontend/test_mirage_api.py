@@ -23,8 +23,8 @@ from mirage_formal.frontend.mirage_api.rows import (
     MODULE,
     OPTIONS,
     SECTIONS,
+    InterfaceName,
     Offer,
-    Row,
     Section,
 )
 from mirage_formal.frontend.mirage_api.table import document
@@ -35,11 +35,11 @@ from tests.kit.paths import REPOSITORY
 DOCUMENT = REPOSITORY / "docs" / "mirage_api.md"
 
 
-def rows(section: Section, *offers: Offer) -> list[Row]:
+def rows(section: Section, *offers: Offer) -> list[InterfaceName]:
     return [row for row in section.rows if row.offer in offers]
 
 
-def own(row: Row) -> str:
+def own(row: InterfaceName) -> str:
     """The name without its class or function."""
     return row.name.rpartition(".")[2].rpartition("(")[2].rstrip(")")
 
@@ -63,21 +63,21 @@ def test_names_are_there_once_and_differences_say_what_to_do() -> None:
 
 
 @pytest.mark.parametrize("row", rows(MODULE, Offer.YES), ids=lambda row: row.name)
-def test_names_of_the_module_that_are_there(row: Row) -> None:
+def test_names_of_the_module_that_are_there(row: InterfaceName) -> None:
     value = getattr(mi, row.name)
     assert row.name in mi.__all__
     assert callable(value) or isinstance(value, mi.DType)
 
 
 @pytest.mark.parametrize("row", rows(MODULE, Offer.NO), ids=lambda row: row.name)
-def test_names_of_the_module_that_are_not(row: Row) -> None:
+def test_names_of_the_module_that_are_not(row: InterfaceName) -> None:
     with pytest.raises(mi.UnsupportedError, match=f"got {row.name}: ") as raised:
         getattr(mi, row.name)(mi.new_kernel_graph())  # of ours, `optimize` has this name: it is for torch's modules
     refused(raised.value, row)
 
 
 @pytest.mark.parametrize("row", rows(GRAPH, Offer.NO), ids=own)
-def test_methods_of_a_graph_that_are_not(row: Row) -> None:
+def test_methods_of_a_graph_that_are_not(row: InterfaceName) -> None:
     graph = mi.new_kernel_graph()
     with pytest.raises(mi.UnsupportedError) as raised:
         getattr(graph, own(row))()
@@ -85,7 +85,7 @@ def test_methods_of_a_graph_that_are_not(row: Row) -> None:
         refused(raised.value, row)
 
 
-def refused(error: mi.UnsupportedError, row: Row) -> None:
+def refused(error: mi.UnsupportedError, row: InterfaceName) -> None:
     assert row.difference in error.what
     assert f"row {row.name} of docs/mirage_api.md" in error.hint
     assert "test_mirage_api.py:" in error.where
@@ -94,9 +94,9 @@ def refused(error: mi.UnsupportedError, row: Row) -> None:
 @pytest.mark.parametrize(
     ("owner", "row"),
     [(mi.Graph, row) for row in rows(GRAPH, Offer.YES)] + [(mi.BlockBuilder, row) for row in rows(BLOCK, Offer.YES)],
-    ids=lambda value: value.name if isinstance(value, Row) else "",
+    ids=lambda value: value.name if isinstance(value, InterfaceName) else "",
 )
-def test_methods_that_are_there(owner: type, row: Row) -> None:
+def test_methods_that_are_there(owner: type, row: InterfaceName) -> None:
     if isinstance(getattr(owner, own(row)), property):
         return
     assert callable(getattr(owner, own(row)))
@@ -104,7 +104,7 @@ def test_methods_that_are_there(owner: type, row: Row) -> None:
 
 
 @pytest.mark.parametrize("row", rows(BLOCK, Offer.NO), ids=own)
-def test_methods_of_a_block_graph_that_are_not(row: Row) -> None:
+def test_methods_of_a_block_graph_that_are_not(row: InterfaceName) -> None:
     with pytest.raises(mi.UnsupportedError):
         getattr(mi.new_threadblock_graph((1, 1, 1), (128, 1, 1), 1), own(row))()
 
@@ -128,7 +128,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("row", OPTIONS.rows, ids=own)
-def test_options(row: Row, asked: dict[str, Any]) -> None:
+def test_options(row: InterfaceName, asked: dict[str, Any]) -> None:
     value = _VALUES.get(own(row), 2)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -161,7 +161,7 @@ _MADE: dict[str, Any] = {"gpu_dim": (2, 1, 1), "cluster_dim": (1, 8, 1), "epilog
 
 
 @pytest.mark.parametrize("row", MAKING.rows, ids=own)
-def test_options_of_what_makes_graphs(row: Row) -> None:
+def test_options_of_what_makes_graphs(row: InterfaceName) -> None:
     given: dict[str, Any] = {own(row): _MADE.get(own(row), 2)}
 
     def make() -> None:
@@ -191,7 +191,7 @@ def test_one_gpu_and_no_cluster_are_what_there_is() -> None:
 
 
 @pytest.mark.parametrize("row", CODE.rows, ids=own)
-def test_options_of_code(row: Row) -> None:
+def test_options_of_code(row: InterfaceName) -> None:
     """Each at the first of compile, calls and generate_cuda_program that has it."""
     graph = rms_linear()
     value: Any = {
@@ -249,7 +249,7 @@ def test_bounds_of_a_clamp_have_both_names() -> None:
 
 
 @pytest.mark.parametrize("row", rows(MODULE, Offer.IGNORED), ids=lambda row: row.name)
-def test_functions_that_are_ignored(row: Row) -> None:
+def test_functions_that_are_ignored(row: InterfaceName) -> None:
     with pytest.warns(mi.IgnoredOptionWarning, match=row.name):
         getattr(mi, row.name)(1)
 

@@ -173,11 +173,11 @@ def test_a_stream_is_where_kernels_are_launched(
     monkeypatch.setitem(sys.modules, "cupy", fake)
     tensors.adapter.cache_clear()
     try:
-        with tensors.adapter(tensors.Kind.NUMPY).on(stream):
-            assert tensors.adapter(tensors.Kind.CUPY).stream(0) == 3
-        assert tensors.adapter(tensors.Kind.CUPY).stream(0) == fake.stream == 7
+        with tensors.adapter(tensors.TensorLibrary.NUMPY).on(stream):
+            assert tensors.adapter(tensors.TensorLibrary.CUPY).stream(0) == 3
+        assert tensors.adapter(tensors.TensorLibrary.CUPY).stream(0) == fake.stream == 7
         with pytest.raises(TensorError, match="expected a stream, got str"):
-            tensors.adapter(tensors.Kind.CUPY).on("default")
+            tensors.adapter(tensors.TensorLibrary.CUPY).on("default")
     finally:
         tensors.adapter.cache_clear()
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 
-from mirage_formal.graph.check import Limits, block_outputs, block_types, faults, kernel_types, shared_bytes
+from mirage_formal.graph.check import DeviceLimits, block_outputs, block_types, faults, kernel_types, shared_bytes
 from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
@@ -277,22 +277,22 @@ def test_limits() -> None:
     needed = 2 * (16 * 1024 + 16 * 512 + 16 + 2 * 16 * 64)
     assert needed == shared_bytes(COMBINE, types[3:5]) > shared_bytes(SCORES, types[:3])
     held = sum(t.bytes for t in types)
-    assert faults(ATTENTION, Limits(needed, held, threads=128, blocks=256)) == []
-    assert faults(ATTENTION, Limits(needed - 1, held)) == [
+    assert faults(ATTENTION, DeviceLimits(needed, held, threads=128, blocks=256)) == []
+    assert faults(ATTENTION, DeviceLimits(needed - 1, held)) == [
         f"op 1 (graph_defined): expected at most {needed - 1} bytes of shared memory in a block, got {needed}"
     ]
-    assert faults(ATTENTION, Limits(needed, held - 1)) == [
+    assert faults(ATTENTION, DeviceLimits(needed, held - 1)) == [
         f"expected at most {held - 1} bytes of device memory, got {held}"
     ]
-    assert len(faults(ATTENTION, Limits(needed, held, threads=127))) == 2
-    assert faults(ATTENTION, Limits(needed, held, blocks=255)) == [
+    assert len(faults(ATTENTION, DeviceLimits(needed, held, threads=127))) == 2
+    assert faults(ATTENTION, DeviceLimits(needed, held, blocks=255)) == [
         "op 0 (graph_defined): expected at most 255 blocks, got 256"
     ]
 
 
 def test_limits_of_a_faulty_graph_do_not_raise() -> None:
     graph = replace(ATTENTION, ops=(GraphDefined((0, 1, 99), SCORES), ATTENTION.ops[1]))
-    assert faults(graph, Limits(1, 1)) != []
+    assert faults(graph, DeviceLimits(1, 1)) != []
 
 
 @given(kernel_graphs())

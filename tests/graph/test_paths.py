@@ -11,7 +11,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.codegen.program.index import DigitBuilder, IndexBuilder
-from mirage_formal.codegen.program.integers import evaluate
+from mirage_formal.codegen.program.integers import evaluate_expression
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.memory.place import INTEGERS, StorageLocation
@@ -98,12 +98,12 @@ def test_a_path_leads_back_to_where_an_element_was(seed: int) -> None:
     for at in np.ndindex(where.shape):
         found, inside = path.back(at, INTEGERS)
         values = {f"x{d}": n for d, n in enumerate(at)}
-        assert all(evaluate(e, values) for e in conditions) == all(inside)
+        assert all(evaluate_expression(e, values) for e in conditions) == all(inside)
         starts, ends = source.starts or (0,) * len(found), source.extents or path.given
         kept = all(inside) and all(low <= n < high for low, n, high in zip(starts, found, ends, strict=True))
         assert kept == (where[at] >= 0)
         if kept:
-            assert [evaluate(e, values) for e in expressions] == found
+            assert [evaluate_expression(e, values) for e in expressions] == found
             assert source.offset + INTEGERS.ravel(found, source.strides) == where[at]
     assert place.span(where.shape) > where.max()
 
@@ -146,11 +146,11 @@ def test_digits_are_what_quotients_and_remainders_are() -> None:
         rest = DigitBuilder(ix).mod(e, shape[0])
         for at in product(*map(range, ranges.values())):
             values = dict(zip(ranges, at, strict=True))
-            number = evaluate(e, values)
+            number = evaluate_expression(e, values)
             assert number is not None
             wanted = np.unravel_index(number, (1 + ix.most(e), *shape))
-            assert tuple(evaluate(part, values) for part in parts) == tuple(map(int, wanted))
-            assert evaluate(rest, values) == number % shape[0]
+            assert tuple(evaluate_expression(part, values) for part in parts) == tuple(map(int, wanted))
+            assert evaluate_expression(rest, values) == number % shape[0]
 
 
 def test_what_lies_far_apart_is_a_copy_and_so_is_what_an_operator_reads() -> None:

@@ -9,7 +9,7 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.device import compile as compiler
 from mirage_formal.kernel_build import __main__ as command
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 
 
@@ -20,7 +20,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     graph.mark_output(graph.exp(x))
     out = tmp_path_factory.mktemp("run") / "run"
     settings = Settings(workers=1, keep=2)
-    assert run(graph.freeze(), settings, out).results
+    assert run_search(graph.freeze(), settings, out).results
     return out
 
 

@@ -19,7 +19,7 @@ import mirage_formal as mf
 from mirage_formal import gpu as command
 from mirage_formal.autotune.child import GpuMachine, TimingAnswer, TimingJob, compare_and_time
 from mirage_formal.check.__main__ import main as check_main
-from mirage_formal.codegen.executable import Executable, KernelLaunch, load
+from mirage_formal.codegen.executable import Executable, KernelLaunch, load_executable
 from mirage_formal.codegen.lowering import assemble
 from mirage_formal.codegen.program.program import Barrier, For, If, Program
 from mirage_formal.codegen.target import load_target
@@ -28,7 +28,7 @@ from mirage_formal.device.measure import Measurement
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.kernel_build import __main__ as build_command
 from mirage_formal.kernel_build.alternatives import Alternatives
-from mirage_formal.kernel_build.build import KernelWarning, build, build_run, discharge
+from mirage_formal.kernel_build.build import KernelWarning, build, build_run, discharge_obligations
 from mirage_formal.kernel_build.values import KernelRefused
 from mirage_formal.records import KERNELS
 from mirage_formal.run_directory.directory import DirectoryWarning
@@ -65,7 +65,7 @@ def test_a_broken_obligation_is_refused() -> None:
     (kernel,) = built.programs.values()
     assert {record.finding for record in built.obligations} == {"held"}
     with pytest.raises(KernelRefused, match="an obligation is"):
-        discharge(replace(kernel, body=without_barriers(kernel.body)))
+        discharge_obligations(replace(kernel, body=without_barriers(kernel.body)))
 
 
 def test_the_next_candidate_takes_the_place_of_a_refused_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +113,7 @@ def test_a_run_has_kernels(results: list[Any], tmp_path: Path) -> None:
     assert [outcome for _, outcome in tried] == ["built", "built"]
     directories = command.directories(root)
     assert [path.name for path in directories] == [result.directory.name for result in results[:2]]
-    executable = load(directories[0])
+    executable = load_executable(directories[0])
     assert executable.digest == results[0].digest
     assert executable.graph == results[0].graph
     assert executable.program == program().freeze()
@@ -139,7 +139,7 @@ def test_the_commands(results: list[Any], capsys: pytest.CaptureFixture[str], tm
     root = results[0].directory.parent.parent
     assert build_command.main([str(root), "--count", "1", "--arch", "sm_90a"]) == 0
     assert capsys.readouterr().out == f"{root}: {results[0].directory.name}: built\n"
-    (kernel,) = load(root / KERNELS / results[0].directory.name).launches
+    (kernel,) = load_executable(root / KERNELS / results[0].directory.name).launches
     assert isinstance(kernel, KernelLaunch)
     assert list(kernel.cubins) in ([], ["sm_90a"])
     assert build_command.main([str(tmp_path)]) == 2
@@ -202,7 +202,7 @@ def test_running_a_run(device: Any, results: list[Any], capsys: pytest.CaptureFi
     assert command.main(["run", str(root), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["result"]
     assert [row["answer"] for row in rows] == ["finite", "finite"]
-    assert load(directory).digest == results[0].digest
+    assert load_executable(directory).digest == results[0].digest
 
 
 @pytest.mark.usefixtures("check_here")

@@ -24,12 +24,12 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.kernel_build import forms as module
 from mirage_formal.kernel_build.__main__ import main as build_command
 from mirage_formal.kernel_build.build import ARCHS, build, build_form
-from mirage_formal.kernel_build.forms import OWN, Form, forms, mixed_form, parse_mixed_name
+from mirage_formal.kernel_build.forms import OWN, CandidateForm, forms, mixed_form, parse_mixed_name
 from mirage_formal.kernel_build.save import save_built
 from mirage_formal.kernel_build.stable import stabilize_proved
 from mirage_formal.records import FormRecord, decode
 from mirage_formal.revalidate.command import main as check
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 from mirage_formal.search.thread import fuse_threads
 from tests.kit.graphs import workloads as w
@@ -52,7 +52,7 @@ CASES: dict[str, tuple[KernelGraph, KernelGraph]] = {
 }
 
 
-def named(found: list[Form], name: str) -> Form:
+def named(found: list[CandidateForm], name: str) -> CandidateForm:
     return next(form for form in found if form.name == name)
 
 
@@ -199,11 +199,11 @@ def test_the_command_builds_the_form_with_the_best_estimate(
 ) -> None:
     settings = Settings(engine="tests.kit.runs.known_engine:KnownEngine", config="tiny", keep=2, workers=1)
     root = tmp_path / "run"
-    run(PROGRAMS["attention"]()[0], settings, root, name="attention")
+    run_search(PROGRAMS["attention"]()[0], settings, root, name="attention")
     # At these extents a second launch never pays; estimates that say so are not what is tested.
     real = module.forms
 
-    def flattering(candidate: KernelGraph, target: Any) -> list[Form]:
+    def flattering(candidate: KernelGraph, target: Any) -> list[CandidateForm]:
         return [form if form.name == OWN else replace(form, us=0.0) for form in real(candidate, target, slack=ANY)]
 
     monkeypatch.setattr(module, "forms", flattering)

@@ -13,7 +13,7 @@ from mirage_formal.codegen.planning.planner import make_plan
 from mirage_formal.codegen.program.program import GridWait, Program
 from mirage_formal.codegen.safety import safety
 from mirage_formal.codegen.target import load_target
-from mirage_formal.kernel_build.build import discharge
+from mirage_formal.kernel_build.build import discharge_obligations
 from mirage_formal.kernel_build.values import KernelRefused
 from tests.kit.graphs import workloads as w
 
@@ -28,9 +28,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Program]]:
         return real(program, *given)
 
     monkeypatch.setattr(safety, "discharge_safety", noted)
-    discharge.cache_clear()
+    discharge_obligations.cache_clear()
     yield found
-    discharge.cache_clear()
+    discharge_obligations.cache_clear()
 
 
 def program() -> Program:
@@ -40,11 +40,11 @@ def program() -> Program:
 def test_an_equal_kernel_is_not_asked_about_again(asked: list[Program]) -> None:
     first, again = program(), program()
     assert first is not again
-    found = discharge(first)
-    assert discharge(again) is found
+    found = discharge_obligations(first)
+    assert discharge_obligations(again) is found
     assert len(asked) == 1
     other = replace(first, body=(GridWait(), *first.body))
-    assert discharge(other).records
+    assert discharge_obligations(other).records
     assert len(asked) == 2, "whatever differs is another kernel"
 
 
@@ -54,5 +54,5 @@ def test_what_does_not_hold_is_not_kept(asked: list[Program]) -> None:
     wrong = replace(wide, params=tuple(replace(p, elements=p.elements // 2) for p in wide.params))
     for _ in range(2):
         with pytest.raises(KernelRefused, match="obligation"):
-            discharge(wrong)
+            discharge_obligations(wrong)
     assert len(asked) == 2

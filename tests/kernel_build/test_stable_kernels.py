@@ -12,7 +12,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.check.partitioning.parts import ReplacedGraph, Replacement, replace_parts
-from mirage_formal.codegen.executable import Binary, KernelLaunch, load
+from mirage_formal.codegen.executable import Binary, KernelLaunch, load_executable
 from mirage_formal.codegen.online_softmax import stabilize as optimizer
 from mirage_formal.codegen.online_softmax.stabilize import NotStable
 from mirage_formal.codegen.target import load_target
@@ -28,7 +28,7 @@ from mirage_formal.kernel_build.save import save_built
 from mirage_formal.kernel_build.stable import NotProvedError, stabilize_proved
 from mirage_formal.kernel_build.values import KernelRefused
 from mirage_formal.logic import session
-from mirage_formal.logic.script import parse
+from mirage_formal.logic.script import parse_script
 from mirage_formal.prove.equality import prove
 from mirage_formal.records import FormRecord, decode
 from mirage_formal.semantics import reference
@@ -75,7 +75,7 @@ def test_files_lie_beside_the_kernels(tmp_path: Path) -> None:
     built = build(SPLIT, PROGRAM, H200)
     save_built(built, tmp_path)
     graph = from_json((tmp_path / "stabilized.json").read_bytes(), "stabilized.json")
-    assert graph == load(tmp_path).graph == built.stable.graph
+    assert graph == load_executable(tmp_path).graph == built.stable.graph
     assert again(SPLIT, (tmp_path / "equivalence.json").read_bytes()).graph == graph
     assert isinstance(mf.equivalence(PROGRAM, tmp_path / "stabilized.json"), Equivalent)
     save_built(build(w.ntrans_fused(n=512), w.ntrans(n=512), H200), tmp_path)
@@ -116,7 +116,7 @@ def wrong_proof(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def wrong_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Solvers that do not refute what the proof leaves to them."""
-    results = session.discharge(parse("(set-logic QF_LIA)\n(assert false)\n(check-sat)\n"))
+    results = session.discharge(parse_script("(set-logic QF_LIA)\n(assert false)\n(check-sat)\n"))
     found = [replace(result, answer=session.Satisfiability.UNKNOWN) for result in results]
     monkeypatch.setattr(session, "discharge", lambda script: found)
 

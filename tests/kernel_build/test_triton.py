@@ -129,13 +129,13 @@ def test_calls_run_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mirage_formal.kernel_build.triton.calls.adapter", lambda kind_: kind)
     torch = SimpleNamespace(cuda=SimpleNamespace(device=lambda device: _nothing()))
     monkeypatch.setattr("mirage_formal.kernel_build.triton.calls.import_module", lambda name: torch)
-    from mirage_formal.device.tensors import Kind
+    from mirage_formal.device.tensors import TensorLibrary
 
     for _ in range(2):
-        assert optimized._on_device(["q", "k"], Kind.TORCH, None) == ["result"]
+        assert optimized._on_device(["q", "k"], TensorLibrary.TORCH, None) == ["result"]
     assert (calls, made) == ([("q", "k")] * 2, ["text"])
     with pytest.raises(launch.TensorError, match="expected torch tensors on a GPU with the back end triton"):
-        optimized._on_device(["q", "k"], Kind.CUPY, None)
+        optimized._on_device(["q", "k"], TensorLibrary.CUPY, None)
     with pytest.raises(launch.TensorError, match="got some in host memory"):
         optimized._copied([])
 
@@ -176,10 +176,10 @@ def test_what_was_measured_falls_back_on_cuda_kernels_for_other_tensors(monkeypa
             return ["copied by CUDA"]
 
     optimized = TritonOptimized(program, lambda: "text", Kernels(program, lambda arch: None))  # type: ignore[arg-type, return-value]
-    from mirage_formal.device.tensors import Kind
+    from mirage_formal.device.tensors import TensorLibrary
 
-    assert optimized._on_device(["q", "k"], Kind.CUPY, None) == ["by CUDA"]
-    assert asked == [(["q", "k"], Kind.CUPY, None)]
+    assert optimized._on_device(["q", "k"], TensorLibrary.CUPY, None) == ["by CUDA"]
+    assert asked == [(["q", "k"], TensorLibrary.CUPY, None)]
     assert optimized._copied([]) == ["copied by CUDA"]
     held = Alternatives([("a", encode(program))], program, load_target("h200")).in_file("text")
     assert held.triton_source() == "text"

@@ -6,13 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal.logic.axioms import FILES, OPAQUE_FUNCTIONS, Atom, extent_of, instantiate, load, parse
+from mirage_formal.logic.axioms import (
+    FILES,
+    OPAQUE_FUNCTIONS,
+    Atom,
+    instantiate,
+    load_axioms,
+    parse_axioms,
+    pattern_extent,
+)
 from mirage_formal.logic.terms import add, mul, sum_, unary, var
 from mirage_formal.support.errors import FormatError
 from mirage_formal.support.resources import data_dir
 from tests.kit.proofs.expressions import matches
 
-AXIOMS = load()
+AXIOMS = load_axioms()
 X, Y, Z = var("X"), var("Y"), var("Z")
 
 
@@ -47,14 +55,14 @@ def test_digest_changes_with_the_text(tmp_path: Path) -> None:
         (tmp_path / name).write_text(
             (data_dir("axioms") / name).read_text(encoding="utf-8") + "; more\n", encoding="utf-8"
         )
-    other = load(tmp_path)
+    other = load_axioms(tmp_path)
     assert other.digest != AXIOMS.digest
     assert other.axioms == AXIOMS.axioms
 
 
 def test_missing_file(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="cannot read the axioms"):
-        load(tmp_path)
+        load_axioms(tmp_path)
 
 
 HEAD = "(declare-sort Expr 0)\n(declare-fun add (Expr Expr) Expr)\n(declare-fun subexpr (Expr Expr) Bool)\n"
@@ -86,7 +94,7 @@ def stated(body: str, name: str = "a", qid: str = "a", bound: str = "((x Expr) (
 )
 def test_malformed_axioms_are_refused(text: str, message: str) -> None:
     with pytest.raises(FormatError, match=message):
-        parse(text)
+        parse_axioms(text)
 
 
 def test_matching_and_instances() -> None:
@@ -113,4 +121,4 @@ def test_products_of_extents() -> None:
     assert not matches(pattern, sum_(12, X), {})
     assert matches(pattern, sum_(12, X), {"i": 3, "j": 4})
     assert not matches(pattern, sum_(12, X), {"i": 3, "j": 5})
-    assert extent_of(("*", "i", "j", "1"), {"i": 3, "j": 4}) == 12
+    assert pattern_extent(("*", "i", "j", "1"), {"i": 3, "j": 4}) == 12

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mirage_formal.logic.axioms import Atom, Axiom, AxiomSet, extent_of, load, parse
+from mirage_formal.logic.axioms import Atom, Axiom, AxiomSet, load_axioms, parse_axioms, pattern_extent
 from mirage_formal.logic.script import Script
 from mirage_formal.logic.session import Satisfiability, discharge
-from mirage_formal.logic.sexpr import SExpr, read
+from mirage_formal.logic.sexpr import SExpr, parse_sexprs
 
 Array = NDArray[Any]
 PRIME = 2_147_483_647
@@ -63,7 +63,7 @@ def _indices(p: SExpr, extents: Mapping[str, int], around: int, out: dict[str, i
     if isinstance(p, str):
         out[p] = min(out.get(p, around), around)
     elif p[0] == "sum":
-        _indices(p[2], extents, around * extent_of(p[1], extents), out)
+        _indices(p[2], extents, around * pattern_extent(p[1], extents), out)
     else:
         for part in p[1:]:
             _indices(part, extents, around, out)
@@ -88,7 +88,7 @@ def equation_holds(axiom: Axiom, numbers: Numbers, rng: np.random.Generator) -> 
                 raise ValueError(f"{p} depends on {here.shape[1]} index values, but {around} are around it")
             return np.broadcast_to(here, (POINTS, around))
         if p[0] == "sum":
-            extent = extent_of(p[1], extents)
+            extent = pattern_extent(p[1], extents)
             return numbers.total(value(p[2], around * extent).reshape(POINTS, around, extent))
         operator = {"add": numbers.add, "mul": numbers.mul, "divide": numbers.div}[str(p[0])]
         return operator(value(p[1], around), value(p[2], around))
@@ -114,7 +114,7 @@ def _degree(p: SExpr, binding: Mapping[str, int]) -> int:
         case "mul" | "divide":
             return _degree(p[1], binding) + _degree(p[2], binding)
         case "sum":
-            return _degree(p[2], binding) + _omega(extent_of(p[1], binding))
+            return _degree(p[2], binding) + _omega(pattern_extent(p[1], binding))
     return _degree(p[1], binding) + 1
 
 
@@ -129,7 +129,7 @@ def degrees_hold(axiom: Axiom, rng: random.Random) -> bool:
     return not all(holds(p) for p in axiom.premises) or holds(axiom.conclusion)
 
 
-AXIOMS = load()
+AXIOMS = load_axioms()
 EQUATIONS = [n for n, a in AXIOMS.axioms.items() if a.conclusion.relation == "="]
 TRIALS = 60
 
@@ -178,7 +178,7 @@ def with_body(name: str, body: str) -> AxiomSet:
         for f in AXIOMS.functions
     ]
     stated = f"(assert (! (forall ({bound}) (! {body} :qid {name})) :named {name}))"
-    return parse("\n".join([*declarations, *others, stated]))
+    return parse_axioms("\n".join([*declarations, *others, stated]))
 
 
 def true_everywhere(axioms: AxiomSet, name: str) -> bool:
@@ -229,12 +229,12 @@ def test_axioms_are_not_contradictory() -> None:
 
 def test_a_contradiction_would_be_seen() -> None:
     wrong = "(declare-const a Expr)(assert (not (subexpr a (add a a))))(check-sat)"
-    z3, cvc5 = discharge(Script([*read(AXIOMS.text), *read(wrong)]), timeout_ms=120_000)
+    z3, cvc5 = discharge(Script([*parse_sexprs(AXIOMS.text), *parse_sexprs(wrong)]), timeout_ms=120_000)
     assert z3.answer is Satisfiability.UNSAT
     assert cvc5.answer is Satisfiability.UNSAT
 
 
 def test_axioms_do_not_make_everything_part_of_everything() -> None:
     more = "(declare-const a Expr)(declare-const b Expr)(assert (not (subexpr a b)))(check-sat)"
-    script = Script([*read(AXIOMS.text), *read(more)])
+    script = Script([*parse_sexprs(AXIOMS.text), *parse_sexprs(more)])
     assert all(r.answer is not Satisfiability.UNSAT for r in discharge(script, timeout_ms=2_000))

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from mirage_formal.logic import script
-from mirage_formal.logic.axioms import load, parse
+from mirage_formal.logic.axioms import load_axioms, parse_axioms
 from mirage_formal.logic.certificate import Certificate, Instance, audit, to_smt2
 from mirage_formal.logic.session import Satisfiability, discharge
 from mirage_formal.logic.terms import Expr, Sum, add, div, mul, sum_, unary, var
@@ -32,7 +32,7 @@ TEXT = to_smt2(LORA)
 
 
 def unsat(text: str) -> bool:
-    return all(r.answer is Satisfiability.UNSAT for r in discharge(script.parse(text)))
+    return all(r.answer is Satisfiability.UNSAT for r in discharge(script.parse_script(text)))
 
 
 def test_the_text_says_what_it_is() -> None:
@@ -147,7 +147,7 @@ def test_hostile_texts_are_refused_at_once() -> None:
 
 
 def test_a_certificate_written_for_another_axiom_set_is_refused() -> None:
-    weaker = parse(load().text.replace("mul-comm", "mul-swap"))
+    weaker = parse_axioms(load_axioms().text.replace("mul-comm", "mul-swap"))
     with pytest.raises(FormatError, match="no axiom has this name"):
         audit(TEXT, axioms=weaker)
 
@@ -167,7 +167,7 @@ def test_another_claim_does_not_follow() -> None:
     for wrong in (replace(LORA, expression=mul(X, X)), replace(LORA, target=WORKLOADS["gated"])):
         text = to_smt2(wrong)
         audit(text)
-        assert [r.answer for r in discharge(script.parse(text))] == [Satisfiability.SAT, Satisfiability.SAT]
+        assert [r.answer for r in discharge(script.parse_script(text))] == [Satisfiability.SAT, Satisfiability.SAT]
 
 
 def test_a_wrong_instance_is_never_written_as_right() -> None:
@@ -227,4 +227,4 @@ def test_normaliser_states_true_instances_only() -> None:
     assert {"sum-sum", "sum-mul", "sum-div", "mul-over-add", "mul-div", "div-over-add"} & {
         i.axiom for i in proof.instances
     }
-    assert all(i.axiom in load().axioms for i in proof.instances)
+    assert all(i.axiom in load_axioms().axioms for i in proof.instances)

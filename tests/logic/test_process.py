@@ -15,15 +15,15 @@ import pytest
 
 from mirage_formal.logic import process
 from mirage_formal.logic.process import _BOOT, Question, SolverProcess, SolverReply
-from mirage_formal.logic.script import Script, parse
+from mirage_formal.logic.script import Script, parse_script
 from mirage_formal.logic.session import discharge
 from tests.kit.processes import HUNG_S, gone
 
 HEAD = "(set-logic QF_UF)\n(declare-const p Bool)\n"
-TRUE = parse(HEAD + "(assert p)\n(check-sat)\n")
-FALSE = parse(HEAD + "(assert (not (= p p)))\n(check-sat)\n")
+TRUE = parse_script(HEAD + "(assert p)\n(check-sat)\n")
+FALSE = parse_script(HEAD + "(assert (not (= p p)))\n(check-sat)\n")
 #: Told by its label, so that a changed solver can do something else than to answer.
-STRANGE = parse(HEAD + "(assert (! p :named strange))\n(check-sat)\n")
+STRANGE = parse_script(HEAD + "(assert (! p :named strange))\n(check-sat)\n")
 
 
 def z3(script: Script, timeout_ms: int = 120_000) -> Question:
@@ -201,7 +201,9 @@ def test_a_solver_that_uses_up_memory_is_unknown() -> None:
     text = f"(set-logic QF_BV)\n(declare-const x (_ BitVec {wide}))\n(declare-const y (_ BitVec {wide}))\n"
     text += f"(assert (= (bvmul x y) (bvadd (bvudiv x y) (_ bv{2**999 - 1} {wide}))))\n(check-sat)\n"
     with started(memory=1 << 28) as solvers:
-        for said in solvers.ask([Question("z3", parse(text), 20_000), Question("cvc5", parse(text), 20_000)]):
+        for said in solvers.ask(
+            [Question("z3", parse_script(text), 20_000), Question("cvc5", parse_script(text), 20_000)]
+        ):
             unknown(said, "")
         assert solvers.ask([z3(FALSE)])[0].answer == "unsat"
 

@@ -11,10 +11,10 @@ import pytest
 import mirage_formal
 from mirage_formal.check.proof.digits import obligations
 from mirage_formal.codegen.program.program import Int, IntBin, IntOp, Var
-from mirage_formal.codegen.safety.arith import Query, to_smt2
-from mirage_formal.logic.axioms import load
-from mirage_formal.logic.script import RESERVED, Script, parse
-from mirage_formal.logic.sexpr import format_sexpr, read
+from mirage_formal.codegen.safety.arith import Query, query_to_smt2
+from mirage_formal.logic.axioms import load_axioms
+from mirage_formal.logic.script import RESERVED, Script, parse_script
+from mirage_formal.logic.sexpr import format_sexpr, parse_sexprs
 from mirage_formal.support.errors import FormatError
 from mirage_formal.support.limits import MAX_COMMANDS, MAX_PARENTHESES, MAX_QUESTION, MAX_WIDTH
 
@@ -39,21 +39,21 @@ ASK = "(check-sat)\n"
     ],
 )
 def test_what_is_in_the_closed_list_is_printed_as_it_was_read(text: str) -> None:
-    script = parse(text)
+    script = parse_script(text)
     assert script.text == text
     assert script.assertions == text.count("(assert")
     assert f"(set-logic {script.logic})" in text
-    assert parse("; a comment\n" + text) == script == Script(read(text.replace("\n", "  ")))
+    assert parse_script("; a comment\n" + text) == script == Script(parse_sexprs(text.replace("\n", "  ")))
     assert pickle.loads(pickle.dumps(script)) == script
 
 
 def test_everything_that_the_project_asks_is_in_the_closed_list() -> None:
     e = IntBin(IntOp.MOD, IntBin(IntOp.MUL, Var("tid"), Int(12)), Var("let"))
-    texts = [to_smt2(Query((("tid", 128), ("let", 3)), (e,), (e,), (Var("let"),), (("index", e),)))]
+    texts = [query_to_smt2(Query((("tid", 128), ("let", 3)), (e,), (e,), (Var("let"),), (("index", e),)))]
     texts += obligations((5, 3, 2)).values()
     for text in texts:
-        assert parse(text).text == text
-    axioms = load()
+        assert parse_script(text).text == text
+    axioms = load_axioms()
     assert axioms.script.assertions == len(axioms.axioms)
 
 
@@ -153,7 +153,7 @@ REFUSED: dict[str, str] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_anything_else_is_refused(name: str) -> None:
     with pytest.raises(FormatError) as refusal:
-        parse(REFUSED[name], "questions")
+        parse_script(REFUSED[name], "questions")
     assert refusal.value.where == "questions"
     assert "expected" in refusal.value.what
     assert len(refusal.value.what) < 600
@@ -162,13 +162,13 @@ def test_anything_else_is_refused(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(RESERVED))
 def test_no_name_is_given_that_has_a_meaning(name: str) -> None:
     with pytest.raises(FormatError):
-        parse(TERMS + f"(declare-const {name} Expr)\n" + ASK)
+        parse_script(TERMS + f"(declare-const {name} Expr)\n" + ASK)
 
 
 def test_nesting_up_to_the_bound_is_read_and_printed() -> None:
     inside = MAX_PARENTHESES - 1
     text = body("(not " * inside + "p" + ")" * inside)
-    assert parse(text).text == text
+    assert parse_script(text).text == text
 
 
 def test_deep_terms_of_our_own_are_refused_too() -> None:
@@ -176,13 +176,13 @@ def test_deep_terms_of_our_own_are_refused_too() -> None:
     for _ in range(300_000):
         e = ("not", e)
     with pytest.raises(FormatError):
-        Script([*read(BITS), ("assert", e), ("check-sat",)])  # type: ignore[list-item]
+        Script([*parse_sexprs(BITS), ("assert", e), ("check-sat",)])  # type: ignore[list-item]
     with pytest.raises(FormatError):
         format_sexpr(e)  # type: ignore[arg-type]
 
 
 def test_a_script_cannot_be_made_of_text_or_changed() -> None:
-    script = parse(body("p"))
+    script = parse_script(body("p"))
     with pytest.raises(FormatError):
         Script(body("p"))
     for name in ("text", "logic", "other"):

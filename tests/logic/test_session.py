@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from mirage_formal.logic.script import Script
-from mirage_formal.logic.session import Answer, AxiomSession, Satisfiability, discharge, discharge_all
-from mirage_formal.logic.sexpr import read
+from mirage_formal.logic.session import AxiomSession, Satisfiability, SubexpressionAnswer, discharge, discharge_all
+from mirage_formal.logic.sexpr import parse_sexprs
 from mirage_formal.logic.terms import add, const, mul, sum_, unary, var
 from tests.kit.proofs.expressions import WORKLOADS
 
@@ -20,11 +20,11 @@ HEAD = "(set-logic QF_UF)(declare-sort Expr 0)(declare-const a Expr)(declare-con
 
 
 def script(text: str) -> Script:
-    return Script(read(text))
+    return Script(parse_sexprs(text))
 
 
-@pytest.mark.parametrize("value", [*Answer, *Satisfiability])
-def test_answers_have_no_truth_value(value: Answer | Satisfiability) -> None:
+@pytest.mark.parametrize("value", [*SubexpressionAnswer, *Satisfiability])
+def test_answers_have_no_truth_value(value: SubexpressionAnswer | Satisfiability) -> None:
     with pytest.raises(TypeError, match="no truth value"):
         bool(value)
 
@@ -71,9 +71,9 @@ def test_running_out_of_time_is_unknown() -> None:
 def test_quantified_axioms_prove_and_never_guess() -> None:
     session = AxiomSession()
     target = WORKLOADS["lora"]
-    assert session.ask(sum_(4096, mul(var("X"), var("W"))), target, PATIENCE_MS) is Answer.PROVED
-    assert session.ask(mul(var("W"), var("X")), target, PATIENCE_MS) is Answer.PROVED
-    assert session.ask(unary("exp", var("W")), target, 100) is not Answer.PROVED
+    assert session.ask(sum_(4096, mul(var("X"), var("W"))), target, PATIENCE_MS) is SubexpressionAnswer.PROVED
+    assert session.ask(mul(var("W"), var("X")), target, PATIENCE_MS) is SubexpressionAnswer.PROVED
+    assert session.ask(unary("exp", var("W")), target, 100) is not SubexpressionAnswer.PROVED
 
 
 def test_terms_are_z3_terms() -> None:

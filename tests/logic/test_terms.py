@@ -26,7 +26,7 @@ from mirage_formal.logic.terms import (
     parse_leaf,
     postorder,
     sum_,
-    to_text,
+    term_to_text,
     unary,
     var,
 )
@@ -68,7 +68,7 @@ def test_bad_arguments() -> None:
 
 def test_text() -> None:
     e = div(sum_(64, mul(X, Y)), unary("exp", const(Fraction(-1, 2))))
-    assert to_text(e) == str(e) == repr(e) == "(divide (sum.64 (mul var.X var.Y)) (exp const.-1/2))"
+    assert term_to_text(e) == str(e) == repr(e) == "(divide (sum.64 (mul var.X var.Y)) (exp const.-1/2))"
 
 
 def tower(height: int) -> Expr:

@@ -25,9 +25,9 @@ from mirage_formal.partition.partition import (
     Offers,
     Partition,
     PartLimits,
-    extract,
+    extract_subprogram,
     floor_us,
-    partition,
+    partition_program,
     partitions,
 )
 from mirage_formal.run.ranking import uses_library_products_only
@@ -51,7 +51,7 @@ def us(part: KernelGraph) -> float | None:
 
 
 def merged(program: KernelGraph, kernel_us: float = 0.0) -> tuple[Partition, Partition]:
-    cut = partition(program, H200, LIMITS, us)
+    cut = partition_program(program, H200, LIMITS, us)
     return cut, Merger(program, H200, LIMITS).merged(cut, offers, kernel_us)
 
 
@@ -89,7 +89,7 @@ def test_what_lies_between_two_parts_keeps_them_apart() -> None:
     def no_softmax(part: KernelGraph) -> Offers:
         return () if any(isinstance(op, Op) and op.kind is OpKind.SOFTMAX for op in part.ops) else ((1, 1.0),)
 
-    cut = partition(program, H200, LIMITS, lambda part: no_softmax(part)[0][1] if no_softmax(part) else None)
+    cut = partition_program(program, H200, LIMITS, lambda part: no_softmax(part)[0][1] if no_softmax(part) else None)
     assert len(cut.parts) == 3
     assert Merger(program, H200, LIMITS).merged(cut, no_softmax).parts == cut.parts
 
@@ -100,7 +100,7 @@ def test_merging_follows_what_it_saves() -> None:
     def priced(part: KernelGraph) -> Offers:
         return ({1: ((1, 5.0),), 2: ((1, 8.0),), 3: ((1, 20.0),)})[len(part.ops)]
 
-    cut = partition(program, H200, LIMITS, lambda part: priced(part)[0][1])
+    cut = partition_program(program, H200, LIMITS, lambda part: priced(part)[0][1])
     pairs = Merger(program, H200, LIMITS).merged(cut, priced)
     assert sorted(len(part.operators) for part in pairs.parts) == [1, 2]
     # As if every kernel took 10 us more: all three save 15, two of them 12.
@@ -114,7 +114,7 @@ def test_a_result_beyond_the_limits_is_not_merged() -> None:
     chain += [Op(OpKind.SQUARE, (1 + i,)) for i in range(1, 4)]
     chain.append(Op(OpKind.MATMUL, (5, 1)))  # a program with a product is not cut further
     program = KernelGraph(inputs, (*chain, Op(OpKind.ADD, (0, 1))), (6, 7))
-    cut = partition(program, H200, LIMITS, us)
+    cut = partition_program(program, H200, LIMITS, us)
     small = PartLimits(4, 4)
     assert any(len(part.results) == 2 for part in Merger(program, H200, LIMITS).merged(cut, offers).parts)
     assert all(len(part.results) == 1 for part in Merger(program, H200, small).merged(cut, offers).parts)
@@ -156,7 +156,7 @@ def ways(program: KernelGraph, block: list[int]) -> Offers:
         return ()
     if len(block) == 1 and is_view(program, len(program.inputs) + block[0]):
         return ((0, 0.0),)
-    graph, _, _ = extract(program, sorted(block))
+    graph, _, _ = extract_subprogram(program, sorted(block))
     own = ((1, estimate(graph, H200).us),) if len(block) == 1 else ()
     return tuple((kernels, round(1000 * one)) for kernels, one in two_offers(graph) or own)
 

@@ -16,13 +16,13 @@ from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.views import is_view
 from mirage_formal.partition.partition import (
-    Part,
     Partition,
     PartLimits,
-    extract,
+    Subgraph,
+    extract_subprogram,
     floor_us,
     is_single_kernel_best,
-    partition,
+    partition_program,
 )
 from mirage_formal.support.errors import ProgramError
 from tests.kit.graphs import workloads as w
@@ -83,11 +83,11 @@ def price(part: KernelGraph, limits: PartLimits, taken: Callable[[KernelGraph], 
 
 
 def parted(program: KernelGraph, limits: PartLimits, taken: Callable[[KernelGraph], bool] = takes) -> Partition:
-    return partition(program, H200, limits, lambda part: price(part, limits, taken))
+    return partition_program(program, H200, limits, lambda part: price(part, limits, taken))
 
 
 def nanos(program: KernelGraph, block: list[int], limits: PartLimits) -> int | None:
-    graph, _, _ = extract(program, sorted(block))
+    graph, _, _ = extract_subprogram(program, sorted(block))
     floor = price(graph, limits)
     if floor is None:
         return None if len(block) > 1 else round(1000 * estimate(graph, H200).us)
@@ -130,11 +130,11 @@ def test_the_cheapest_of_all(seed: int) -> None:
 def test_the_cheapest_where_each_part_counts_for_more(seed: int) -> None:
     program = random_program(seed, 7)
     limits, more = PartLimits(4, 3), 10.0
-    parts = partition(program, H200, limits, lambda part: price(part, limits), more).parts
+    parts = partition_program(program, H200, limits, lambda part: price(part, limits), more).parts
     usual = parted(program, limits).parts
     views = {part.operators for part in (*parts, *usual) if is_view(program, part.results[0])}
 
-    def us(found: Sequence[Part], kernel_us: float) -> float:
+    def us(found: Sequence[Subgraph], kernel_us: float) -> float:
         own = [part.operators for part in found if len(part.operators) > 1 or part.operators not in views]
         costs = [nanos(program, list(operators), limits) for operators in own]
         return sum(cost for cost in costs if cost is not None) / 1000 + kernel_us * len(own)

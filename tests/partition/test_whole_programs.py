@@ -30,14 +30,14 @@ from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernel_build.build import build, build_run
 from mirage_formal.partition.answer import needs_partitioning, search_or_cover
 from mirage_formal.partition.cover_search import WholeReport, search_covers
-from mirage_formal.partition.show import notes, print_any, reports_values
+from mirage_formal.partition.show import cover_notes, print_any, reports_values
 from mirage_formal.partition.spaces import is_searchable, part_config
 from mirage_formal.records import decode
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
 from mirage_formal.run.calls import search_unit
-from mirage_formal.run.driver import run
-from mirage_formal.run.progress import Phase, Progress
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.driver import run_search
+from mirage_formal.run.progress import Progress, RunPhase
+from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.semantics import reference
@@ -102,8 +102,8 @@ def test_what_is_printed(report: WholeReport) -> None:
     assert f"kernels: {report.record.best.kernels} instead of 15" in " ".join(out.getvalue().split())
     shown = msgspec.json.decode(msgspec.json.encode(reports_values([(report, None)])))
     assert shown[0]["summary"]["covers"][0]["graph_digest"] == report.record.best.graph_digest
-    assert not any("others may be cheaper" in note for note in notes(report))
-    assert any(note.startswith("parts: for 3 operators") for note in notes(replace(report, limited=3)))
+    assert not any("others may be cheaper" in note for note in cover_notes(report))
+    assert any(note.startswith("parts: for 3 operators") for note in cover_notes(replace(report, limited=3)))
 
 
 def test_a_whole_is_called(report: WholeReport) -> None:
@@ -133,10 +133,10 @@ class Interrupt:
         self.planned = False
 
     def __call__(self, progress: Progress) -> None:
-        if progress.phase is Phase.PLAN and not self.planned:
+        if progress.phase is RunPhase.PLAN and not self.planned:
             self.left -= 1
-        self.planned = progress.phase is Phase.PLAN
-        if self.left == 0 and progress.phase is Phase.SEARCH:
+        self.planned = progress.phase is RunPhase.PLAN
+        if self.left == 0 and progress.phase is RunPhase.SEARCH:
             self.left = -1
             raise KeyboardInterrupt
 
@@ -244,9 +244,9 @@ def test_parts_that_differ_in_views_are_searched_once(tmp_path: Path, monkeypatc
     graph.mark_output(graph.max(graph.exp(graph.tanh(x + bias)) * 2, dim=-1))
     found: list[KernelGraph] = []
 
-    def recorded(program: KernelGraph, *given: Any, **about: Any) -> Report:
+    def recorded(program: KernelGraph, *given: Any, **about: Any) -> RunReport:
         found.append(program)
-        return run(program, *given, **about)
+        return run_search(program, *given, **about)
 
     monkeypatch.setattr("mirage_formal.partition.cover_search.run", recorded)
     report = search_covers(graph.freeze(), Settings(**TINY), tmp_path / "out")
@@ -317,7 +317,7 @@ def test_a_candidate_above_the_operators_one_by_one_is_not_reported(tmp_path: Pa
     graph.mark_output(graph.add(x, graph.matmul(graph.relu(graph.matmul(x, a)), b)))
     program = graph.freeze()
     alone = search_or_cover(program, Settings(config="mlp", max_kernel_ops=1, workers=1, keep=1), tmp_path / "alone")
-    assert isinstance(alone, Report)
+    assert isinstance(alone, RunReport)
     assert min(result.cost for result in alone.results) > alone.unfused_us
     found = search_or_cover(program, Settings(workers=1), tmp_path / "cover")
     best = found.results[0]
@@ -330,12 +330,12 @@ def test_kernels_of_a_resumed_run_are_not_removed_unasked(tmp_path: Path, monkey
     """Even where the run's candidates are such that a cover would take its place."""
     program, _ = _attention()
     first = search_or_cover(program, Settings(workers=1), tmp_path / "run")
-    assert isinstance(first, Report)
+    assert isinstance(first, RunReport)
     (outcome,) = build_run(tmp_path / "run", 1, ())
     assert outcome[1].startswith("built")
     monkeypatch.setattr("mirage_formal.partition.answer._is_good_enough", lambda report, share: False)
     again = search_or_cover(program, Settings(workers=1, resume=True), tmp_path / "run")
-    assert isinstance(again, Report)
+    assert isinstance(again, RunReport)
     assert list((tmp_path / "run" / "kernels").glob("*/launch.json"))
 
 
@@ -346,8 +346,8 @@ def test_candidates_that_are_no_alternative_are_left_out(tmp_path: Path) -> None
     graph.mark_output(graph.mul(graph.silu(graph.matmul(x, a)), graph.matmul(x, b)))
     usual = search_or_cover(graph.freeze(), Settings(workers=1), tmp_path / "usual")
     asked = search_or_cover(graph.freeze(), Settings(workers=1, config="mlp"), tmp_path / "asked")
-    assert isinstance(usual, Report)
-    assert isinstance(asked, Report)
+    assert isinstance(usual, RunReport)
+    assert isinstance(asked, RunReport)
     assert max(result.cost for result in usual.results) <= usual.unfused_us
     assert usual.results[0].digest == asked.results[0].digest
 
@@ -359,7 +359,7 @@ def test_programs_of_one_search_stay_with_it(tmp_path: Path) -> None:
     small = layers(1)  # its limit is that of the space, whoever sets it
     assert needs_partitioning(small, Settings(**TINY))
     assert not needs_partitioning(small, Settings(**TINY, max_block_ops=10))
-    assert isinstance(search_or_cover(*_attention(), tmp_path / "one"), Report)
+    assert isinstance(search_or_cover(*_attention(), tmp_path / "one"), RunReport)
 
 
 def _attention() -> tuple[KernelGraph, Settings]:

@@ -9,7 +9,7 @@ import pytest
 
 from mirage_formal import records
 from mirage_formal.records import ClosingRecord, ManifestRecord, RunRecord
-from mirage_formal.records.schema import FILES, schema_text
+from mirage_formal.records.schema import FILES, run_directory_schema_text
 from mirage_formal.support.errors import FormatError, RunError
 from tests.kit.paths import REPOSITORY
 
@@ -59,7 +59,7 @@ def test_deep_nesting_is_refused_without_a_crash() -> None:
 
 
 def test_published_schema_is_the_generated_one() -> None:
-    assert SCHEMA.read_text() == schema_text()
+    assert SCHEMA.read_text() == run_directory_schema_text()
     kernels = {
         records.MANIFEST_FILE,
         records.STABILIZED_PROOF_FILE,
@@ -91,7 +91,7 @@ def test_texts_are_packed_and_unpacking_is_bounded() -> None:
 
 def test_lines_of_a_proof_log_are_told_apart() -> None:
     closing = ClosingRecord(certificates=3, obligations=2, equivalences=1, digits=4, graph="a" * 64, program="b" * 64)
-    assert records.decode_proof(records.line(closing), "proof.jsonl") == closing
+    assert records.decode_proof(records.json_line(closing), "proof.jsonl") == closing
     with pytest.raises(FormatError, match="line of a proof log"):
         records.decode_proof(b'{"record": "proved"}', "proof.jsonl")
 
@@ -114,16 +114,16 @@ def test_paths_inside_are_accepted_unless_they_run_over_a_link(tmp_path: Path) -
 def test_reading_is_bounded_and_takes_regular_files_only(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_bytes(b"12345")
-    assert records.read(file, limit=5) == b"12345"
+    assert records.read_file(file, limit=5) == b"12345"
     with pytest.raises(RunError, match="at most 4 bytes, got 5"):
-        records.read(file, limit=4)
+        records.read_file(file, limit=4)
     with pytest.raises(RunError, match="a directory"):
-        records.read(tmp_path)
+        records.read_file(tmp_path)
     with pytest.raises(RunError, match="nothing there"):
-        records.read(tmp_path / "b")
+        records.read_file(tmp_path / "b")
     (tmp_path / "link").symlink_to(file)
     with pytest.raises(RunError, match="symbolic link"):
-        records.read(tmp_path / "link")
+        records.read_file(tmp_path / "link")
 
 
 def test_writing_replaces_whole_files(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ HOSTILE: dict[str, bytes] = {
     "plus": b"[+1]",
 }
 READERS: dict[str, Callable[[bytes], Any]] = {
-    "plain": lambda data: strict_json.load(data, "file.json"),
+    "plain": lambda data: strict_json.load_strict_json(data, "file.json"),
     "graph": lambda data: from_json(data, "file.json"),
     "Mirage": lambda data: from_mirage(data, "file.json"),
     "run": lambda data: records.decode(data, RunRecord, "file.json"),
@@ -101,28 +101,28 @@ def test_what_is_inside_of_a_record_is_no_exception(text: str, field: str) -> No
 
 def test_bounds_are_exact() -> None:
     deep = b"[" * limits.MAX_DEPTH + b"]" * limits.MAX_DEPTH
-    assert strict_json.load(deep, "") is not None
+    assert strict_json.load_strict_json(deep, "") is not None
     with pytest.raises(FormatError, match="nested"):
-        strict_json.load(b"[" + deep + b"]", "")
+        strict_json.load_strict_json(b"[" + deep + b"]", "")
     number = b"1" * limits.MAX_NUMBER
-    assert strict_json.load(number, "") == int(number)
+    assert strict_json.load_strict_json(number, "") == int(number)
     with pytest.raises(FormatError, match="numbers of at most"):
-        strict_json.load(number + b"1", "")
+        strict_json.load_strict_json(number + b"1", "")
     with pytest.raises(FormatError, match="at most 4 bytes, got 5"):
-        strict_json.load(b"12345", "", limit=4)
+        strict_json.load_strict_json(b"12345", "", limit=4)
 
 
 def test_brackets_and_digits_in_texts_do_not_count() -> None:
     text = "[" * 1000 + "9" * 1000 + '\\"{' + "\\"
-    assert strict_json.load(json.dumps({text: text}).encode(), "") == {text: text}
+    assert strict_json.load_strict_json(json.dumps({text: text}).encode(), "") == {text: text}
 
 
 @pytest.mark.parametrize(
     "data", [b'\r\n{"a":\t1}\r\n', b'{"a": 1, "b": {"a": 1}, "c": [{"a": 1}]}', '["µ \U0001f600"]'.encode()]
 )
 def test_what_is_json_is_read(data: bytes) -> None:
-    assert strict_json.load(data, "") == json.loads(data)
-    assert strict_json.load(b'["\\ud83d\\ude00 \\u00b5"]', "") == ["\U0001f600 µ"]
+    assert strict_json.load_strict_json(data, "") == json.loads(data)
+    assert strict_json.load_strict_json(b'["\\ud83d\\ude00 \\u00b5"]', "") == ["\U0001f600 µ"]
 
 
 VALUES = st.recursive(
@@ -142,7 +142,7 @@ VALUES = st.recursive(
 @given(VALUES, st.booleans(), st.sampled_from([None, 1]))
 def test_every_value_comes_back(value: object, ascii_only: bool, indent: int | None) -> None:
     data = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode()
-    assert strict_json.load(data, "") == value
+    assert strict_json.load_strict_json(data, "") == value
 
 
 @given(
@@ -178,7 +178,7 @@ def test_every_value_comes_back(value: object, ascii_only: bool, indent: int | N
 def test_whatever_is_read_has_one_meaning(data: bytes) -> None:
     """Two other readers understand the same."""
     try:
-        value = strict_json.load(data, "")
+        value = strict_json.load_strict_json(data, "")
     except FormatError:
         return
     assert json.loads(data.decode()) == value
@@ -187,9 +187,11 @@ def test_whatever_is_read_has_one_meaning(data: bytes) -> None:
 
 def test_a_message_quotes_no_more_than_a_line() -> None:
     with pytest.raises(MirageError) as raised:
-        strict_json.load(json.dumps({"x" * 9000: 1}).replace("}", ', "' + "x" * 9000 + '": 2}').encode(), "")
+        strict_json.load_strict_json(
+            json.dumps({"x" * 9000: 1}).replace("}", ', "' + "x" * 9000 + '": 2}').encode(), ""
+        )
     assert len(str(raised.value)) < 300
     closing = ClosingRecord(certificates=3, obligations=2, equivalences=1, digits=4, graph="a" * 64, program="b" * 64)
-    twice = records.line(closing).replace(b'"digits":4', b'"digits":4,"digits":5')
+    twice = records.json_line(closing).replace(b'"digits":4', b'"digits":4,"digits":5')
     with pytest.raises(FormatError, match='key "digits" occurs twice'):
         records.decode_proof(twice, "proof.jsonl")

@@ -21,13 +21,13 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.report.drawing.levels import all_nodes, levels
 from mirage_formal.report.drawing.svg import graph_svg, level_svg
-from mirage_formal.report.model import Basis, Candidate, SpecialValues
+from mirage_formal.report.model import Basis, ReportedCandidate, SpecialValues
 from mirage_formal.report.page.html import render
-from mirage_formal.report.proofs.formulas import latex, mathml, text
+from mirage_formal.report.proofs.formulas import formula_text, latex, mathml
 from mirage_formal.report.proofs.program import definitions
 from mirage_formal.report.proofs.replay import replay_and_explain
 from mirage_formal.report.reading import read_report
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 from tests.kit.graphs.graph_strategies import kernel_graphs
 from tests.kit.graphs.random_graphs import random_graph
@@ -109,7 +109,7 @@ def test_every_formula_comes_from_the_replay(name: str) -> None:
     assert [lemma.number for lemma in part.lemmas] == list(range(len(tables["lemmas"])))
     assert all(step.places for step in part.steps)
     for formula in (part.steps[-1].right, part.identities[0].program):
-        assert text(formula)
+        assert formula_text(formula)
         assert latex(formula).count("{") == latex(formula).count("}")
         assert mathml(formula).count("<mrow>") == mathml(formula).count("</mrow>")
 
@@ -157,7 +157,7 @@ CLAIMS = {claim.name: claim for claim in load("prove") if claim.name.startswith(
 
 
 def test_a_program_is_written_with_its_selections_and_numbers() -> None:
-    shown = {name: text(formula) for name, formula in definitions(masked_attention.apart("float16"))}
+    shown = {name: formula_text(formula) for name, formula in definitions(masked_attention.apart("float16"))}
     written = " ".join(shown.values())
     assert "div_no_nan(" in written
     assert "select(logical_not(M)" not in shown["output 1"]
@@ -176,7 +176,7 @@ def test_every_step_of_a_proof_about_masks_is_written(name: str) -> None:
     assert part.steps
     for step in part.steps:
         for formula in (step.head, step.left, step.right):
-            assert text(formula)
+            assert formula_text(formula)
             assert latex(formula)
             assert mathml(formula).startswith("<math>")
 
@@ -188,14 +188,14 @@ def test_what_a_selection_keeps_of_a_partial_value_is_written_as_one() -> None:
         verdict = prove(*pair)
         assert isinstance(verdict, Equivalent)
         for part in replay_and_explain(*pair, verdict.proof).parts:
-            found |= {text(identity.program) for identity in part.identities}
+            found |= {formula_text(identity.program) for identity in part.identities}
     assert any("select(" in one and "/" in one for one in found)
     assert any("inv0(" in one for one in found)
     assert any("negative(" in one for one in found)
 
 
 def test_special_values_of_a_candidate_are_told() -> None:
-    plain = Candidate(
+    plain = ReportedCandidate(
         1, "0" * 64, "", "equivalent", Basis.RECORDED, None, 1, 1.0, special=SpecialValues(17, 34000, 1200, 0)
     )
     section = render("candidate", "candidate_section", plain, None)
@@ -210,7 +210,7 @@ def test_special_values_of_a_candidate_are_told() -> None:
 
 def test_they_are_read_from_the_verification_log(tmp_path: Path) -> None:
     settings = Settings(engine="tests.kit.runs.fake_engine:Eager", config="tiny", keep=1, workers=1)
-    run(program(), settings, tmp_path / "run")
+    run_search(program(), settings, tmp_path / "run")
     (candidate,) = read_report(tmp_path / "run").candidates
     assert candidate.special is not None
     assert candidate.special.elements == 64 * candidate.special.draws

@@ -18,7 +18,7 @@ from benchmarks.gpu_table import PEERS
 from mirage_formal.cli.app import app
 from mirage_formal.kernel_build.triton.files import default_out, write_run
 from mirage_formal.report.drawing.levels import all_nodes, levels
-from mirage_formal.report.model import Candidate, report_values
+from mirage_formal.report.model import ReportedCandidate, report_values
 from mirage_formal.report.page.html import page, render
 from mirage_formal.report.reading import ReadLimits, read_report
 from mirage_formal.report.reading.adjacent_files import BENCH_FILE, triton_directory
@@ -35,7 +35,7 @@ def run(small: Path, tmp_path: Path) -> Path:
     return tmp_path / "attn-b1"
 
 
-def best(run: Path) -> Candidate:
+def best(run: Path) -> ReportedCandidate:
     report = read_report(run)
     assert report.broken == ()
     assert report.best is not None
@@ -99,7 +99,7 @@ def test_no_solver_is_loaded_for_it(run: Path) -> None:
     assert done.stdout.strip() == "[]"
 
 
-def where(one: Candidate) -> str:
+def where(one: ReportedCandidate) -> str:
     """The drawing of the graph that a Triton file's lines lead to."""
     assert one.triton is not None
     if one.triton.form is None:

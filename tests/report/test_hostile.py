@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from mirage_formal.report.model import (
     Basis,
-    Candidate,
     CheckResult,
-    Fault,
-    JudgedGraph,
-    Report,
-    Table,
+    EvidenceFault,
+    FigureTable,
+    ReportedCandidate,
+    ReportedVerdict,
+    ReportModel,
     report_values,
 )
 from mirage_formal.report.page.html import comparison_page, index, page
@@ -77,11 +77,11 @@ def harmless(html: str) -> None:
 def test_any_text_is_shown_and_not_obeyed(given_text: str) -> None:
     """In an element, in an attribute and in a text of several lines, on every kind of page."""
     text = given_text
-    one = Candidate(1, text, text, text, Basis.RECORDED, None, 1, 1.0, conditions=(text,))
-    report = Report(
-        "run", text, text, text, None, candidates=(one, one), judged=(JudgedGraph("0", text, text),),
-        tables=(Table(text, text, (text,), ((text,),)),), made=((text, text),),
-        checked=CheckResult(True, f"{text}\n{text}", 1.0, text), faults=(Fault(text, text),),
+    one = ReportedCandidate(1, text, text, text, Basis.RECORDED, None, 1, 1.0, conditions=(text,))
+    report = ReportModel(
+        "run", text, text, text, None, candidates=(one, one), judged=(ReportedVerdict("0", text, text),),
+        tables=(FigureTable(text, text, (text,), ((text,),)),), made=((text, text),),
+        checked=CheckResult(True, f"{text}\n{text}", 1.0, text), faults=(EvidenceFault(text, text),),
     )  # fmt: skip
     for made in (page(report), index(text, [(report, "#")]), comparison_page(report, report)):
         harmless(made)

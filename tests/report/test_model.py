@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal.report.model import Basis, CheckResult, Report, report_values
+from mirage_formal.report.model import Basis, CheckResult, ReportModel, report_values
 from mirage_formal.report.reading import ReadLimits, read_report, run_check
 from mirage_formal.report.sentences import checked_by
 from mirage_formal.report.terminal import report_text
@@ -115,7 +115,7 @@ def test_reading_and_printing_load_no_solver(small: Path, tmp_path: Path) -> Non
 def test_json_has_every_field_of_the_model(small: Path) -> None:
     report = read_report(small)
     value = report_values(report)
-    assert set(value) == {"schema", "version", *Report.__slots__}
+    assert set(value) == {"schema", "version", *ReportModel.__slots__}
     assert value["candidates"][0]["proof"]["parts"][0]["steps"][0]["right"]
     assert value["candidates"][0]["graph"]["schema"] == "mirage_formal/mugraph"
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from mirage_formal.cli.app import app
 from mirage_formal.cli.graphs.user_file import load_programs
 from mirage_formal.graph.formats.json import to_json
-from mirage_formal.report.model import JudgedGraph, Report
+from mirage_formal.report.model import ReportedVerdict, ReportModel
 from mirage_formal.report.page.code import highlight
 from mirage_formal.report.page.html import comparison_page, index, page
 from mirage_formal.report.reading import read_report
@@ -147,7 +147,7 @@ def test_an_index_has_a_card_for_each(small: Path) -> None:
 
 
 def test_what_cannot_be_read_is_a_page_all_the_same() -> None:
-    made = page(Report("run", "nothing", "", "x", None, judged=(JudgedGraph("0", "unknown", "why"),)))
+    made = page(ReportModel("run", "nothing", "", "x", None, judged=(ReportedVerdict("0", "unknown", "why"),)))
     harmless(made)
     assert "The program cannot be read" in made
 

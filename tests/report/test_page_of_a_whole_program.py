@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.kernel_build.triton.files import default_out, write_run
-from mirage_formal.report.model import Report, report_values
+from mirage_formal.report.model import ReportModel, report_values
 from mirage_formal.report.page.html import page
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.reading.adjacent_files import BENCH_FILE
@@ -25,7 +25,7 @@ def copied(whole: Path, tmp_path: Path) -> Path:
     return tampering.copy(whole, tmp_path / "layer-b1")
 
 
-def read(path: Path) -> Report:
+def read(path: Path) -> ReportModel:
     report = read_report(path)
     assert report.broken == ()
     return report

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.report.model import Search, Span, Unit, report_values
+from mirage_formal.report.model import Search, SearchedUnit, Span, report_values
 from mirage_formal.report.page.html import page, render
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.reading.runs import POINTS, course
@@ -22,11 +22,11 @@ from tests.report.test_hostile import Elements, harmless
 SEARCH = Search("guided", "normal-form", "tiny", 0, "h200", "complete", 1.0, 2, False, 1, (), (), (), ())
 
 
-def searched(*units: Unit) -> Search:
+def searched(*units: SearchedUnit) -> Search:
     return replace(SEARCH, units=units, course=course(units))
 
 
-def unit(number: int, begin: float, end: float, worker: int = 0, **fields: Any) -> Unit:
+def unit(number: int, begin: float, end: float, worker: int = 0, **fields: Any) -> SearchedUnit:
     samples = fields.pop("samples", ())
     plain: dict[str, Any] = {
         "label": f"part {number}",
@@ -36,7 +36,9 @@ def unit(number: int, begin: float, end: float, worker: int = 0, **fields: Any) 
         "pruned": 0,
         "candidates": 2,
     }
-    return Unit(number, milliseconds=1e3 * (end - begin), span=Span(begin, end, worker, samples), **plain | fields)
+    return SearchedUnit(
+        number, milliseconds=1e3 * (end - begin), span=Span(begin, end, worker, samples), **plain | fields
+    )
 
 
 def cells(html: str) -> list[list[str]]:

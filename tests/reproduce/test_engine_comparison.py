@@ -8,14 +8,14 @@ import pytest
 from msgspec.structs import replace as with_fields
 
 from mirage_formal.graph.check import faults
-from mirage_formal.graph.formats.json import decode
+from mirage_formal.graph.formats.json import decode_graph
 from mirage_formal.graph.graph import GraphDefined, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.records.reproduction import Row
-from mirage_formal.reproduce.arms import ARMS, Limits, run_row
-from mirage_formal.reproduce.compare import compare, explanation, scale_down
+from mirage_formal.reproduce.arms import ARMS, RowLimits, run_row
+from mirage_formal.reproduce.compare import compare_engines, explanation, scale_down
 from mirage_formal.reproduce.inputs import WORKLOADS
-from mirage_formal.search.known_incompleteness import Reason
+from mirage_formal.search.known_incompleteness import IncompletenessReason
 from mirage_formal.search.space import load_space
 from tests.kit.sampling import number
 
@@ -25,7 +25,7 @@ PROGRAM = WORKLOADS["rmsnorm"](1)
 
 def row(arm: str, block_ops: int) -> Row:
     space = load_space("paper").with_overrides(max_block_ops=block_ops)
-    return run_row(KEY, ARMS[arm], PROGRAM, space, Limits(600.0, 1 << 40))
+    return run_row(KEY, ARMS[arm], PROGRAM, space, RowLimits(600.0, 1 << 40))
 
 
 @pytest.mark.slow
@@ -34,21 +34,21 @@ def test_every_difference_has_a_name(block_ops: int, least: int) -> None:
     guided, exhaustive = row("guided", block_ops), row("exhaustive-1", block_ops)
     assert guided.complete
     assert exhaustive.complete
-    found = compare(KEY, PROGRAM, guided, exhaustive)
+    found = compare_engines(KEY, PROGRAM, guided, exhaustive)
     assert found.paper_ops == block_ops + 2
     assert found.both >= least
     assert found.guided_only == 0
     assert found.unexplained == 0
     # Both also compute from a copy of X that their one kernel writes beside the norm.
-    assert found.exhaustive_only == {Reason.RECOMPUTES.value: 2}
+    assert found.exhaustive_only == {IncompletenessReason.RECOMPUTES.value: 2}
     # Nothing that guided finds would be excused, so the predicate is no blanket excuse.
-    assert all(explanation(PROGRAM, decode(graph)) is None for graph in guided.graphs)
+    assert all(explanation(PROGRAM, decode_graph(graph)) is None for graph in guided.graphs)
     assert guided.fingerprint_tests
     assert exhaustive.fingerprint_tests == exhaustive.complete_graphs
     # A row with fewer candidates is caught, in both directions.
-    fewer = compare(KEY, PROGRAM, replace_graphs(guided, guided.graphs[1:]), exhaustive)
+    fewer = compare_engines(KEY, PROGRAM, replace_graphs(guided, guided.graphs[1:]), exhaustive)
     assert fewer.unexplained == 1
-    assert compare(KEY, PROGRAM, guided, replace_graphs(exhaustive, ())).guided_only == len(guided.graphs)
+    assert compare_engines(KEY, PROGRAM, guided, replace_graphs(exhaustive, ())).guided_only == len(guided.graphs)
 
 
 def replace_graphs(one: Row, graphs: tuple[bytes, ...]) -> Row:
@@ -57,7 +57,7 @@ def replace_graphs(one: Row, graphs: tuple[bytes, ...]) -> Row:
 
 def test_scaled_candidates_keep_operators_and_unit_dims() -> None:
     for data in row("guided", 3).graphs:
-        graph = decode(data)
+        graph = decode_graph(data)
         pair = scale_down(PROGRAM, graph)
         assert pair is not None
         program, small = pair

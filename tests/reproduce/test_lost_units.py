@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from mirage_formal.reproduce import arms
-from mirage_formal.reproduce.arms import ARMS, Limits, UnitTask, run_row, search_unit
+from mirage_formal.reproduce.arms import ARMS, RowLimits, RowTask, run_row, search_row_unit
 from mirage_formal.reproduce.inputs import rmsnorm
 from mirage_formal.search.space import load_space
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
@@ -32,16 +32,16 @@ class _Pool:
     def run(self, function: Any, tasks: Any, **_: Any) -> Iterator[Any]:
         yield None
         for index, task in reversed(list(enumerate(tasks))):
-            if function is search_unit and index in self.lost:
+            if function is search_row_unit and index in self.lost:
                 yield TaskFailed(index, "its worker hung and was killed", 3)
             else:
-                assert not isinstance(task, UnitTask) or task.unit.index == index
+                assert not isinstance(task, RowTask) or task.unit.index == index
                 yield TaskDone(index, function(task), 1, 0.0)
 
 
 def test_lost_units_are_counted(monkeypatch: Any) -> None:
     monkeypatch.setattr(arms, "Pool", _Pool)
-    limits = Limits(600.0, 1 << 40)
+    limits = RowLimits(600.0, 1 << 40)
     whole = run_row("0" * 64, ARMS["exhaustive-1"], PROGRAM, SPACE, limits)
     assert whole.complete
     assert whole.lost == 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.logic.session import Answer
+from mirage_formal.logic.session import SubexpressionAnswer
 from mirage_formal.logic.terms import Expr, mul, sum_, var
 from mirage_formal.prove.abstract.domain import expressions
 from mirage_formal.prove.abstract.oracle import NormalFormOracle
@@ -67,7 +67,7 @@ class Hanging(module._Workers):
         if not isinstance(tasks[0], module.Z3Task):
             return {i: function(task) for i, task in enumerate(tasks)}
         self.hangs = self.hangs or tasks[0].queries[0]
-        refuted = (Answer.REFUTED, 0.5)
+        refuted = (SubexpressionAnswer.REFUTED, 0.5)
         return {i: (refuted,) * len(task.queries) for i, task in enumerate(tasks) if self.hangs not in task.queries}
 
 
@@ -76,8 +76,8 @@ def test_a_question_that_hangs_takes_no_answer_with_it_and_counts_with_its_time(
     asking = module._OracleComparison(ASKER, "0" * 64, 14, 0, workers)
     answers, seconds = asking._ask_z3(10)
     assert len(answers) == 14
-    assert [(e, answer) for e, answer in answers.items() if answer is not Answer.REFUTED] == [
-        (workers.hangs, Answer.UNKNOWN)
+    assert [(e, answer) for e, answer in answers.items() if answer is not SubexpressionAnswer.REFUTED] == [
+        (workers.hangs, SubexpressionAnswer.UNKNOWN)
     ]
     assert seconds == 13 * 0.5 + module._HUNG_ALONE_S
 
@@ -89,7 +89,7 @@ def test_questions_are_distinct_and_answered_alike_by_saturated_egraph() -> None
     graph = EGraph(extents_of(target))
     assert graph.grow(target, 100_000, 60.0).ending is GrowthEnding.SATURATED
     exact = NormalFormOracle([target])
-    assert all(graph.holds(e) == (exact.contains(e) is Answer.PROVED) for e in queries)
+    assert all(graph.holds(e) == (exact.contains(e) is SubexpressionAnswer.PROVED) for e in queries)
 
 
 def test_an_egraph_ends_at_its_limit() -> None:

@@ -13,10 +13,10 @@ from msgspec.structs import replace as with_fields
 
 from mirage_formal.records.reproduction import Row, Table5
 from mirage_formal.reproduce import table5 as module
-from mirage_formal.reproduce.arms import Limits
+from mirage_formal.reproduce.arms import RowLimits
 from mirage_formal.reproduce.book import RecordFile
-from mirage_formal.reproduce.output.render import number, table
-from mirage_formal.reproduce.table5 import Plan, extrapolate, table5
+from mirage_formal.reproduce.output.render import format_number, markdown_table
+from mirage_formal.reproduce.table5 import TablePlan, extrapolate, table5
 from mirage_formal.support.errors import RunError, SpaceError
 
 Calls = list[tuple[str, int, int]]
@@ -30,7 +30,7 @@ def quiet(name: str, done: int, total: int) -> None:
 @pytest.mark.slow
 def test_rows_are_written_and_not_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_CALIBRATION_TIMES", 1)
-    plan = Plan(tmp_path, ("guided", "exhaustive-1", "z3", "unpruned"), (5,), workers=1, limits=Limits(1.0, 20))
+    plan = TablePlan(tmp_path, ("guided", "exhaustive-1", "z3", "unpruned"), (5,), workers=1, limits=RowLimits(1.0, 20))
     result = table5(plan, quiet)
     by = {(row.arm, row.paper_ops): row for row in result.rows}
     assert by["guided", 5].complete
@@ -105,14 +105,14 @@ def test_an_extrapolation_is_marked_and_needs_measurements() -> None:
 @pytest.mark.parametrize(
     ("plan", "where"),
     [
-        (Plan(Path("x"), ("guided", "fast")), "--arms"),
-        (Plan(Path("x"), ("guided",), (2,)), "--ops"),
-        (Plan(Path("x"), ("guided",), (5,), "nowhere"), "config"),
+        (TablePlan(Path("x"), ("guided", "fast")), "--arms"),
+        (TablePlan(Path("x"), ("guided",), (2,)), "--ops"),
+        (TablePlan(Path("x"), ("guided",), (5,), "nowhere"), "config"),
     ],
 )
-def test_mistakes_are_named(plan: Plan, where: str, tmp_path: Path) -> None:
+def test_mistakes_are_named(plan: TablePlan, where: str, tmp_path: Path) -> None:
     with pytest.raises(SpaceError) as error:
-        table5(Plan(tmp_path, plan.arms, plan.ops, plan.config), quiet)
+        table5(TablePlan(tmp_path, plan.arms, plan.ops, plan.config), quiet)
     assert error.value.where == where
     assert error.value.hint
 
@@ -128,5 +128,5 @@ def test_a_torn_last_line_is_dropped_and_a_foreign_one_refused(tmp_path: Path) -
 
 
 def test_numbers_and_tables_are_readable() -> None:
-    assert [number(n) for n in (None, 0, 12_345, 1.5e13)] == ["-", "0", "12,345", "1.5e+13"]
-    assert table(["a", "b"], [["x", "1"]]) == "| a | b |\n|---|--:|\n| x | 1 |\n"
+    assert [format_number(n) for n in (None, 0, 12_345, 1.5e13)] == ["-", "0", "12,345", "1.5e+13"]
+    assert markdown_table(["a", "b"], [["x", "1"]]) == "| a | b |\n|---|--:|\n| x | 1 |\n"

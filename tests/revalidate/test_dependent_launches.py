@@ -17,7 +17,7 @@ from mirage_formal.codegen.program.serialization import decode_programs, encode_
 from mirage_formal.kernel_build.build import build_run
 from mirage_formal.records import sha256
 from mirage_formal.revalidate.rederive import derive_kernels
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 from tests.kit.runs.known_engine import PROGRAMS
 from tests.kit.runs.tampering import copy, edit, sign_kernels
@@ -30,7 +30,7 @@ def attention(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with kernels, of whose candidates one takes two."""
     root = tmp_path_factory.mktemp("runs") / "attention"
     settings = Settings(engine="tests.kit.runs.known_engine:KnownEngine", config="tiny", keep=9, workers=1)
-    run(PROGRAMS["attention"]()[0], settings, root, name="attention")
+    run_search(PROGRAMS["attention"]()[0], settings, root, name="attention")
     assert [outcome for _, outcome in build_run(root, count=2)] == ["built", "built"]
     return root
 

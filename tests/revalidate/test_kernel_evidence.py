@@ -20,13 +20,13 @@ from mirage_formal import records
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.cuda.manifest import SOLVERS
 from mirage_formal.check.report import CheckFailed
-from mirage_formal.check.solvers import UNSAT, Answers
+from mirage_formal.check.solvers import UNSAT, SolverAnswers
 from mirage_formal.codegen.cuda import emit_cuda
 from mirage_formal.codegen.program import program as ir
 from mirage_formal.codegen.program.serialization import decode_programs, encode_programs
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.device.compile import available
-from mirage_formal.kernel_build.build import discharge
+from mirage_formal.kernel_build.build import discharge_obligations
 from mirage_formal.logic.script import Script
 from mirage_formal.revalidate import command, rederive
 from mirage_formal.revalidate.rederive import derive_kernels
@@ -271,13 +271,13 @@ def programs(directory: Path) -> tuple[ir.Program, ...]:
 
 def replace_program(directory: Path, changed: ir.Program, *, kept: Collection[str] = ()) -> None:
     """Put another Program in the place of the only one, and write everything that follows from it; but what is kept."""
-    settled = discharge(changed)
+    settled = discharge_obligations(changed)
     text = emit_cuda(changed)
     (directory / "programs.json").write_bytes(encode_programs([changed]))
     if "kernel.cu" not in kept:
         (directory / "kernel.cu").write_text(text)
     if "obligations" not in kept:
-        (directory / "obligations.jsonl").write_bytes(b"".join(map(records.line, settled.records)))
+        (directory / "obligations.jsonl").write_bytes(b"".join(map(records.json_line, settled.records)))
         texts = [settled.texts[code] for code in sorted(settled.texts)]
         (directory / "obligations.smt2.gz").write_bytes(records.pack_texts(texts))
     cubins = json.loads((directory / "launch.json").read_bytes())["launches"][0]["cubins"]
@@ -315,7 +315,7 @@ def test_another_program_is_refused(rms_norm: Path, capsys: pytest.CaptureFixtur
     (program,) = programs(directory)
     changed = other_constant(program)
     assert changed != program
-    assert discharge(changed).texts == discharge(program).texts  # the obligations are the same
+    assert discharge_obligations(changed).texts == discharge_obligations(program).texts  # the obligations are the same
     replace_program(directory, changed, kept=kept)
     errors = refusal(rms_norm, capsys)
     assert f"{directory / 'programs.json'}: check failed\n  step: Programs of the µGraph" in errors
@@ -384,9 +384,9 @@ def test_no_solver_is_asked_about_a_text_of_a_file(
 ) -> None:
     asked: list[Script] = []
 
-    def answer(script: Script) -> Answers:
+    def answer(script: Script) -> SolverAnswers:
         asked.append(script)
-        return Answers(UNSAT)
+        return SolverAnswers(UNSAT)
 
     monkeypatch.setattr(rederive, "ask_solvers", answer)
     directory = first(attention)
@@ -402,7 +402,7 @@ def test_what_solvers_leave_open_is_not_counted_unless_the_analysis_settles_it(
     directory = first(attention)
     entries = read_lines(directory / "obligations.jsonl")
     before = derive_kernels(directory)
-    monkeypatch.setattr(rederive, "ask_solvers", lambda script: Answers({"z3": "unknown", "cvc5": "unknown"}))
+    monkeypatch.setattr(rederive, "ask_solvers", lambda script: SolverAnswers({"z3": "unknown", "cvc5": "unknown"}))
     found = derive_kernels(directory)
     assert SOLVERS not in found.again
     by_solver = sum(record["means"] == "solver" for record in entries)
@@ -410,7 +410,7 @@ def test_what_solvers_leave_open_is_not_counted_unless_the_analysis_settles_it(
     assert by_solver > 0
     assert sum(found.again.values()) == len(entries) - by_solver
     assert before.recorded == {}
-    monkeypatch.setattr(rederive, "ask_solvers", lambda script: Answers({"z3": "unsat", "cvc5": "sat"}))
+    monkeypatch.setattr(rederive, "ask_solvers", lambda script: SolverAnswers({"z3": "unsat", "cvc5": "sat"}))
     with pytest.raises(CheckFailed) as failure:
         derive_kernels(directory)
     assert "expected unsat" in failure.value.what

@@ -11,20 +11,20 @@ import pytest
 
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.graph.check import faults
-from mirage_formal.run.driver import run
-from mirage_formal.run.progress import Phase, Progress
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.driver import run_search
+from mirage_formal.run.progress import Progress, RunPhase
+from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.settings import Settings
 from tests.kit.runs.fake_engine import program
 
 
-def search(engine: str, out: Path, **more: object) -> Report:
+def search(engine: str, out: Path, **more: object) -> RunReport:
     chosen = {"config": "tiny", "max_kernel_ops": 1, "max_block_ops": 3, "keep": 6, "workers": 2, **more}
     watch = chosen.pop("watch", lambda progress: None)
-    return run(program(), Settings(engine=engine, **chosen), out, watch=watch)  # type: ignore[arg-type]
+    return run_search(program(), Settings(engine=engine, **chosen), out, watch=watch)  # type: ignore[arg-type]
 
 
-def found(report: Report) -> list[tuple[str, float]]:
+def found(report: RunReport) -> list[tuple[str, float]]:
     return [(item.digest, item.estimated_us) for item in report.summary.candidates]
 
 
@@ -35,7 +35,7 @@ class Killer:
         self.left = times
 
     def __call__(self, progress: Progress) -> None:
-        if progress.phase is Phase.SEARCH and self.left and (pids := workers()):
+        if progress.phase is RunPhase.SEARCH and self.left and (pids := workers()):
             self.left -= 1
             os.kill(pids[0], signal.SIGKILL)
 

@@ -27,7 +27,7 @@ from mirage_formal.frontend.origins import unknown_origins
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.partition.answer import search_or_cover
 from mirage_formal.records import UnitRecord
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.settings import Settings
 from mirage_formal.support.errors import NothingFoundError, Reason
 from tests.kit.paths import REPOSITORY
@@ -275,7 +275,7 @@ def test_what_was_rejected_is_counted_by_kind(
     monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     graph = make()
     report = search_or_cover(graph, chosen, Path("out"))
-    assert isinstance(report, Report)
+    assert isinstance(report, RunReport)
     rejected = [item for item in report.summary.rejected if item.kind == "unproved"]
     assert rejected
     # The program itself is a candidate there: without it, nothing is left.
@@ -312,7 +312,7 @@ def test_a_failed_unit_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{REPOSITORY}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
     settings = Settings(engine="tests.kit.runs.fake_engine:FakeEngine", config="tiny", workers=1, keep=1)
     report = search_or_cover(small(), settings, Path("out"))
-    assert isinstance(report, Report)
+    assert isinstance(report, RunReport)
     assert find_reasons_for_no_result(report, small(), settings, unknown_origins(small())) is None
     # As after a run of which the one unit that would have found something died.
     summary = msgspec.structs.replace(report.summary, candidates=(), units_failed=1)

@@ -31,12 +31,12 @@ from mirage_formal.records import (
     EquivalenceRecord,
     UnitRecord,
 )
-from mirage_formal.run.driver import run
-from mirage_formal.run.progress import Phase, Progress
+from mirage_formal.run.driver import run_search
+from mirage_formal.run.progress import Progress, RunPhase
 from mirage_formal.run.ranking import rank
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.settings import Settings, make_job
-from mirage_formal.run.show import notes, warnings
+from mirage_formal.run.show import run_notes, warnings
 from mirage_formal.run.tasks import (
     certify,
     discharge_texts,
@@ -57,7 +57,7 @@ def settings(engine: str = "FakeEngine", **more: object) -> Settings:
     return Settings(engine=f"tests.kit.runs.fake_engine:{engine}", **chosen)  # type: ignore[arg-type]
 
 
-def digests(report: Report) -> list[str]:
+def digests(report: RunReport) -> list[str]:
     return [item.digest for item in report.summary.candidates]
 
 
@@ -69,15 +69,17 @@ def given() -> Iterator[KernelGraph]:
 
 
 @pytest.fixture(scope="module")
-def example(tmp_path_factory: pytest.TempPathFactory) -> Report:
+def example(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
     """A finished run with two workers."""
-    return run(program(), settings(), tmp_path_factory.mktemp("run") / "run", name="example", source="example.py")
+    return run_search(
+        program(), settings(), tmp_path_factory.mktemp("run") / "run", name="example", source="example.py"
+    )
 
 
 @pytest.fixture(scope="module")
-def everything(tmp_path_factory: pytest.TempPathFactory) -> Report:
+def everything(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
     """A finished run that reports all it found."""
-    return run(program(), settings(keep=100), tmp_path_factory.mktemp("all") / "run")
+    return run_search(program(), settings(keep=100), tmp_path_factory.mktemp("all") / "run")
 
 
 def lines(path: Path) -> list[bytes]:
@@ -91,7 +93,7 @@ def units(root: Path) -> list[UnitRecord]:
 # What a run writes
 
 
-def test_the_directory_holds_exactly_what_the_summary_lists(example: Report) -> None:
+def test_the_directory_holds_exactly_what_the_summary_lists(example: RunReport) -> None:
     summary = records.open_sealed(
         (example.directory / "summary.json").read_bytes(), records.SummaryRecord, "summary.json"
     )
@@ -106,7 +108,7 @@ def test_the_directory_holds_exactly_what_the_summary_lists(example: Report) -> 
     assert summary.rejected == ()
 
 
-def test_every_candidate_has_all_its_evidence(example: Report) -> None:
+def test_every_candidate_has_all_its_evidence(example: RunReport) -> None:
     assert len(example.results) >= 4
     for item in example.summary.candidates:
         root = example.directory / item.directory
@@ -138,7 +140,7 @@ def test_every_candidate_has_all_its_evidence(example: Report) -> None:
         assert item.error_bound_log2 is None
 
 
-def test_what_is_written_follows_the_published_schema(example: Report) -> None:
+def test_what_is_written_follows_the_published_schema(example: RunReport) -> None:
     published = json.loads((REPOSITORY / "docs" / "schemas" / "run-directory.schema.json").read_text())
     seen = set()
     for path in sorted(example.directory.rglob("*.json*")):
@@ -151,7 +153,7 @@ def test_what_is_written_follows_the_published_schema(example: Report) -> None:
     assert seen == {"run.json", "search.jsonl", "summary.json", "proof.jsonl", "verification.json", "manifest.json"}
 
 
-def test_every_tensor_has_a_line(example: Report) -> None:
+def test_every_tensor_has_a_line(example: RunReport) -> None:
     blocks = 0
     for result, item in zip(example.results, example.summary.candidates, strict=True):
         log = lines(example.directory / item.directory / "proof.jsonl")
@@ -163,7 +165,7 @@ def test_every_tensor_has_a_line(example: Report) -> None:
     assert blocks > 0
 
 
-def test_run_json_says_what_was_asked(example: Report) -> None:
+def test_run_json_says_what_was_asked(example: RunReport) -> None:
     record = records.decode((example.directory / "run.json").read_bytes(), records.RunRecord, "run.json")
     assert (record.name, record.source, record.config) == ("example", "example.py", "tiny")
     assert record.key == records.key_of(record.identity)
@@ -172,7 +174,7 @@ def test_run_json_says_what_was_asked(example: Report) -> None:
     assert record.versions["z3-solver"].startswith("4.")
 
 
-def test_candidates_are_ranked_by_cost_and_every_number_of_kernels_is_kept(example: Report) -> None:
+def test_candidates_are_ranked_by_cost_and_every_number_of_kernels_is_kept(example: RunReport) -> None:
     order = [(r.cost, r.digest) for r in example.results]
     assert order == sorted(order)
     assert [r.rank for r in example.results] == list(range(1, len(order) + 1))
@@ -182,36 +184,36 @@ def test_candidates_are_ranked_by_cost_and_every_number_of_kernels_is_kept(examp
 # The same whatever happens
 
 
-def test_one_worker_finds_the_same(example: Report, tmp_path: Path) -> None:
-    alone = run(program(), settings(workers=1), tmp_path / "run")
+def test_one_worker_finds_the_same(example: RunReport, tmp_path: Path) -> None:
+    alone = run_search(program(), settings(workers=1), tmp_path / "run")
     assert digests(alone) == digests(example)
     assert alone.summary.found == example.summary.found > len(alone.results)
 
 
-def test_killed_workers_change_nothing(everything: Report, given: KernelGraph, tmp_path: Path) -> None:
-    report = run(given, settings("KilledOnce", keep=100), tmp_path / "run")
+def test_killed_workers_change_nothing(everything: RunReport, given: KernelGraph, tmp_path: Path) -> None:
+    report = run_search(given, settings("KilledOnce", keep=100), tmp_path / "run")
     assert [(record.status, record.attempts) for record in units(tmp_path / "run")] == [("done", 2)] * UNITS
     assert shapes(report) == shapes(everything)
 
 
-def test_a_hanging_unit_is_tried_again(everything: Report, given: KernelGraph, tmp_path: Path) -> None:
-    report = run(given, settings("HangsOnce", keep=100, unit_limit=8.0), tmp_path / "run")
+def test_a_hanging_unit_is_tried_again(everything: RunReport, given: KernelGraph, tmp_path: Path) -> None:
+    report = run_search(given, settings("HangsOnce", keep=100, unit_limit=8.0), tmp_path / "run")
     assert sorted(record.attempts for record in units(tmp_path / "run")) == [1] * (UNITS - 1) + [2]
     assert shapes(report) == shapes(everything)
 
 
-def shapes(report: Report) -> list[object]:
+def shapes(report: RunReport) -> list[object]:
     """What was found, apart from the names of inputs (which are part of a digest)."""
     return sorted((r.graph.ops for r in report.results), key=repr)
 
 
 def test_a_poison_unit_is_reported_and_can_be_resumed(given: KernelGraph, tmp_path: Path) -> None:
-    report = run(given, settings("Poison"), tmp_path / "run")
+    report = run_search(given, settings("Poison"), tmp_path / "run")
     assert [(record.unit, record.attempts) for record in report.failed] == [(1, 3)]
     assert (report.summary.units_done, report.summary.units_failed) == (UNITS - 1, 1)
     assert any("INCOMPLETE" in text for text in warnings(report))
     (shared(given) / "cured").touch()
-    cured = run(given, settings("Poison", resume=True), tmp_path / "run")
+    cured = run_search(given, settings("Poison", resume=True), tmp_path / "run")
     assert (cured.failed, cured.summary.units_done) == ((), UNITS)
     assert len(units(tmp_path / "run")) == UNITS + 1
     assert not any("INCOMPLETE" in text for text in warnings(cured))
@@ -223,20 +225,20 @@ def test_a_time_limit_ends_the_search_and_can_be_resumed(
     clock = clock_of(monkeypatch, dispatch)
 
     def watch(progress: Progress) -> None:
-        if (progress.phase, progress.done) == (Phase.SEARCH, 2):
+        if (progress.phase, progress.done) == (RunPhase.SEARCH, 2):
             clock.ahead = 2 * HUNG_S
-        elif progress.phase is not Phase.SEARCH:
+        elif progress.phase is not RunPhase.SEARCH:
             clock.ahead = 0.0  # the search took some of the time, not all of it
 
-    stopped = run(given, settings("Slow", time_limit=HUNG_S), tmp_path / "run", watch=watch)
+    stopped = run_search(given, settings("Slow", time_limit=HUNG_S), tmp_path / "run", watch=watch)
     assert stopped.summary.status == "time-limit"
     assert stopped.summary.units_done == 2
-    assert "time limit" in notes(stopped)[0]
+    assert "time limit" in run_notes(stopped)[0]
     assert stopped.results
     (shared(given) / "go").touch()
-    resumed = run(given, settings("Slow", resume=True), tmp_path / "run")
+    resumed = run_search(given, settings("Slow", resume=True), tmp_path / "run")
     assert resumed.summary.status == "complete"
-    whole = run(given, settings("Slow"), tmp_path / "whole")
+    whole = run_search(given, settings("Slow"), tmp_path / "whole")
     assert digests(resumed) == digests(whole) != digests(stopped)
 
 
@@ -273,15 +275,15 @@ def test_a_stopped_run_resumes_to_the_same_end(given: KernelGraph, tmp_path: Pat
         with journaled.open("ab") as file:
             file.write(b'{"schema_version": 3, "key": "half a li')
     (shared(given) / "go").touch()
-    resumed = run(given, settings("Slow", resume=True), tmp_path / "run")
+    resumed = run_search(given, settings("Slow", resume=True), tmp_path / "run")
     assert sorted(record.unit for record in units(tmp_path / "run")) == list(range(UNITS))
-    assert digests(resumed) == digests(run(given, settings("Slow"), tmp_path / "whole"))
+    assert digests(resumed) == digests(run_search(given, settings("Slow"), tmp_path / "whole"))
 
 
 class Interrupter:
     """Presses Ctrl-C once when a phase has come so far."""
 
-    def __init__(self, phase: Phase, done: int) -> None:
+    def __init__(self, phase: RunPhase, done: int) -> None:
         self.when = (phase, done)
         self.pressed = False
 
@@ -293,16 +295,16 @@ class Interrupter:
 
 @pytest.mark.parametrize(
     ("phase", "done", "some"),
-    [(Phase.PLAN, 0, False), (Phase.SEARCH, 3, True), (Phase.CERTIFY, 1, False), (Phase.PROVE, 2, True)],
+    [(RunPhase.PLAN, 0, False), (RunPhase.SEARCH, 3, True), (RunPhase.CERTIFY, 1, False), (RunPhase.PROVE, 2, True)],
 )
 def test_an_interrupt_keeps_what_is_verified(
-    example: Report, tmp_path: Path, phase: Phase, done: int, some: bool
+    example: RunReport, tmp_path: Path, phase: RunPhase, done: int, some: bool
 ) -> None:
-    stopped = run(program(), settings(workers=1), tmp_path / "run", watch=Interrupter(phase, done))
+    stopped = run_search(program(), settings(workers=1), tmp_path / "run", watch=Interrupter(phase, done))
     assert stopped.summary.status == "interrupted"
     assert bool(stopped.results) is some
-    assert "Interrupted" in notes(stopped)[0]
-    resumed = run(program(), settings(resume=True), tmp_path / "run")
+    assert "Interrupted" in run_notes(stopped)[0]
+    resumed = run_search(program(), settings(resume=True), tmp_path / "run")
     assert resumed.summary.status == "complete"
     assert digests(resumed) == digests(example)
 
@@ -310,14 +312,14 @@ def test_an_interrupt_keeps_what_is_verified(
 # What must never be reported
 
 
-def test_the_search_time_fingerprint_refuses_a_wrong_graph(example: Report, tmp_path: Path) -> None:
-    report = run(program(), settings("Wrong", keep=100), tmp_path / "run")
+def test_the_search_time_fingerprint_refuses_a_wrong_graph(example: RunReport, tmp_path: Path) -> None:
+    report = run_search(program(), settings("Wrong", keep=100), tmp_path / "run")
     assert report.summary.rejected == ()
     assert report.summary.found == example.summary.found
 
 
 def test_a_wrong_graph_that_comes_through_is_refuted_and_shown_loudly(tmp_path: Path) -> None:
-    report = run(program(), settings("Liar", keep=100), tmp_path / "run")
+    report = run_search(program(), settings("Liar", keep=100), tmp_path / "run")
     [rejected] = report.summary.rejected
     assert rejected.kind == "different"
     assert rejected.digest not in digests(report)
@@ -326,7 +328,7 @@ def test_a_wrong_graph_that_comes_through_is_refuted_and_shown_loudly(tmp_path: 
 
 
 def test_a_candidate_without_certificates_is_not_reported(tmp_path: Path) -> None:
-    report = run(program(), settings("Foreign"), tmp_path / "run")
+    report = run_search(program(), settings("Foreign"), tmp_path / "run")
     [rejected] = report.summary.rejected
     assert rejected.kind == "certificate"
     assert "k2" in rejected.reason
@@ -337,7 +339,7 @@ def test_a_candidate_without_certificates_is_not_reported(tmp_path: Path) -> Non
 # Directories
 
 
-def test_another_run_is_not_resumed(example: Report, tmp_path: Path) -> None:
+def test_another_run_is_not_resumed(example: RunReport, tmp_path: Path) -> None:
     shutil.copytree(example.directory, tmp_path / "run")
     for changed, said in (
         (settings(resume=True, seed=1), "another seed"),
@@ -345,39 +347,39 @@ def test_another_run_is_not_resumed(example: Report, tmp_path: Path) -> None:
         (settings("Wrong", resume=True), "another engine"),
     ):
         with pytest.raises(RunError, match=said):
-            run(program(), changed, tmp_path / "run")
+            run_search(program(), changed, tmp_path / "run")
     with pytest.raises(RunError, match="another program"):
-        run(program("Y"), settings(resume=True), tmp_path / "run")
+        run_search(program("Y"), settings(resume=True), tmp_path / "run")
 
 
-def test_resuming_a_finished_run_searches_nothing_again(example: Report, tmp_path: Path) -> None:
+def test_resuming_a_finished_run_searches_nothing_again(example: RunReport, tmp_path: Path) -> None:
     shutil.copytree(example.directory, tmp_path / "run")
     before = (tmp_path / "run" / "search.jsonl").read_bytes()
-    again = run(program(), settings(resume=True, workers=1), tmp_path / "run")
+    again = run_search(program(), settings(resume=True, workers=1), tmp_path / "run")
     assert digests(again) == digests(example)
     assert (tmp_path / "run" / "search.jsonl").read_bytes() == before
 
 
 def test_there_must_be_a_run_to_resume(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="got none"):
-        run(program(), settings(resume=True), tmp_path)
+        run_search(program(), settings(resume=True), tmp_path)
 
 
 def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("all I have")
     with pytest.raises(RunError, match="other files"):
-        run(program(), settings(), tmp_path)
+        run_search(program(), settings(), tmp_path)
     assert (tmp_path / "thesis.tex").read_text() == "all I have"
     with pytest.raises(RunError, match="got a file"):
-        run(program(), settings(), tmp_path / "thesis.tex")
+        run_search(program(), settings(), tmp_path / "thesis.tex")
 
 
-def test_a_journal_line_of_another_run_is_refused(example: Report, tmp_path: Path) -> None:
+def test_a_journal_line_of_another_run_is_refused(example: RunReport, tmp_path: Path) -> None:
     shutil.copytree(example.directory, tmp_path / "run")
     path = tmp_path / "run" / "search.jsonl"
     path.write_bytes(path.read_bytes().replace(example.summary.key.encode(), b"0" * 64, 1))
     with pytest.raises(RunError, match=r"search\.jsonl:1"):
-        run(program(), settings(resume=True), tmp_path / "run")
+        run_search(program(), settings(resume=True), tmp_path / "run")
 
 
 # From Python, and in this process
@@ -416,7 +418,7 @@ def test_superoptimize_returns_results_best_first(tmp_path: Path) -> None:
     assert [r.rank for r in results] == list(range(1, len(results) + 1))
     assert all(isinstance(r.verdict, Equivalent) and r.directory.is_dir() for r in results)
     assert f"{results[0].cost:.1f} us" in str(results[0])
-    assert {p.phase for p in seen} == set(Phase)
+    assert {p.phase for p in seen} == set(RunPhase)
     last = seen[-1]
     assert last.candidates == len({found for record in units(tmp_path / "run") for found in record.candidates})
     assert last.states == sum(record.stats["states"] for record in units(tmp_path / "run"))
@@ -424,7 +426,7 @@ def test_superoptimize_returns_results_best_first(tmp_path: Path) -> None:
     assert (last.proved, last.refused) == (len(results), 0)
 
 
-def test_tasks_compute_here_what_they_compute_in_workers(example: Report) -> None:
+def test_tasks_compute_here_what_they_compute_in_workers(example: RunReport) -> None:
     job = make_job(program(), settings())
     entries = [search_unit(UnitTask(job, example.summary.key, unit)) for unit in plan(job)]
     plain = [msgspec.structs.replace(r, milliseconds=0.0, times=None) for r in entries]

@@ -9,7 +9,7 @@ from mirage_formal.check.equivalence import replay_with_obligations
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.target import load_target
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.formats.json import decode
+from mirage_formal.graph.formats.json import decode_graph
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent
@@ -91,7 +91,7 @@ def test_a_search_has_them_among_its_candidates() -> None:
     below = [one for one in records if one.estimated_us < most]
     assert below
     assert all(one.kernels == 2 for one in below)
-    assert isinstance(prove(wanted, decode(min(below, key=lambda one: one.estimated_us).graph)), Equivalent)
+    assert isinstance(prove(wanted, decode_graph(min(below, key=lambda one: one.estimated_us).graph)), Equivalent)
 
 
 def test_a_search_has_them_of_several_patterns() -> None:
@@ -104,7 +104,7 @@ def test_a_search_has_them_of_several_patterns() -> None:
     job = make_job(wanted, Settings())
     most = estimate(wanted, H200).us
     found = [one for unit in plan(job) for one in search_unit(UnitTask(job, "", unit)).candidates]
-    split = [decode(one.graph) for one in found if one.estimated_us < most]
+    split = [decode_graph(one.graph) for one in found if one.estimated_us < most]
     patterns = {graph_pattern(graph) for graph in split}
     assert len(patterns) > 2
     assert {len(graph.ops) for graph in split} == {1, 2}, "though one is worth reporting as it stands"

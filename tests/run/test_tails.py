@@ -18,8 +18,8 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernel_build.build import build
-from mirage_formal.run.driver import run
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.driver import run_search
+from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.tasks import PADDED, plan
 from tests.kit.sampling import number
@@ -35,13 +35,13 @@ def gated(rows: int, inner: int, columns: int) -> KernelGraph:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[KernelGraph, Report]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[KernelGraph, RunReport]:
     program = gated(37, 67, 101)
     settings = Settings(workers=1, config="mlp", keep=2, max_kernel_ops=1)
-    return program, run(program, settings, tmp_path_factory.mktemp("tails") / "run")
+    return program, run_search(program, settings, tmp_path_factory.mktemp("tails") / "run")
 
 
-def test_candidates_at_rounded_extents_are_proved(found: tuple[KernelGraph, Report]) -> None:
+def test_candidates_at_rounded_extents_are_proved(found: tuple[KernelGraph, RunReport]) -> None:
     program, report = found
     best = report.results[0]
     assert isinstance(best.verdict, Equivalent)
@@ -53,7 +53,7 @@ def test_candidates_at_rounded_extents_are_proved(found: tuple[KernelGraph, Repo
     assert report.summary.rejected == ()
 
 
-def test_the_checker_establishes_them(found: tuple[KernelGraph, Report]) -> None:
+def test_the_checker_establishes_them(found: tuple[KernelGraph, RunReport]) -> None:
     for result in found[1].results:
         held = check_candidate(result.directory)
         assert held.verdict == "equivalent"
@@ -61,7 +61,7 @@ def test_the_checker_establishes_them(found: tuple[KernelGraph, Report]) -> None
         assert held.kernels == kernel_count(result.graph)
 
 
-def test_their_kernels_compute_the_program(found: tuple[KernelGraph, Report]) -> None:
+def test_their_kernels_compute_the_program(found: tuple[KernelGraph, RunReport]) -> None:
     program, report = found
     made = build(report.results[0].graph, program, H200)
     assert len(made.executable.launches) == 1
@@ -87,7 +87,7 @@ def means() -> KernelGraph:
 
 @pytest.mark.parametrize("build", [gram, means], ids=lambda build: build.__name__)
 def test_nothing_is_rejected(build: Callable[[], KernelGraph], tmp_path: Path) -> None:
-    report = run(build(), Settings(workers=1, keep=4, cache=False), tmp_path / "run")
+    report = run_search(build(), Settings(workers=1, keep=4, cache=False), tmp_path / "run")
     padded = [result for result in report.results if any(_tail(op) for op in result.graph.ops)]
     assert padded
     assert report.summary.rejected == ()
@@ -99,7 +99,7 @@ def _tail(op: KernelOp) -> bool:
     return isinstance(op, Op) and op.kind is OpKind.PAD
 
 
-def test_a_proof_that_is_changed_is_refused(found: tuple[KernelGraph, Report], tmp_path: Path) -> None:
+def test_a_proof_that_is_changed_is_refused(found: tuple[KernelGraph, RunReport], tmp_path: Path) -> None:
     import shutil
 
     source = found[1].results[0].directory
@@ -136,7 +136,7 @@ def test_certificates_of_concatenations_that_are_read_at_longer_extents(tmp_path
     x, y, w = (graph.new_input(dims, name=name) for name, dims in zip("xyw", ((1, 8), (1, 38), (46, 64)), strict=True))
     graph.mark_output(graph.matmul(graph.concat([x, y], dim=1), w) - 0.5)
     settings = Settings(workers=1, config="mlp", keep=100, max_kernel_ops=1)
-    report = run(graph.freeze(), settings, tmp_path / "run")
+    report = run_search(graph.freeze(), settings, tmp_path / "run")
     assert report.summary.rejected == ()
     longer = [result for result in report.results if any(48 in t.shape for t in kernel_types(result.graph))]
     assert longer

@@ -10,7 +10,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.graph.canonical import canonical_with_digest
-from mirage_formal.graph.formats.json import decode
+from mirage_formal.graph.formats.json import decode_graph
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown
 from mirage_formal.prove.equality.prove import prove
@@ -98,7 +98,7 @@ def test_what_a_unit_finds_is_in_canonical_form_under_its_digest(make: Callable[
     found = [one for unit in plan(job) for one in search_unit(UnitTask(job, "", unit)).candidates]
     assert found
     for one in found:
-        graph = decode(one.graph)
+        graph = decode_graph(one.graph)
         assert canonical_with_digest(graph) == (graph, one.digest)
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from mirage_formal import records
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import SAMPLES, UnitRecord
-from mirage_formal.run.driver import run
-from mirage_formal.run.progress import Phase, Progress, times
+from mirage_formal.run.driver import run_search
+from mirage_formal.run.progress import Progress, RunPhase, times
 from mirage_formal.run.progress.times import Samples, SearchClock
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.work import UnitProgress
@@ -54,7 +54,7 @@ def done(index: int, since: float | None, place: int = 0) -> TaskDone[None]:
 
 
 def test_every_unit_of_a_run_has_its_times(tmp_path: Path) -> None:
-    run(program(), settings(), tmp_path / "run")
+    run_search(program(), settings(), tmp_path / "run")
     found = journaled(tmp_path / "run")
     assert len(found) == UNITS
     ends = []
@@ -73,10 +73,10 @@ def _interrupted(program: KernelGraph, root: Path) -> None:
     """A run that is stopped after two of its units."""
 
     def stop(progress: Progress) -> None:
-        if (progress.phase, progress.done) == (Phase.SEARCH, 2):
+        if (progress.phase, progress.done) == (RunPhase.SEARCH, 2):
             raise KeyboardInterrupt
 
-    run(program, settings("Slow"), root, watch=stop)
+    run_search(program, settings("Slow"), root, watch=stop)
 
 
 def test_a_resumed_run_goes_on_where_its_journal_ends(slow: KernelGraph, tmp_path: Path) -> None:
@@ -86,9 +86,9 @@ def test_a_resumed_run_goes_on_where_its_journal_ends(slow: KernelGraph, tmp_pat
     # An hour of searching lies behind it; how long ago that was does not matter.
     later = [msgspec.structs.replace(one.times, end=3600.0) for one in before if one.times is not None]
     lines = [msgspec.structs.replace(one, times=now) for one, now in zip(before, later, strict=True)]
-    (root / "search.jsonl").write_bytes(b"".join(map(records.line, lines)))
+    (root / "search.jsonl").write_bytes(b"".join(map(records.json_line, lines)))
     (shared(slow) / "go").touch()
-    resumed = run(slow, settings("Slow", resume=True), root)
+    resumed = run_search(slow, settings("Slow", resume=True), root)
     assert resumed.summary.status == "complete"
     fresh = journaled(root)[len(before) :]
     assert len(fresh) == UNITS - len(before)
@@ -103,7 +103,7 @@ def test_a_journal_without_times_is_resumed_and_read(slow: KernelGraph, tmp_path
         del one["times"]
     (root / "search.jsonl").write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in old))
     (shared(slow) / "go").touch()
-    assert run(slow, settings("Slow", resume=True), root).summary.status == "complete"
+    assert run_search(slow, settings("Slow", resume=True), root).summary.status == "complete"
     known = [one.times is not None for one in journaled(root)]
     assert known == [False] * len(old) + [True] * (UNITS - len(old))
 

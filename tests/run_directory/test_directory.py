@@ -26,7 +26,7 @@ from mirage_formal.records import RunRecord, SummaryRecord
 from mirage_formal.records.partition import WholeRecord
 from mirage_formal.records.reproduction import Row, Workloads
 from mirage_formal.reproduce.book import RecordFile, expect_writable_result
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.verify.verdicts import write_verdicts
 from mirage_formal.run_directory.directory import (
@@ -53,7 +53,7 @@ ONE = "001-0123456789ab"
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with kernels of one candidate (not real ones) and results of a device."""
     root = tmp_path_factory.mktemp("finished") / "run"
-    run(program(), Settings(**FAKE), root, name="mine")
+    run_search(program(), Settings(**FAKE), root, name="mine")
     first = sorted((root / "candidates").iterdir())[0]
     place = root / "kernels" / first.name
     place.mkdir(parents=True)
@@ -237,7 +237,7 @@ def test_the_users_kernel_of_the_report(tmp_path: Path) -> None:
     before = snapshot(tmp_path)
     for more in ({}, {"force": True}, {"resume": True}):
         with pytest.raises(MirageError, match=r"run\.json"):
-            run(program(), Settings(**FAKE | more), tmp_path)
+            run_search(program(), Settings(**FAKE | more), tmp_path)
         assert snapshot(tmp_path) == before
 
 
@@ -247,19 +247,19 @@ def test_a_run_is_replaced_only_with_force_and_device_results_not_without_a_word
     root = Path(shutil.copytree(finished, tmp_path / "run"))
     before = snapshot(root)
     with pytest.raises(RunError, match="got a finished run of mine") as caught:
-        run(program(), Settings(**FAKE), root)
+        run_search(program(), Settings(**FAKE), root)
     assert "--resume" in caught.value.hint
     assert "--force" in caught.value.hint
     assert snapshot(root) == before
     with pytest.raises(SpaceError, match="got both"):
-        run(program(), Settings(**FAKE, resume=True, force=True), root)
+        run_search(program(), Settings(**FAKE, resume=True, force=True), root)
     (root / "kernels" / "notes.txt").write_text("mine")
     with pytest.raises(RunError, match=r"got kernels/notes\.txt: nothing was removed"):
-        run(program(), Settings(**FAKE, force=True), root)
+        run_search(program(), Settings(**FAKE, force=True), root)
     (root / "kernels" / "notes.txt").unlink()
     assert snapshot(root) == before
     with pytest.warns(DirectoryWarning, match=r"removed 2 results of a device: kernels/.*/measure\.json"):
-        found = run(program(), Settings(**FAKE, force=True), root, name="mine")
+        found = run_search(program(), Settings(**FAKE, force=True), root, name="mine")
     assert found.summary.status == "complete"
     assert not (root / "kernels").exists()
 
@@ -268,7 +268,7 @@ def test_an_unfinished_run_is_not_replaced_either(finished: Path, tmp_path: Path
     root = Path(shutil.copytree(finished, tmp_path / "run"))
     (root / "summary.json").unlink()
     with pytest.raises(RunError, match="got an unfinished run of mine"):
-        run(program(), Settings(**FAKE), root)
+        run_search(program(), Settings(**FAKE), root)
 
 
 def test_what_a_kill_leaves_before_the_first_record_is_no_run(finished: Path, tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_links_are_neither_followed_nor_removed(finished: Path, tmp_path: Path) 
     changes: tuple[dict[str, Any], ...] = ({"force": True}, {"resume": True})
     for more in changes:
         with pytest.raises(RunError, match="got kernels: nothing was removed"):
-            run(program(), Settings(**FAKE | more), root)
+            run_search(program(), Settings(**FAKE | more), root)
     assert snapshot(finished) == before
 
 

@@ -19,9 +19,9 @@ from mirage_formal.codegen.target import load_target
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernel_build.build import build
 from mirage_formal.kernel_build.save import save_built
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.executors import make_executor
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.verify.verdicts import JudgedGraph, write_verdicts
 from mirage_formal.support.errors import RunError
@@ -106,8 +106,8 @@ def workers() -> Iterator[Executor[Any]]:
 
 
 @pytest.fixture(scope="module")
-def usual(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    return run(program(), Settings(**FAKE), tmp_path_factory.mktemp("usual") / "run")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> RunReport:
+    return run_search(program(), Settings(**FAKE), tmp_path_factory.mktemp("usual") / "run")
 
 
 def full(action: Callable[[], object]) -> str | None:
@@ -121,14 +121,14 @@ def full(action: Callable[[], object]) -> str | None:
     return None
 
 
-def digests(report: Report) -> list[str]:
+def digests(report: RunReport) -> list[str]:
     return [item.digest for item in report.summary.candidates]
 
 
 @pytest.mark.usefixtures("check_mostly_here")
 @pytest.mark.slow
 def test_a_run_meets_a_full_disk_at_every_write(
-    usual: Report,
+    usual: RunReport,
     workers: Executor[Any],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -144,7 +144,7 @@ def test_a_run_meets_a_full_disk_at_every_write(
         root.parent.mkdir()
         disk = Disk(root.parent, room)
         with disk.mounted(monkeypatch):
-            named = full(lambda: run(program(), Settings(**FAKE), root, executor=workers))  # noqa: B023
+            named = full(lambda: run_search(program(), Settings(**FAKE), root, executor=workers))  # noqa: B023
         if named is None:
             break
         places.add(named)
@@ -153,7 +153,7 @@ def test_a_run_meets_a_full_disk_at_every_write(
         if room % 2 and not THOROUGH:
             continue
         resume = (root / "run.json").is_file()
-        found = run(program(), Settings(**FAKE, resume=resume), root, executor=workers)
+        found = run_search(program(), Settings(**FAKE, resume=resume), root, executor=workers)
         assert (found.summary.status, digests(found)) == ("complete", digests(usual))
         assert check([str(root), "--jobs", "1"]) == 0, room
     assert room > 20
@@ -163,7 +163,7 @@ def test_a_run_meets_a_full_disk_at_every_write(
 
 
 def test_kernels_that_do_not_fit_leave_the_earlier_ones(
-    usual: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    usual: RunReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = build(usual.results[0].graph, program(), load_target("h200"))
     place = tmp_path / "kernels" / "001-0123456789ab"
@@ -178,7 +178,7 @@ def test_kernels_that_do_not_fit_leave_the_earlier_ones(
     assert room > 5
 
 
-def test_verdicts_that_do_not_fit_are_named(usual: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdicts_that_do_not_fit_are_named(usual: RunReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = JudgedGraph(0, usual.results[0].graph, Equivalent(b"{}", ()), 0.0)
 
     def judged(root: Path) -> None:

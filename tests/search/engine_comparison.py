@@ -20,7 +20,7 @@ from mirage_formal.graph.verdict import Candidate, Probable, Unknown, Verdict
 from mirage_formal.search.engine import Engine, SearchOptions
 from mirage_formal.search.exhaustive import ExhaustiveEngine
 from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.known_incompleteness import Reason, is_equal, missing_reason
+from mirage_formal.search.known_incompleteness import IncompletenessReason, is_equal, missing_reason
 from mirage_formal.search.space import SearchSpace, load_space
 
 K = OpKind
@@ -136,7 +136,7 @@ class Comparison:
 
     guided: dict[str, KernelGraph]
     exhaustive: dict[str, KernelGraph]
-    reasons: Counter[Reason]
+    reasons: Counter[IncompletenessReason]
 
 
 def compare(source: KernelGraph, space: SearchSpace, *, prune: bool = True) -> Comparison:
@@ -154,7 +154,7 @@ def compare(source: KernelGraph, space: SearchSpace, *, prune: bool = True) -> C
     exhaustive = search(ExhaustiveEngine(), source, space, options)
     extra = [to_text(graph) for key, graph in guided.items() if key not in exhaustive]
     assert not extra, f"{len(extra)} that only guided finds, such as\n{extra[0]}"
-    reasons: Counter[Reason] = Counter()
+    reasons: Counter[IncompletenessReason] = Counter()
     for key, graph in exhaustive.items():
         if key not in guided:
             why = missing_reason(source, graph)

@@ -21,7 +21,7 @@ from mirage_formal.graph.ops import Attrs
 from mirage_formal.graph.rules import device_results
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.known_incompleteness import Reason, missing_reason
+from mirage_formal.search.known_incompleteness import IncompletenessReason, missing_reason
 from mirage_formal.search.space import SearchSpace
 from tests.kit.sampling import THOROUGH, but, number
 from tests.search.engine_comparison import (
@@ -143,7 +143,9 @@ def test_two_kernels(name: str) -> None:
     assert any(len(graph.ops) == 2 for graph in found.guided.values())
     assert all(missing_reason(build(), graph) is None for graph in found.guided.values())
     if space().max_graph_defined > 1:
-        assert found.reasons[Reason.ONLY_COPIES] > 0, "copying kernels are in this space, so the predicate must fire"
+        assert found.reasons[IncompletenessReason.ONLY_COPIES] > 0, (
+            "copying kernels are in this space, so the predicate must fire"
+        )
 
 
 @pytest.mark.slow
@@ -152,8 +154,8 @@ def test_without_pruning_every_further_candidate_has_a_reason() -> None:
     # Three operators are one norm of another, or of a sum, and an accumulator.
     found = compare(normalised, tiny(max_block_ops=number(3, 4), griddims=[(1, 1, 1)]), prune=False)
     assert found.guided
-    assert found.reasons[Reason.CANCELS] > 0  # rms_norm(x + x)
-    assert found.reasons[Reason.RECOMPUTES] > 0  # rms_norm(rms_norm(x))
+    assert found.reasons[IncompletenessReason.CANCELS] > 0  # rms_norm(x + x)
+    assert found.reasons[IncompletenessReason.RECOMPUTES] > 0  # rms_norm(rms_norm(x))
 
 
 KINDS = (K.MATMUL, K.ADD, K.MUL, K.DIV, K.EXP, K.SQUARE, K.SILU, K.SUM, K.RMS_NORM)
@@ -259,7 +261,7 @@ def test_three_kernels(name: str) -> None:
     source, space, least = THREE_KERNELS[name]
     found = compare(source, space)
     assert sum(len(graph.ops) == 3 for graph in found.guided.values()) >= least
-    assert set(found.reasons) <= {Reason.ONLY_COPIES}
+    assert set(found.reasons) <= {IncompletenessReason.ONLY_COPIES}
 
 
 def test_an_input_is_read_again_along_an_axis_that_the_first_kernel_split() -> None:
@@ -274,7 +276,7 @@ def test_an_input_is_read_again_along_an_axis_that_the_first_kernel_split() -> N
         and 0 in graph.ops[1].operands
     ]
     assert again
-    assert set(found.reasons) == {Reason.ONLY_COPIES}
+    assert set(found.reasons) == {IncompletenessReason.ONLY_COPIES}
 
 
 def _maps(kernel: GraphDefined) -> list[tuple[int | None, ...]]:

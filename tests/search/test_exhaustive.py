@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from mirage_formal.graph.canonical import canonical, digest
-from mirage_formal.graph.check import Limits, faults, kernel_types
+from mirage_formal.graph.check import DeviceLimits, faults, kernel_types
 from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import (
     BlockGraph,
@@ -130,7 +130,7 @@ def test_candidates_are_canonical_well_formed_and_inside_the_space(program: Kern
     fmaps = [-1, 1] if THOROUGH or program is MATMUL else [-1]  # loops are in the space of one of the programs
     space = replace(tiny(max_kernel_ops=2, max_block_ops=3, griddims=[(2, 1, 1)], fmaps=fmaps), max_graph_defined=2)
     found = graphs(search(program, space))
-    limits = Limits(space.shared_bytes, space.device_bytes)
+    limits = DeviceLimits(space.shared_bytes, space.device_bytes)
     goal = kernel_types(program)[program.outputs[0]]
     forms = NormalForms()
     target = forms.of(expressions(program).outputs[0])

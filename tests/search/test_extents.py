@@ -17,18 +17,18 @@ from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.engine import GuidedEngine
 from mirage_formal.search.guided.extents import Assignment, DagFilter, ExtentAssigner, Extents, shape_of
 from mirage_formal.search.guided.extract import Dag
-from mirage_formal.search.guided.solved_kernel import Kernel
+from mirage_formal.search.guided.solved_kernel import SolvedKernel
 from mirage_formal.search.space import SearchSpace, load_space
 from tests.search.test_guided import PROGRAMS
 
 
-def _elements(kernel: Kernel, dag: Dag, extents: Extents) -> int:
+def _elements(kernel: SolvedKernel, dag: Dag, extents: Extents) -> int:
     closure = kernel.solved.closure
     stored = [*range(closure.inputs), *(number for number, producer in dag if producer.kind not in IN_PLACE)]
     return sum(prod(shape_of(closure.classes[number][1], extents)) for number in stored)
 
 
-def _folds(kernel: Kernel, dag: Dag, extents: Extents, widths: Sequence[int]) -> bool:
+def _folds(kernel: SolvedKernel, dag: Dag, extents: Extents, widths: Sequence[int]) -> bool:
     classes, found = kernel.solved.closure.classes, set()
     for number, producer in dag:
         if producer.kind in (OpKind.ACCUM_SUM_TO_DIMX, OpKind.SUM_TO_DIMX):
@@ -37,7 +37,7 @@ def _folds(kernel: Kernel, dag: Dag, extents: Extents, widths: Sequence[int]) ->
     return not found or (len(found) == 1 and found <= set(widths))
 
 
-def _weight(kernel: Kernel, found: Assignment, width: int) -> float:
+def _weight(kernel: SolvedKernel, found: Assignment, width: int) -> float:
     structure, classes = kernel.structure, kernel.solved.closure.classes
     blocks, loop = prod(found.grid), found.loop
     traffic = 0.0
@@ -59,11 +59,11 @@ def test_the_dags_that_fit_are_those_that_fit_one_by_one(
     first, assignments = DagFilter.first, ExtentAssigner.assignments
     asked: list[tuple[int, int]] = []
     folds: list[int] = []
-    made: list[Kernel] = []
-    current: Kernel | None = None
+    made: list[SolvedKernel] = []
+    current: SolvedKernel | None = None
     weighed = 0
 
-    def watched(self: ExtentAssigner, kernel: Kernel, outer: Extents) -> Iterator[Assignment]:
+    def watched(self: ExtentAssigner, kernel: SolvedKernel, outer: Extents) -> Iterator[Assignment]:
         nonlocal weighed, current
         current = kernel
         for found in assignments(self, kernel, outer):
@@ -71,11 +71,11 @@ def test_the_dags_that_fit_are_those_that_fit_one_by_one(
             weighed += 1
             yield found
 
-    def fitting(self: ExtentAssigner, kernel: Kernel, dags: Sequence[Dag]) -> DagFilter:
+    def fitting(self: ExtentAssigner, kernel: SolvedKernel, dags: Sequence[Dag]) -> DagFilter:
         return _Compared(kernel, dags)
 
     class _Compared(DagFilter):
-        def __init__(self, kernel: Kernel, dags: Sequence[Dag]) -> None:
+        def __init__(self, kernel: SolvedKernel, dags: Sequence[Dag]) -> None:
             super().__init__(kernel, dags, elements, widths)
             made.append(kernel)
 

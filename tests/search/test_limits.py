@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mirage_formal.logic.session import Answer
+from mirage_formal.logic.session import SubexpressionAnswer
 from mirage_formal.logic.terms import add, mul, sum_, unary, var
 from mirage_formal.prove.abstract.normal_form import NormalForms
 from mirage_formal.prove.abstract.oracle import NormalFormOracle
@@ -111,4 +111,4 @@ def test_keys_of_normal_forms_are_the_same_in_all_tables() -> None:
     assert oracle.key(equal[1]) == keys[0]
     assert oracle.key(other[0]) is None
     assert oracle.calls == 0
-    assert oracle.contains(equal[1]) is Answer.PROVED
+    assert oracle.contains(equal[1]) is SubexpressionAnswer.PROVED

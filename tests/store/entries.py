@@ -17,10 +17,10 @@ from mirage_formal.cache.searches import ROOT, SWITCH, SearchCache
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.partition import answer
 from mirage_formal.partition.cover_search import WholeReport
-from mirage_formal.records import RunRecord, decode, read
+from mirage_formal.records import RunRecord, decode, read_file
 from mirage_formal.records.store_entry import SearchEntry
 from mirage_formal.run.result_cache import recall
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.settings import Settings
 from tests.kit.graphs.workloads import TINY, layers
 from tests.kit.runs.tampering import files, sign_candidate
@@ -49,7 +49,7 @@ class Case:
         (found,) = (path for path in place.entries() if place.read_record(path).key.kind == "answer")
         return found
 
-    def call(self, out: Path) -> Report | WholeReport:
+    def call(self, out: Path) -> RunReport | WholeReport:
         """The call again."""
         return answer.search_or_cover(self.program, self.settings, out, name="case")
 
@@ -109,7 +109,7 @@ def sign_run(run: Path) -> None:
 
     for candidate in sorted((run / "candidates").iterdir()):
         sign_candidate(candidate)
-    summary = decode(read(run / "summary.json"), SummaryRecord, "")
+    summary = decode(read_file(run / "summary.json"), SummaryRecord, "")
     listed = {path.relative_to(run).as_posix(): sha256(path.read_bytes()) for path in files(run)}
     del listed["summary.json"]
     (run / "summary.json").write_bytes(seal_record(msgspec.structs.replace(summary, manifest=listed)))
@@ -124,4 +124,4 @@ def edit_json(path: Path, change: Callable[[Any], None]) -> None:
 
 def run_record(run: Path) -> RunRecord:
     """The record of a run."""
-    return decode(read(run / "run.json"), RunRecord, "")
+    return decode(read_file(run / "run.json"), RunRecord, "")

@@ -11,11 +11,11 @@ import pytest
 
 from mirage_formal.cache import directory
 from mirage_formal.cache.directory import Cache, CacheWarning
-from mirage_formal.records.store_entry import Entry
+from mirage_formal.records.store_entry import CacheEntry
 from mirage_formal.support.errors import FormatError, MirageError
 
 
-class Numbers(Entry[str, int], frozen=True, kw_only=True):
+class Numbers(CacheEntry[str, int], frozen=True, kw_only=True):
     """Entry of a number."""
 
 

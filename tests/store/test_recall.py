@@ -12,9 +12,9 @@ import mirage_formal as mf
 from mirage_formal.cache import directory, searches
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.result_cache import keys
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.settings import Settings
 
 
@@ -33,12 +33,12 @@ def program(name: str = "x", columns: int = 32) -> KernelGraph:
     return graph.freeze()
 
 
-def searched(out: Path, given: KernelGraph | None = None, **more: object) -> Report:
+def searched(out: Path, given: KernelGraph | None = None, **more: object) -> RunReport:
     settings = Settings(config="tiny", workers=1, **more)  # type: ignore[arg-type]
-    return run(given or program(), settings, out)
+    return run_search(given or program(), settings, out)
 
 
-def files(report: Report) -> dict[str, bytes]:
+def files(report: RunReport) -> dict[str, bytes]:
     """The evidence of a run: all but what says when and how it was made."""
     paths = (path for path in sorted(report.directory.rglob("*")) if path.is_file() and path.name != "summary.json")
     return {path.relative_to(report.directory).as_posix(): path.read_bytes() for path in paths}
@@ -98,7 +98,7 @@ def test_engines_of_the_users_own_are_not_kept(tmp_path: Path, store: Path) -> N
     from tests.kit.runs.known_engine import PROGRAMS
 
     settings = Settings(engine="tests.kit.runs.known_engine:KnownEngine", config="tiny", workers=1)
-    run(PROGRAMS["attention"]()[0], settings, tmp_path / "run")
+    run_search(PROGRAMS["attention"]()[0], settings, tmp_path / "run")
     assert searches.SearchCache().entries() == []
 
 

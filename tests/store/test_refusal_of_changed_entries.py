@@ -19,7 +19,7 @@ from mirage_formal.partition.cover_search import WholeReport
 from mirage_formal.records.store_entry import SearchEntry
 from mirage_formal.run.result_cache import recall
 from mirage_formal.run.result_cache.entry_checks import check_evidence
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.report import RunReport
 from tests.kit.runs.tampering import files
 from tests.store.entries import Case, copy_of, edit_json, several, sign, sign_run, single, using, warm
 
@@ -46,7 +46,7 @@ class Again:
         self.count = 0
         monkeypatch.setattr(answer, "_search_or_cover_uncached", self)
 
-    def __call__(self, *given: Any, **about: Any) -> Report | WholeReport:
+    def __call__(self, *given: Any, **about: Any) -> RunReport | WholeReport:
         self.count += 1
         return self._found
 
@@ -294,13 +294,13 @@ def test_a_part_of_a_whole_that_is_not_proved_is_refused(
     whole: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The proof of a part's candidate, edited, with every digest above it computed anew."""
-    from mirage_formal.records import decode, read, seal_record, sha256
+    from mirage_formal.records import decode, read_file, seal_record, sha256
     from mirage_formal.records.partition import WholeRecord
 
     again, mine = Again(whole, monkeypatch), copy_of(whole, tmp_path)
     with using(mine.store):
         root = mine.entry / "evidence"
-        record = decode(read(root / "whole.json"), WholeRecord, "")
+        record = decode(read_file(root / "whole.json"), WholeRecord, "")
         directory = next(part.directory for part in record.best.parts if part.candidate)
         proof = root / directory / "proof" / "equivalence.json"
         value = msgspec.json.decode(proof.read_bytes())
@@ -308,7 +308,7 @@ def test_a_part_of_a_whole_that_is_not_proved_is_refused(
         proof.write_bytes(msgspec.json.encode(value))
         run = root / directory.partition("/candidates/")[0]
         sign_run(run)
-        digests = {name: sha256(read(root / name)) for name in record.manifest}
+        digests = {name: sha256(read_file(root / name)) for name in record.manifest}
         (root / "whole.json").write_bytes(seal_record(msgspec.structs.replace(record, manifest=digests)))
         sign(mine.entry)
         assert "replay the proof" in refused(mine, again, tmp_path / "out")

@@ -14,7 +14,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.torch.modules import backend  # noqa: E402
-from mirage_formal.torch.modules.report import RegionReport, Report  # noqa: E402
+from mirage_formal.torch.modules.report import ModuleReport, RegionReport  # noqa: E402
 from tests.kit.paths import REPOSITORY  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
@@ -56,7 +56,7 @@ def test_a_model_with_an_operator_that_no_program_has(tmp_path: Path) -> None:
     compiled = torch.compile(model, backend=backend.mirage_formal, options=options(tmp_path), fullgraph=True)
     found, wanted = compiled(x), model(x)
     report = backend.REPORTS[-1]
-    assert isinstance(report, Report)
+    assert isinstance(report, ModuleReport)
     assert [item.operator for item in report.left] == ["aten.cumsum.default"]
     assert any(region.kept == "" for region in report.regions)
     close(found, wanted)
@@ -134,7 +134,7 @@ def test_a_mode_that_asks_for_what_is_fastest_has_triton_files_timed(
 
     def chosen(found: Any, options: Any, **others: Any) -> Any:
         asked.append(options.get("backend"))
-        return {}, Report((), (), ())
+        return {}, ModuleReport((), (), ())
 
     monkeypatch.setattr(backend, "choose_operators", chosen)
     module = torch.fx.symbolic_trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
@@ -156,7 +156,7 @@ def test_it_is_found_by_its_name(tmp_path: Path) -> None:
     compiled = torch.compile(model, backend="mirage_formal", options=options(tmp_path), fullgraph=True)
     close(compiled(x), model(x))
     report = backend.REPORTS[-1]
-    assert isinstance(report, Report)
+    assert isinstance(report, ModuleReport)
     assert [region.kept for region in report.regions] == [""]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.torch.op_table import LETTERS, ROWS, Row, rules
+from mirage_formal.torch.op_table import LETTERS, ROWS, TorchOperatorRow, rules
 from mirage_formal.torch.op_table_docs import document
 from tests.kit.paths import REPOSITORY
 
@@ -34,7 +34,7 @@ def test_every_row_is_complete_and_there_once() -> None:
         assert NAME.search(row.example), row.name
 
 
-def tensors(row: Row) -> dict[str, Any]:
+def tensors(row: TorchOperatorRow) -> dict[str, Any]:
     torch = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
     found = {}
     for name in dict.fromkeys(NAME.findall(row.example)):
@@ -51,7 +51,7 @@ def tensors(row: Row) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_the_example_of_a_row(row: Row) -> None:
+def test_the_example_of_a_row(row: TorchOperatorRow) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
     from mirage_formal.torch import from_torch
     from tests.kit.torch.comparison import compare

@@ -46,15 +46,15 @@ def test_chains_of_views_are_those_of_numpy(seed: int) -> None:
         match draw.randrange(4):
             case 0:
                 perm = draw.sample(range(rank), rank)
-                view, array = views.permute(view, perm), array.transpose(perm)
+                view, array = views.permute_view(view, perm), array.transpose(perm)
             case 1:
                 wanted = shapes(draw, array.size)
-                found = views.reshape(view, wanted)
+                found = views.reshape_view(view, wanted)
                 view, array = (view, array) if found is None else (found, array.reshape(wanted))
             case 2:
                 wide = [draw.choice((2, 3)) if n == 1 else n for n in (1, *array.shape)]
                 if prod(wide) < 3000:
-                    view, array = views.expand(view, wide), np.broadcast_to(array, wide)
+                    view, array = views.expand_view(view, wide), np.broadcast_to(array, wide)
             case _:
                 axis = draw.randrange(rank)
                 start = draw.randrange(array.shape[axis])
@@ -76,10 +76,10 @@ def test_digits_are_cut_alike_and_along_dims(seed: int) -> None:
     for _ in range(3):
         view = views.row_major_view(shapes(draw, elements))
         order = draw.sample(range(len(view.dims)), len(view.dims))
-        merged = views.reshape(views.permute(view, order), [elements])
+        merged = views.reshape_view(views.permute_view(view, order), [elements])
         assert merged is not None
         rows.append(merged.dims[0])
-    found = views.refine(rows)
+    found = views.refine_dims(rows)
     if found is not None:
         assert len({tuple(extent for extent, _ in digits) for digits in found}) == 1
         for before, after in zip(rows, found, strict=True):

@@ -20,13 +20,13 @@ import pytest
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import SEARCH_FILE, UnitRecord, decode
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.executors import make_executor
 from mirage_formal.run.preload import PRELOAD
-from mirage_formal.run.progress import Phase, Progress
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.progress import Progress, RunPhase
+from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.settings import ENGINES, Settings, environment
-from mirage_formal.run.show import notes, warnings
+from mirage_formal.run.show import run_notes, warnings
 from mirage_formal.support.errors import ClusterError, MirageError, SpaceError
 from mirage_formal.workers import cluster as module
 from mirage_formal.workers import dispatch
@@ -93,7 +93,7 @@ def settings(engine: str = "FakeEngine", **more: object) -> Settings:
     return Settings(**{"engine": name, "config": "tiny", "keep": 100, **more})  # type: ignore[arg-type]
 
 
-def found(report: Report) -> list[tuple[str, float]]:
+def found(report: RunReport) -> list[tuple[str, float]]:
     return [(item.digest, item.estimated_us) for item in report.summary.candidates]
 
 
@@ -104,8 +104,8 @@ def found(report: Report) -> list[tuple[str, float]]:
 @pytest.mark.parametrize("engine", but(["FakeEngine", "exhaustive", "guided"], "exhaustive"))
 def test_two_dask_workers_find_what_one_process_finds(two: Cluster, tmp_path: Path, engine: str) -> None:
     chosen = settings(engine=engine, keep=6, max_kernel_ops=1, max_block_ops=3)
-    here = run(program(), msgspec.structs.replace(chosen, workers=1), tmp_path / "here")
-    there = run(program(), chosen, tmp_path / "there", executor=two)
+    here = run_search(program(), msgspec.structs.replace(chosen, workers=1), tmp_path / "here")
+    there = run_search(program(), chosen, tmp_path / "there", executor=two)
     assert len(here.results) >= 6
     assert found(there) == found(here)
     assert (there.summary.states, there.summary.pruned) == (here.summary.states, here.summary.pruned)
@@ -122,13 +122,13 @@ class Killer:
         self.killed = 0
 
     def __call__(self, progress: Progress) -> None:
-        if progress.phase is Phase.SEARCH and self.ready() and not self.killed:
+        if progress.phase is RunPhase.SEARCH and self.ready() and not self.killed:
             self.killed = next(iter(self.cluster.pids().values()))
             os.kill(self.killed, signal.SIGKILL)
 
 
 def test_a_killed_dask_worker_loses_nothing(given: KernelGraph, tmp_path: Path) -> None:
-    whole = run(given, settings(workers=2), tmp_path / "whole")
+    whole = run_search(given, settings(workers=2), tmp_path / "whole")
     with Cluster("local:2", PRELOAD, environment=environment) as cluster:
         # Both workers are busy then: Slow's units wait for a file from the third one on.
         killer = Killer(cluster, lambda: all((shared(given) / f"waiting{unit}").exists() for unit in (2, 3)))
@@ -138,7 +138,7 @@ def test_a_killed_dask_worker_loses_nothing(given: KernelGraph, tmp_path: Path) 
             if killer.killed:
                 (shared(given) / "go").touch()
 
-        report = run(given, settings("Slow"), tmp_path / "run", executor=cluster, watch=watch)
+        report = run_search(given, settings("Slow"), tmp_path / "run", executor=cluster, watch=watch)
         assert killer.killed
         assert gone([killer.killed])
     assert found(report) == found(whole)
@@ -153,14 +153,14 @@ def journaled(root: Path) -> list[UnitRecord]:
 
 def test_units_that_kill_their_process_once_are_tried_again(two: Cluster, given: KernelGraph, tmp_path: Path) -> None:
     before = two.pids()
-    report = run(given, settings("KilledOnce"), tmp_path / "run", executor=two)
+    report = run_search(given, settings("KilledOnce"), tmp_path / "run", executor=two)
     assert [(r.status, r.attempts) for r in journaled(tmp_path / "run")] == [("done", 2)] * UNITS
-    assert found(report) == found(run(given, settings(workers=2), tmp_path / "whole"))
+    assert found(report) == found(run_search(given, settings(workers=2), tmp_path / "whole"))
     assert two.pids() == before  # a task's crash is no crash of its dask worker
 
 
 def test_a_poison_unit_is_reported_and_the_run_completes(two: Cluster, given: KernelGraph, tmp_path: Path) -> None:
-    report = run(given, settings("Poison"), tmp_path / "run", executor=two)
+    report = run_search(given, settings("Poison"), tmp_path / "run", executor=two)
     assert [(record.unit, record.attempts) for record in report.failed] == [(1, 3)]
     assert "exit code -9" in report.failed[0].error
     assert (report.summary.status, report.summary.units_done) == ("complete", UNITS - 1)
@@ -175,26 +175,26 @@ def test_a_time_limit_ends_the_search_and_the_cluster_can_be_used_again(
         clock = clock_of(changed, dispatch)
 
         def watch(progress: Progress) -> None:
-            if (progress.phase, progress.done) == (Phase.SEARCH, 2):
+            if (progress.phase, progress.done) == (RunPhase.SEARCH, 2):
                 clock.ahead = 2 * HUNG_S
 
         chosen = settings("Slow", time_limit=HUNG_S)
-        stopped = run(given, chosen, tmp_path / "run", executor=two, watch=watch)
+        stopped = run_search(given, chosen, tmp_path / "run", executor=two, watch=watch)
     assert (stopped.summary.status, stopped.summary.units_done) == ("time-limit", 2)
     (shared(given) / "go").touch()
-    resumed = run(given, settings("Slow", resume=True), tmp_path / "run", executor=two)
+    resumed = run_search(given, settings("Slow", resume=True), tmp_path / "run", executor=two)
     assert resumed.summary.status == "complete"
-    assert found(resumed) == found(run(given, settings("Slow"), tmp_path / "whole", executor=two))
+    assert found(resumed) == found(run_search(given, settings("Slow"), tmp_path / "whole", executor=two))
 
 
 def test_ctrl_c_keeps_what_was_found(two: Cluster, given: KernelGraph, tmp_path: Path) -> None:
     def press(progress: Progress) -> None:
-        if (progress.phase, progress.done) == (Phase.SEARCH, 2) and not pressed:
+        if (progress.phase, progress.done) == (RunPhase.SEARCH, 2) and not pressed:
             pressed.append(1)
             raise KeyboardInterrupt
 
     pressed: list[int] = []
-    stopped = run(given, settings("Slow"), tmp_path / "run", executor=two, watch=press)
+    stopped = run_search(given, settings("Slow"), tmp_path / "run", executor=two, watch=press)
     assert (stopped.summary.status, stopped.summary.units_done) == ("interrupted", 2)
     assert stopped.results
 
@@ -224,11 +224,11 @@ def test_a_straggling_unit_is_shown_with_its_label(hurried: Cluster, given: Kern
         if progress.remark.startswith("slow: unit 5") and progress.remark.endswith("as well"):
             (shared(given) / "go").touch()
 
-    report = run(given, settings("Straggling"), tmp_path / "run", executor=hurried, watch=watch)
+    report = run_search(given, settings("Straggling"), tmp_path / "run", executor=hurried, watch=watch)
     assert any(text.startswith("slow: unit 5 (unit 5): ") and "others" in text for text in report.remarks)
-    assert any(text in notes(report) for text in report.remarks)
+    assert any(text in run_notes(report) for text in report.remarks)
     assert report.remarks[-1] in seen
-    assert found(report) == found(run(given, settings(workers=2), tmp_path / "whole"))
+    assert found(report) == found(run_search(given, settings(workers=2), tmp_path / "whole"))
 
 
 # The cluster's own end, and ours
@@ -274,12 +274,12 @@ def test_journals_of_a_cluster_have_samples(two: Cluster, given: KernelGraph, tm
     states: list[int] = []
 
     def watch(progress: Progress) -> None:
-        if progress.phase is Phase.SEARCH and (not states or progress.states > states[-1]):
+        if progress.phase is RunPhase.SEARCH and (not states or progress.states > states[-1]):
             states.append(progress.states)
         if len(states) > UNITS + 3:
             (shared(given) / "go").touch()
 
-    run(given, settings("Counting"), tmp_path / "run", watch=watch, executor=two)
+    run_search(given, settings("Counting"), tmp_path / "run", watch=watch, executor=two)
     (unit,) = [one for one in journaled(tmp_path / "run") if one.unit == 2]
     assert unit.times is not None
     assert len(unit.times.samples) >= 2

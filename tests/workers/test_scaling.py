@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import scaling
 from benchmarks.scaling import Measured, Overhead, Phase, Recorder, measure_overhead, replay, schedule, serial, table
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 from tests.kit.runs.fake_engine import UNITS, program
 
@@ -56,7 +56,7 @@ def test_the_table_has_the_simulated_times() -> None:
 
 def test_a_recorder_measures_every_task(tmp_path: Path) -> None:
     with Recorder() as recorder:
-        run(
+        run_search(
             program(),
             Settings(engine="tests.kit.runs.fake_engine:FakeEngine", config="tiny", keep=4),
             tmp_path,

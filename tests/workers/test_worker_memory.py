@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.show import warnings
 from mirage_formal.support.errors import WorkerError
@@ -36,13 +36,13 @@ class Hungry(FakeEngine):
 
 def test_a_plan_that_needs_too_much_memory_is_said(tmp_path: Path) -> None:
     with pytest.raises(WorkerError, match="got: MemoryError: cannot allocate") as caught:
-        run(program(), Settings(**FAKE, engine="tests.workers.test_worker_memory:Greedy"), tmp_path / "run")
+        run_search(program(), Settings(**FAKE, engine="tests.workers.test_worker_memory:Greedy"), tmp_path / "run")
     assert "--worker-memory" in caught.value.hint
     assert "Traceback" not in str(caught.value)
 
 
 def test_units_that_need_too_much_memory_are_said_and_can_be_resumed(tmp_path: Path) -> None:
-    found = run(program(), Settings(**FAKE, engine="tests.workers.test_worker_memory:Hungry"), tmp_path / "run")
+    found = run_search(program(), Settings(**FAKE, engine="tests.workers.test_worker_memory:Hungry"), tmp_path / "run")
     assert found.failed
     said = "\n".join(warnings(found))
     assert "MemoryError: cannot allocate 64.0 GiB" in said

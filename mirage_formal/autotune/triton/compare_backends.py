@@ -20,7 +20,7 @@ from mirage_formal.autotune.timing import FIRST, SECOND, Device
 from mirage_formal.autotune.triton.files import DEEP, NARROW, STAGES, WARPS, TritonText, triton_texts
 from mirage_formal.autotune.triton.precompile import Task, compile_file
 from mirage_formal.autotune.triton.results import BackendComparison, TritonRow
-from mirage_formal.codegen.executable import load
+from mirage_formal.codegen.executable import load_executable
 from mirage_formal.codegen.triton.options import LaunchOptions
 from mirage_formal.device.sealed_records import write_triton
 from mirage_formal.records import KERNELS, MEASURE_FILE, TritonRecord, TritonVariantRecord, write_atomic
@@ -142,7 +142,7 @@ class _TritonTrials:
         fewest, first = float("inf"), 0
         for directory in directories:
             try:
-                count = len(load(directory).launches)
+                count = len(load_executable(directory).launches)
                 one_of_first = first < CANDIDATES or count < fewest
                 made = triton_texts(directory, many if one_of_first else few)
             except MirageError as error:

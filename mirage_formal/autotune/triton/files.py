@@ -13,14 +13,14 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal.codegen.executable import Executable, load
+from mirage_formal.codegen.executable import Executable, load_executable
 from mirage_formal.codegen.generate import first_line
 from mirage_formal.codegen.target import Target
 from mirage_formal.codegen.triton.file import triton_file
 from mirage_formal.codegen.triton.options import LaunchOptions
 from mirage_formal.kernel_build.triton.program import TITLE
 from mirage_formal.kernel_build.values import KernelRefused
-from mirage_formal.records import MANIFEST_FILE, KernelManifestRecord, open_sealed, read, sha256
+from mirage_formal.records import MANIFEST_FILE, KernelManifestRecord, open_sealed, read_file, sha256
 from mirage_formal.support.errors import MirageError
 
 #: Factors of warps, and numbers of stages, that are tried.
@@ -61,7 +61,7 @@ def triton_texts(directory: Path, options: Sequence[LaunchOptions]) -> list[Trit
         KernelRefused: A kernel has no Triton function, or the file would have none at all; says why.
         FormatError: The kernels are not as they were written.
     """
-    executable, target = load(directory), _target(directory)
+    executable, target = load_executable(directory), _target(directory)
     found: dict[str, TritonText] = {}
     for one in _texts(executable, target, directory, options):
         found.setdefault(one.digest, one)
@@ -85,7 +85,7 @@ def _texts(
 def _target(directory: Path) -> Target:
     """Return the target that the kernels of a directory were planned for."""
     path = directory / MANIFEST_FILE
-    manifest = open_sealed(read(path), KernelManifestRecord, str(path))
+    manifest = open_sealed(read_file(path), KernelManifestRecord, str(path))
     return msgspec.convert(msgspec.to_builtins(manifest.target), Target)
 
 

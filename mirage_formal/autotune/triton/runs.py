@@ -12,7 +12,7 @@ from statistics import median
 from types import ModuleType
 from typing import Any, Final
 
-from mirage_formal.codegen.executable import load
+from mirage_formal.codegen.executable import load_executable
 from mirage_formal.device.elements import bits_to_floats
 from mirage_formal.device.measure import Measurement, TorchRecorder, measure
 from mirage_formal.device.runs import DeviceRuns, Elements, InputSets
@@ -100,7 +100,7 @@ class TritonFileRunner:
 
     def in_turns(self, directory: Path, file: Path, cuda: Path, replays: int) -> tuple[float, float]:
         """Return the microseconds of a file and of CUDA kernels of the same program, measured in turns."""
-        triton, kernels = self._runs(directory, file), DeviceRuns(load(cuda))
+        triton, kernels = self._runs(directory, file), DeviceRuns(load_executable(cuda))
         rounds = [
             (triton.measure(self._sets, replays).us, kernels.measure(replays=replays, inputs=self._sets).us)
             for _ in range(ROUNDS)
@@ -110,7 +110,7 @@ class TritonFileRunner:
     def _runs(self, directory: Path, file: Path) -> TritonRuns:
         if directory != self._directory:
             self._directory, self._sets, self._modules = None, None, {}
-            self._elements = Elements(load(directory))
+            self._elements = Elements(load_executable(directory))
             self._elements.cupy.get_default_memory_pool().free_all_blocks()
             import_module("torch").cuda.empty_cache()
             self._sets = InputSets(self._elements)

@@ -19,7 +19,7 @@ from mirage_formal.records import (
     NumericsRecord,
     OutputRecord,
     open_sealed,
-    read,
+    read_file,
 )
 from mirage_formal.support.errors import FormatError
 
@@ -51,7 +51,7 @@ def check_numerics(root: Path, manifest: str, graph_digest: str, graph: KernelGr
     if not path.exists() and not path.is_symlink():
         return None
     with step(path, "seal"):
-        record = open_sealed(read(path), NumericsRecord, NUMERICS_FILE)
+        record = open_sealed(read_file(path), NumericsRecord, NUMERICS_FILE)
     with step(path, "which kernels"):
         expect_equal("sha256 of the manifest", manifest, record.kernels)
         expect_equal("µGraph", graph_digest, record.candidate)
@@ -120,7 +120,7 @@ def check_measure(root: Path, manifest: str, program: KernelGraph) -> MeasureRec
     if not path.exists() and not path.is_symlink():
         return None
     with step(path, "seal"):
-        record = open_sealed(read(path), MeasureRecord, MEASURE_FILE)
+        record = open_sealed(read_file(path), MeasureRecord, MEASURE_FILE)
     with step(path, "which kernels"):
         expect_equal("sha256 of the manifest", manifest, record.kernels)
     with step(path, "consistent times"):

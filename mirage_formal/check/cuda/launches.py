@@ -25,7 +25,7 @@ from mirage_formal.records import (
     PlanRecord,
     ProductLaunch,
     confine_path,
-    read,
+    read_file,
     sha256,
 )
 from mirage_formal.support.errors import FormatError
@@ -128,7 +128,7 @@ def _check_launch(
 
 
 def _check_source(root: Path, launch: KernelLaunch) -> None:
-    data = read(confine_path(root, launch.source))
+    data = read_file(confine_path(root, launch.source))
     expect_equal("sha256", launch.sha256, sha256(data))
     if not re.search(rf"__global__[^;{{]*\b{re.escape(launch.name)}\s*\(", data.decode()):
         raise FormatError(f"expected the kernel {launch.name}, got none of this name")
@@ -182,7 +182,7 @@ def _check_plan(launch: KernelLaunch, plan: KernelPlanRecord, graph: KernelGraph
 
 
 def _check_code(root: Path, kernel: str, binary: Binary, compiled: CompiledRecord) -> Resources:
-    data = read(confine_path(root, binary.file))
+    data = read_file(confine_path(root, binary.file))
     expect_equal("sha256", binary.sha256, sha256(data))
     expect_equal("spilled bytes in the plan", binary.spill_bytes, compiled.spill_bytes)
     expect_equal("registers in the plan", binary.registers, compiled.registers)

@@ -47,7 +47,7 @@ from mirage_formal.records import (
     confine_path,
     decode,
     open_sealed,
-    read,
+    read_file,
     read_lines,
     sha256,
     unpack_texts,
@@ -151,25 +151,25 @@ def check_kernels(root: Path, *, solvers: bool = True) -> BoundKernels:
     begin = perf_counter()
     path = root / MANIFEST_FILE
     with step(path, "read the manifest of kernels", corrupt=True):
-        manifest = decode(read(path), KernelManifestRecord, MANIFEST_FILE)
+        manifest = decode(read_file(path), KernelManifestRecord, MANIFEST_FILE)
         for name in manifest.files:
             confine_path(root, name)
     with step(path, "seal"):
-        open_sealed(read(path), KernelManifestRecord, MANIFEST_FILE)
+        open_sealed(read_file(path), KernelManifestRecord, MANIFEST_FILE)
     check_manifest(root, MANIFEST_FILE, manifest.files, DEVICE_FILES)
     with step(root / LAUNCH_FILE, "read the launches", corrupt=True):
-        launch = decode(read(root / LAUNCH_FILE), LaunchRecord, LAUNCH_FILE)
+        launch = decode(read_file(root / LAUNCH_FILE), LaunchRecord, LAUNCH_FILE)
         graph, program = from_json(bytes(launch.graph), "graph"), from_json(bytes(launch.program), "program")
     _check_graphs(root, manifest, launch, graph, program)
     form = _check_form(root, manifest, graph, solvers=solvers)
     check_launches(root, launch, graph)
     with step(root / PLAN_FILE, "read the plans", corrupt=True):
-        plans = decode(read(root / PLAN_FILE), PlanRecord, PLAN_FILE)
+        plans = decode(read_file(root / PLAN_FILE), PlanRecord, PLAN_FILE)
     code = check_plans(root, plans, launch.launches, graph)
     _check_names(root, manifest, launch, form is not None)
     kernels = {x.name: x for x in launch.launches if isinstance(x, KernelLaunch)}
     obligations, questions = _check_obligations(root, kernels)
-    bound = sha256(read(path))
+    bound = sha256(read_file(path))
     about = EstablishedKernels(
         name=root.name,
         candidate=manifest.candidate,
@@ -223,10 +223,10 @@ def _check_form(
     if own:
         return None
     with step(root / STABILIZED_FILE, "form of the candidate"):
-        expect_equal("digest", manifest.graph, digest(from_json(read(root / STABILIZED_FILE), STABILIZED_FILE)))
+        expect_equal("digest", manifest.graph, digest(from_json(read_file(root / STABILIZED_FILE), STABILIZED_FILE)))
     path = root / STABILIZED_PROOF_FILE
     with step(path, "read the proofs of the form", corrupt=True):
-        record = decode(read(path), FormRecord, STABILIZED_PROOF_FILE)
+        record = decode(read_file(path), FormRecord, STABILIZED_PROOF_FILE)
         candidate = from_json(bytes(record.candidate), "candidate")
         parts = [(part.operators, _compose_form(number, part)) for number, part in enumerate(record.parts, 1)]
     with step(path, "candidate"):
@@ -271,7 +271,7 @@ def _check_obligations(
     with step(path, "read the proof log of kernels", corrupt=True):
         records = [decode(text, ObligationRecord, f"line {number}") for number, text in read_lines(path)]
     with step(root / QUESTIONS_FILE, "read the questions of obligations", corrupt=True):
-        texts = unpack_texts(read(root / QUESTIONS_FILE), QUESTIONS_FILE)
+        texts = unpack_texts(read_file(root / QUESTIONS_FILE), QUESTIONS_FILE)
         if len(texts) > MAX_QUESTIONS:
             raise FormatError(f"expected at most {MAX_QUESTIONS} questions, got {len(texts)}")
     with step(path, "complete proof log of kernels"):

@@ -11,7 +11,7 @@ from math import log2
 from typing import NamedTuple
 
 from mirage_formal.check.abstract import EITHER
-from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, postorder
+from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Variable, postorder
 from mirage_formal.support.errors import FormatError
 
 _CAP = 1 << 64  # numbers above this are as good as infinite
@@ -94,7 +94,7 @@ def _exponential(inside: _Quotient, faults: list[str]) -> _Quotient:
 
 def _quotient(e: Expr, known: dict[Expr, _Quotient], faults: list[str]) -> _Quotient:
     match e:
-        case Var():
+        case Variable():
             return TermBounds(1, 1, 0), _ONE
         case Const():
             return _ONE, _ONE

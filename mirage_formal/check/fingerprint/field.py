@@ -66,7 +66,7 @@ class UndefinedValueError(Exception):
     """Error: a denominator is zero, a radicand is no residue, or a constant has no residue."""
 
 
-def needed_parts(graph: KernelGraph) -> tuple[list[set[int]], dict[int, list[set[int]]]]:
+def parts_to_evaluate(graph: KernelGraph) -> tuple[list[set[int]], dict[int, list[set[int]]]]:
     """Return the parts that the outputs need: of each kernel tensor, and of each tensor of the inlined block graphs.
 
     Raises:
@@ -115,7 +115,7 @@ def _add_needed_parts(op: Op, wanted: set[int], tensors: list[set[int]], *, same
         tensors[operand] |= parts
 
 
-def run(graph: KernelGraph, point: RandomPoint, source: Source) -> list[Residues]:
+def evaluate_steps(graph: KernelGraph, point: RandomPoint, source: Source) -> list[Residues]:
     """Return the outputs in Z_p.
 
     Args:
@@ -128,7 +128,7 @@ def run(graph: KernelGraph, point: RandomPoint, source: Source) -> list[Residues
         FormatError: The graph has no picture in the field.
     """
     types = kernel_types(graph)
-    wanted, inside = needed_parts(graph)
+    wanted, inside = parts_to_evaluate(graph)
     values: list[Value] = [
         [source(number, part) if part in parts else None for part in (P, Q)]
         for number, parts in enumerate(wanted[: len(graph.inputs)])
@@ -291,7 +291,7 @@ def _compare(kind: OpKind, attrs: Attrs, x: Sequence[Residues], point: RandomPoi
     a, b = x[0], x[1] if attrs.value is None else np.full(1, _constant(attrs.value, point.p), dtype=np.uint64)
     if kind in (OpKind.GT, OpKind.LE):
         a, b = b, a
-    one, key = np.uint64(1), key_of(kind)
+    one, key = np.uint64(1), function_key(kind)
     there = subtract(a, b, point.p)
     if kind is OpKind.EQ:
         there = np.where(there > point.p // 2, np.uint64(point.p) - there, there)
@@ -300,7 +300,7 @@ def _compare(kind: OpKind, attrs: Attrs, x: Sequence[Residues], point: RandomPoi
     return one - holds if kind in (OpKind.LE, OpKind.GE) else holds
 
 
-def key_of(kind: OpKind) -> OpKind:
+def function_key(kind: OpKind) -> OpKind:
     """Return the function whose key a comparison uses: every inequality is a < b, reversed or negated."""
     return OpKind.LT if kind in (OpKind.LE, OpKind.GT, OpKind.GE) else kind
 

@@ -85,7 +85,7 @@ def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: Fing
     stated = StatedBound(record.bound_log2, record.bound_reason, loose)
     primes = (record.p, record.q)
     check_bound(output_parts(program), output_parts(candidate), primes, record.rounds, stated, outside)
-    keyed: set[OpKind] = {field.key_of(op.kind) for ops in matter for op in ops if op.kind in OPAQUE}
+    keyed: set[OpKind] = {field.function_key(op.kind) for ops in matter for op in ops if op.kind in OPAQUE}
     for draw in record.draws:
         _check_draw(program, candidate, record, draw, keyed)
     if record.verdict == "unknown":
@@ -109,7 +109,7 @@ def _check_no_picture(program: KernelGraph, candidate: KernelGraph, record: Fing
     )
     for graph in (program, candidate):
         try:
-            field.needed_parts(graph)
+            field.parts_to_evaluate(graph)
         except FormatError:
             return
     sizes = [_sizes(graph) for graph in (program, candidate)]
@@ -228,7 +228,7 @@ def _largest_pair(bits: int) -> tuple[int, int]:
 
 def _operators(graph: KernelGraph) -> list[Op]:
     """Return the operators on which an output's value depends, with thread graphs inlined."""
-    kernel, blocks = field.needed_parts(graph)
+    kernel, blocks = field.parts_to_evaluate(graph)
     found: list[Op] = []
     number = len(graph.inputs)
     for index, op in enumerate(graph.ops):
@@ -325,7 +325,9 @@ def _check_draw(
     outputs = _program_outputs(program, point, inputs, given)
     _expect(f"{where}: outputs of the program", outputs, draw.expected)
     _expect(
-        f"{where}: outputs of the candidate", tuple(_digest(y) for y in field.run(candidate, point, inputs)), draw.got
+        f"{where}: outputs of the candidate",
+        tuple(_digest(y) for y in field.evaluate_steps(candidate, point, inputs)),
+        draw.got,
     )
     _expect(f"{where}: candidate and program", draw.expected, draw.got)
 
@@ -353,13 +355,13 @@ def _program_outputs(
     key = (program, point.p, point.q, point.omega, tuple(sorted(point.keys.items())), given)
     if key not in _KNOWN:
         _KNOWN.clear()
-        _KNOWN[key] = tuple(_digest(value) for value in field.run(program, point, inputs))
+        _KNOWN[key] = tuple(_digest(value) for value in field.evaluate_steps(program, point, inputs))
     return _KNOWN[key]
 
 
 def _read_input_parts(graph: KernelGraph) -> set[tuple[int, int]]:
     """Return the input parts on which an output depends."""
-    kernel, _ = field.needed_parts(graph)
+    kernel, _ = field.parts_to_evaluate(graph)
     return {
         (index, field.P if _is_mask(graph, index) else part)
         for index in range(len(graph.inputs))
@@ -397,7 +399,7 @@ def _undefined_reason(graphs: tuple[KernelGraph, KernelGraph], point: field.Rand
     """Return the reason why one of the graphs has no value at these inputs, or that both have one."""
     try:
         for graph in graphs:
-            field.run(graph, point, inputs)
+            field.evaluate_steps(graph, point, inputs)
     except field.UndefinedValueError as error:
         return str(error)
     return _BOTH

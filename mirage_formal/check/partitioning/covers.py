@@ -32,7 +32,7 @@ from mirage_formal.records import (
     confine_path,
     decode,
     open_sealed,
-    read,
+    read_file,
     sha256,
 )
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, PartRecord, WholeRecord, cover_name
@@ -98,13 +98,13 @@ def read_whole(root: Path) -> WholeProgram:
     """
     path = root / WHOLE_FILE
     with step(path, "read the whole", corrupt=True):
-        record = decode(read(path), WholeRecord, WHOLE_FILE)
+        record = decode(read_file(path), WholeRecord, WHOLE_FILE)
         parts = [part for one in record.covers for part in one.parts]
         for name in (*record.manifest, *(d for part in parts for d in (part.run, part.directory) if d)):
             confine_path(root, name)
         program = from_json(bytes(record.graph_of_program), "program")
     with step(path, "seal"):
-        open_sealed(read(path), WholeRecord, WHOLE_FILE)
+        open_sealed(read_file(path), WholeRecord, WHOLE_FILE)
     if record.status == "interrupted":
         hint = "--resume the search"
         raise RunError("expected a whole program, got a run that has not finished", where=str(root), hint=hint)
@@ -142,7 +142,7 @@ def _check_files(whole: WholeProgram) -> None:
                 raise FormatError(f"expected only files of the parts' searches and covers' kernels, got {name} as well")
     for name, code in whole.record.manifest.items():
         with step(whole.root / name, "digest of the file"):
-            expect_equal("sha256", code, sha256(read(confine_path(whole.root, name))))
+            expect_equal("sha256", code, sha256(read_file(confine_path(whole.root, name))))
 
 
 def check_whole(
@@ -266,7 +266,7 @@ def _replacement(
         expect_equal("verdict", "equivalent", held.verdict)
     file = whole.root / part.directory / GRAPH_FILE
     with step(file, f"graph of {at}"):
-        graph = from_json(read(file), GRAPH_FILE)
+        graph = from_json(read_file(file), GRAPH_FILE)
         expect_equal("digest", part.candidate, digest(graph))
         expect_equal("inputs", piece.program.inputs, graph.inputs)
         expect_equal("outputs", len(piece.results), len(graph.outputs))

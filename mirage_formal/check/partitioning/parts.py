@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mirage_formal.check.equivalence import Obligation, replay_with_obligations
+from mirage_formal.check.equivalence import MixedRadixObligation, replay_with_obligations
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.check.report import expect_equal
 from mirage_formal.graph.check import faults, kernel_types, output_types
@@ -148,7 +148,7 @@ class ReplacedGraph:
     conditions: tuple[str, ...]
     added: tuple[str, ...]
     doubtful: bool
-    obligations: tuple[Obligation, ...]
+    obligations: tuple[MixedRadixObligation, ...]
 
 
 def replace_parts(graph: KernelGraph, parts: Sequence[tuple[Sequence[int], Replacement | None]]) -> ReplacedGraph:
@@ -170,7 +170,7 @@ def replace_parts(graph: KernelGraph, parts: Sequence[tuple[Sequence[int], Repla
     graphs: list[KernelGraph] = []
     held: dict[str, None] = {}
     added: dict[str, None] = {}
-    obligations: dict[Obligation, None] = {}
+    obligations: dict[MixedRadixObligation, None] = {}
     doubtful = False
     for number, (piece, (_, other)) in enumerate(zip(pieces, parts, strict=True), 1):
         graphs.append(piece.program if other is None else other.graph)

@@ -12,7 +12,7 @@ from math import prod
 from typing import Final
 
 from mirage_formal.check.proof.operator_terms import LOOP, UNARY, UNINTERPRETED, Terms
-from mirage_formal.check.proof.pieces import PieceOperators, Value, align_cuts, replace_item
+from mirage_formal.check.proof.pieces import PieceOperators, PieceValue, align_cuts, replace_item
 from mirage_formal.check.proof.reader import MAX_TABLE, parse_integer, parse_list
 from mirage_formal.check.proof.ring import ProofError, require
 from mirage_formal.graph.check import kernel_types
@@ -48,7 +48,7 @@ class Elaboration(PieceOperators):
         pieces = self.tensors[parse_integer(number, 0, len(self.tensors) - 1)].pieces()
         return pieces[parse_integer(place, 0, len(pieces) - 1)]
 
-    def _kernel(self, graph: KernelGraph, name: str) -> list[Value]:
+    def _kernel(self, graph: KernelGraph, name: str) -> list[PieceValue]:
         shapes = [x.tensor.shape for x in graph.inputs]
         tensors = self.tensors = [_whole_piece(self.terms.input(i, shape), shape) for i, shape in enumerate(shapes)]
         for number, op in enumerate(graph.ops):
@@ -61,11 +61,11 @@ class Elaboration(PieceOperators):
         require(all(number in known for number in self._whole), "expected tensors that the graph computes, to be whole")
         return [tensors[i] for i in graph.outputs]
 
-    def _join_to_term(self, x: Value) -> Value:
+    def _join_to_term(self, x: PieceValue) -> PieceValue:
         require(len(x.terms) > 1, "expected a tensor of several pieces to be taken whole")
         return self.joined(x, *range(len(x.cuts)))
 
-    def _block(self, op: GraphDefined, operands: list[Value]) -> list[Value]:
+    def _block(self, op: GraphDefined, operands: list[PieceValue]) -> list[PieceValue]:
         graph, where = op.graph, self._where
         tensors = [self._load(x, how, graph) for x, how in zip(operands, graph.inputs, strict=True)]
         for number, inner in enumerate(graph.ops):
@@ -79,7 +79,7 @@ class Elaboration(PieceOperators):
             tensors += [values[i] for i in inner.graph.outputs]
         return [self._save(tensors[saver.operand], saver, graph) for saver in graph.outputs]
 
-    def _load(self, x: Value, how: InputIterator, graph: BlockGraph) -> Value:
+    def _load(self, x: PieceValue, how: InputIterator, graph: BlockGraph) -> PieceValue:
         extents, split = (*graph.grid, graph.forloop_range), list[int]()
         position: dict[int, int] = {}
         tiles: list[int] = []
@@ -101,7 +101,7 @@ class Elaboration(PieceOperators):
             return self.reshape(x, tuple(split[i] for i in perm))
         return self.transpose(self.reshape(x, tuple(split)), perm)
 
-    def _save(self, x: Value, saver: OutputSaver, graph: BlockGraph) -> Value:
+    def _save(self, x: PieceValue, saver: OutputSaver, graph: BlockGraph) -> PieceValue:
         require(x.shape[LOOP] == 1, "expected a tensor behind an accumulator")
         for axis, dim in enumerate(saver.omap):
             require(dim is not None or x.shape[axis] == 1, "expected blocks that write different elements")
@@ -118,7 +118,7 @@ class Elaboration(PieceOperators):
 
     # --- operators ---------------------------------------------------------------------------------------------
 
-    def _apply(self, op: Op, xs: list[Value], context: BlockContext | None) -> list[Value]:  # noqa: C901 (one row per operator)
+    def _apply(self, op: Op, xs: list[PieceValue], context: BlockContext | None) -> list[PieceValue]:  # noqa: C901 (one row per operator)
         attrs, x = op.attrs, xs[0]
         lead = 0 if context is None else LEADING
         times = 1 if context is None else context.forloop_range
@@ -225,26 +225,26 @@ class Elaboration(PieceOperators):
             case _:
                 raise AssertionError(op.kind)
 
-    def _number(self, x: Value, q: Fraction | int) -> Value:
+    def _number(self, x: PieceValue, q: Fraction | int) -> PieceValue:
         return self.constant("offset", self.constant("scale", x, Fraction(0)), Fraction(q))
 
-    def _not(self, mask: Value) -> Value:
+    def _not(self, mask: PieceValue) -> PieceValue:
         return self.constant("offset", self.constant("scale", mask, Fraction(-1)), Fraction(1))
 
-    def _mean(self, x: Value, axis: int) -> Value:
+    def _mean(self, x: PieceValue, axis: int) -> PieceValue:
         return self.constant("scale", self.sum(x, axis), Fraction(1, x.shape[axis]))
 
-    def _over_loop(self, x: Value, times: int) -> Value:
+    def _over_loop(self, x: PieceValue, times: int) -> PieceValue:
         return self.repeat(x, LOOP, times) if x.shape[LOOP] == 1 else x
 
-    def _loop_sum(self, x: Value, times: int) -> Value:
+    def _loop_sum(self, x: PieceValue, times: int) -> PieceValue:
         return self.sum(self._over_loop(x, times), LOOP)
 
-    def _loop_mean(self, x: Value, times: int) -> Value:
+    def _loop_mean(self, x: PieceValue, times: int) -> PieceValue:
         total = self._loop_sum(self.sum(x, len(x.cuts) - 1), times)
         return self.constant("scale", total, Fraction(1, x.shape[-1] * times))
 
-    def _loop_concat(self, x: Value, axis: int) -> Value:
+    def _loop_concat(self, x: PieceValue, axis: int) -> PieceValue:
         if x.shape[LOOP] == 1:
             return x
         perm = [i for i in range(len(x.cuts)) if i != LOOP]
@@ -252,7 +252,7 @@ class Elaboration(PieceOperators):
         shape = replace_item(replace_item(x.shape, axis, x.shape[axis] * x.shape[LOOP]), LOOP, 1)
         return self.reshape(self.transpose(x, tuple(perm)), shape)
 
-    def _concat(self, a: Value, b: Value, axis: int, lead: int) -> Value:
+    def _concat(self, a: PieceValue, b: PieceValue, axis: int, lead: int) -> PieceValue:
         for i in range(lead):
             a = self.repeat(a, i, b.shape[i]) if a.shape[i] == 1 else a
             b = self.repeat(b, i, a.shape[i]) if b.shape[i] == 1 else b
@@ -261,17 +261,17 @@ class Elaboration(PieceOperators):
         count = len(a.cuts[axis])
         moved = {replace_item(place, axis, place[axis] + count): term for place, term in b.terms.items()}
         cuts = (*a.cuts[:axis], a.cuts[axis] + b.cuts[axis], *a.cuts[axis + 1 :])
-        return Value(cuts, {**a.terms, **moved})
+        return PieceValue(cuts, {**a.terms, **moved})
 
-    def _reduce_so_far(self, kind: str, x: Value, axis: int) -> Value:
+    def _reduce_so_far(self, kind: str, x: PieceValue, axis: int) -> PieceValue:
         x = self.joined(x if len(x.cuts[axis]) == 1 else self.fold("max", x, axis), LOOP)
         return self.each(x, axis, (1,), lambda term: self.terms.reduce(kind, term, axis))
 
-    def _rescaled(self, x: Value, f: Value) -> Value:
+    def _rescaled(self, x: PieceValue, f: PieceValue) -> PieceValue:
         found = self.paired(self.joined(x, LOOP), self.joined(f, LOOP), self.terms.rescaled)
-        return Value((*found.cuts[:LOOP], (1,), *found.cuts[LOOP + 1 :]), found.terms)
+        return PieceValue((*found.cuts[:LOOP], (1,), *found.cuts[LOOP + 1 :]), found.terms)
 
-    def unary(self, kind: str, x: Value) -> Value:
+    def unary(self, kind: str, x: PieceValue) -> PieceValue:
         """Return an elementwise operator, with side conditions for a root and a function such as the logarithm.
 
         Sound: what is not 0 and not negative is above 0, as the argument of a function with a positive domain must be.
@@ -283,7 +283,7 @@ class Elaboration(PieceOperators):
             self.needs.append((f"{self._where}: argument of {kind} nonnegative", False, tuple(x.pieces())))
         return super().unary(kind, x)
 
-    def binary(self, kind: str, a: Value, b: Value) -> Value:
+    def binary(self, kind: str, a: PieceValue, b: PieceValue) -> PieceValue:
         """Return an operator of two tensors, with a side condition for a division."""
         if kind == "div":
             self.needs.append((f"{self._where}: divisor nonzero", True, tuple(b.pieces())))
@@ -295,8 +295,8 @@ class Elaboration(PieceOperators):
         return [text for text, _, _ in self.needs]
 
 
-def _whole_piece(term: int, shape: Shape) -> Value:
-    return Value(tuple((extent,) for extent in shape), {(0,) * len(shape): term})
+def _whole_piece(term: int, shape: Shape) -> PieceValue:
+    return PieceValue(tuple((extent,) for extent in shape), {(0,) * len(shape): term})
 
 
 def elaborate(

@@ -24,7 +24,7 @@ Place = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class PieceValue:
     """Segment lengths of each axis, and the term of each piece."""
 
     cuts: tuple[Cut, ...]
@@ -55,7 +55,7 @@ def replace_item(items: tuple[int, ...], axis: int, item: int) -> tuple[int, ...
     return (*items[:axis], item, *items[axis + 1 :])
 
 
-def refine(terms: Terms, x: Value, axis: int, cut: Cut) -> Value:
+def refine(terms: Terms, x: PieceValue, axis: int, cut: Cut) -> PieceValue:
     """Return a value with the segments of an axis split into smaller ones."""
     if cut == x.cuts[axis]:
         return x
@@ -66,10 +66,10 @@ def refine(terms: Terms, x: Value, axis: int, cut: Cut) -> Value:
         start = starts[place[axis]]
         old = bisect_right(olds, start) - 1
         out[place] = terms.slice(x.terms[replace_item(place, axis, old)], axis, start - olds[old], cut[place[axis]])
-    return Value(cuts, out)
+    return PieceValue(cuts, out)
 
 
-def align_cuts(terms: Terms, a: Value, b: Value, axes: Iterable[int]) -> tuple[Value, Value]:
+def align_cuts(terms: Terms, a: PieceValue, b: PieceValue, axes: Iterable[int]) -> tuple[PieceValue, PieceValue]:
     """Return two values with common segments along these axes, where neither has extent 1."""
     for axis in axes:
         if a.shape[axis] != 1 and b.shape[axis] != 1:
@@ -78,7 +78,7 @@ def align_cuts(terms: Terms, a: Value, b: Value, axes: Iterable[int]) -> tuple[V
     return a, b
 
 
-def paired_terms(terms: Terms, left: Sequence[Value], right: Sequence[Value]) -> list[tuple[int, int]]:
+def paired_terms(terms: Terms, left: Sequence[PieceValue], right: Sequence[PieceValue]) -> list[tuple[int, int]]:
     """Return the pairs of terms of corresponding pieces of values that should be equal."""
     require([x.shape for x in left] == [x.shape for x in right], "expected the shapes of the program's outputs")
     out: list[tuple[int, int]] = []
@@ -108,31 +108,31 @@ class PieceOperators:
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
 
-    def each(self, x: Value, axis: int, cut: Cut, make: Callable[[int], int]) -> Value:
+    def each(self, x: PieceValue, axis: int, cut: Cut, make: Callable[[int], int]) -> PieceValue:
         """Return the value with ``make`` on every piece; the pieces along ``axis`` have the lengths of ``cut``."""
         cuts = (*x.cuts[:axis], cut, *x.cuts[axis + 1 :])
-        return Value(cuts, {place: make(term) for place, term in x.terms.items()})
+        return PieceValue(cuts, {place: make(term) for place, term in x.terms.items()})
 
-    def paired(self, a: Value, b: Value, make: Callable[[int, int], int]) -> Value:
+    def paired(self, a: PieceValue, b: PieceValue, make: Callable[[int, int], int]) -> PieceValue:
         """Return the pieces of broadcast operands, combined by ``make``."""
         a, b = self.fewer(a, b)
         a, b = align_cuts(self.terms, a, b, range(len(a.cuts)))
         cuts = _broadcast(a.cuts, b.cuts)
-        return Value(cuts, {place: make(a.piece(place), b.piece(place)) for place in places(cuts)})
+        return PieceValue(cuts, {place: make(a.piece(place), b.piece(place)) for place in places(cuts)})
 
-    def unary(self, kind: str, x: Value) -> Value:
+    def unary(self, kind: str, x: PieceValue) -> PieceValue:
         """Return an elementwise operator of a value."""
         return self.each(x, 0, x.cuts[0], lambda term: self.terms.unary(kind, term))
 
-    def constant(self, kind: str, x: Value, q: Fraction) -> Value:
+    def constant(self, kind: str, x: PieceValue, q: Fraction) -> PieceValue:
         """Return scale or offset of a value."""
         return self.each(x, 0, x.cuts[0], lambda term: self.terms.constant(kind, term, q))
 
-    def binary(self, kind: str, a: Value, b: Value) -> Value:
+    def binary(self, kind: str, a: PieceValue, b: PieceValue) -> PieceValue:
         """Return an operator of two values."""
         return self.paired(a, b, lambda x, y: self.terms.binary(kind, x, y))
 
-    def matmul(self, a: Value, b: Value) -> Value:
+    def matmul(self, a: PieceValue, b: PieceValue) -> PieceValue:
         """Return the product over the last two axes, summed over the segments of the contracted one."""
         a, b = self.fewer(a, b)
         rank = len(a.cuts)
@@ -146,9 +146,9 @@ class PieceOperators:
             for k in range(len(cut)):
                 part = self.terms.matmul(a.piece((*lead, i, k)), b.piece((*lead, k, j)))
                 out[place] = self.terms.binary("add", out[place], part) if k else part
-        return Value(cuts, out)
+        return PieceValue(cuts, out)
 
-    def joined(self, x: Value, *axes: int) -> Value:
+    def joined(self, x: PieceValue, *axes: int) -> PieceValue:
         """Return the value with one segment along each of these axes."""
         for axis in axes:
             count = range(len(x.cuts[axis]))
@@ -156,16 +156,16 @@ class PieceOperators:
             terms = {
                 p: self.terms.concat(tuple(x.terms[replace_item(p, axis, i)] for i in count), axis) for p in firsts
             }
-            x = Value((*x.cuts[:axis], (x.shape[axis],), *x.cuts[axis + 1 :]), terms)
+            x = PieceValue((*x.cuts[:axis], (x.shape[axis],), *x.cuts[axis + 1 :]), terms)
         return x
 
-    def fewer(self, a: Value, b: Value) -> tuple[Value, Value]:
+    def fewer(self, a: PieceValue, b: PieceValue) -> tuple[PieceValue, PieceValue]:
         """Return two operands, joined where their common cut could have too many pieces."""
         if len(a.terms) * (len(b.terms) if a.cuts != b.cuts else 2) <= MAX_PIECES:
             return a, b
         return self.joined(a, *range(len(a.cuts))), self.joined(b, *range(len(b.cuts)))
 
-    def fold(self, kind: str, x: Value, axis: int, kept: int = 1) -> Value:
+    def fold(self, kind: str, x: PieceValue, axis: int, kept: int = 1) -> PieceValue:
         """Reduce an axis to ``kept`` elements by sum, or to one by max, over its segments too."""
         x = x if kept == 1 else self.joined(x, axis)
         terms: dict[Place, int] = {}
@@ -173,17 +173,17 @@ class PieceOperators:
             part, target = self.terms.reduce(kind, x.terms[place], axis, kept), replace_item(place, axis, 0)
             both = "add" if kind == "sum" else "max"
             terms[target] = self.terms.binary(both, terms[target], part) if target in terms else part
-        return Value((*x.cuts[:axis], (kept,), *x.cuts[axis + 1 :]), terms)
+        return PieceValue((*x.cuts[:axis], (kept,), *x.cuts[axis + 1 :]), terms)
 
-    def sum(self, x: Value, axis: int, kept: int = 1) -> Value:
+    def sum(self, x: PieceValue, axis: int, kept: int = 1) -> PieceValue:
         """Reduce an axis to ``kept`` elements by addition."""
         return self.fold("sum", x, axis, kept)
 
-    def repeat(self, x: Value, axis: int, times: int) -> Value:
+    def repeat(self, x: PieceValue, axis: int, times: int) -> PieceValue:
         """Repeat an axis of extent 1 ``times`` times."""
         return self.each(x, axis, (times,), lambda term: self.terms.repeat(term, axis, times))
 
-    def slice(self, x: Value, axis: int, start: int, stop: int) -> Value:
+    def slice(self, x: PieceValue, axis: int, start: int, stop: int) -> PieceValue:
         """Return elements start .. stop - 1 of an axis; segments are split at both ends first."""
         ends = sorted({0, start, stop, x.shape[axis]})
         cut = common_cut(x.cuts[axis], tuple(b - a for a, b in pairwise(ends)))
@@ -193,14 +193,14 @@ class PieceOperators:
         terms = {
             replace_item(place, axis, place[axis] - kept[0]): t for place, t in x.terms.items() if place[axis] in kept
         }
-        return Value((*x.cuts[:axis], tuple(x.cuts[axis][i] for i in kept), *x.cuts[axis + 1 :]), terms)
+        return PieceValue((*x.cuts[:axis], tuple(x.cuts[axis][i] for i in kept), *x.cuts[axis + 1 :]), terms)
 
-    def transpose(self, x: Value, perm: tuple[int, ...]) -> Value:
+    def transpose(self, x: PieceValue, perm: tuple[int, ...]) -> PieceValue:
         """Return a value with permuted axes."""
         terms = {tuple(place[i] for i in perm): self.terms.transpose(term, perm) for place, term in x.terms.items()}
-        return Value(tuple(x.cuts[i] for i in perm), terms)
+        return PieceValue(tuple(x.cuts[i] for i in perm), terms)
 
-    def reshape(self, x: Value, shape: Shape) -> Value:
+    def reshape(self, x: PieceValue, shape: Shape) -> PieceValue:
         """Return the row-major elements with other axes.
 
         Sound: a segment of the outermost axis of a group of axes is a run of its elements, and so is a segment of the
@@ -224,7 +224,7 @@ class PieceOperators:
         for place, term in x.terms.items():
             target = tuple(place[moved[i]] if i in moved else 0 for i in range(len(shape)))
             terms[target] = self.terms.reshape(term, tuple(cut[i] for cut, i in zip(cuts, target, strict=True)))
-        return Value(tuple(cuts), terms)
+        return PieceValue(tuple(cuts), terms)
 
 
 def _groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:

@@ -8,10 +8,10 @@ from mirage_formal.check.proof.closing import Closing, closing
 from mirage_formal.check.proof.elaborate import Elaboration, elaborate
 from mirage_formal.check.proof.laws import check_lemma
 from mirage_formal.check.proof.operator_terms import Terms
-from mirage_formal.check.proof.pieces import Value, paired_terms
+from mirage_formal.check.proof.pieces import PieceValue, paired_terms
 from mirage_formal.check.proof.reader import MAX_EXTENT, MAX_NUMBER, Reader, parse_integer, parse_list, parse_tables
 from mirage_formal.check.proof.ring import ProofError, Ring, require
-from mirage_formal.check.proof.tensor_steps import Steps
+from mirage_formal.check.proof.tensor_steps import TensorReplay
 from mirage_formal.graph.graph import KernelGraph
 
 MAX_DIGITS = 2_000
@@ -36,7 +36,7 @@ class Theorem:
     lemmas: int
     digit_facts: frozenset[tuple[int, ...]]
     closings: tuple[Closing, ...]
-    read: tuple[list[Elaboration], Steps] = field(compare=False, repr=False)
+    read: tuple[list[Elaboration], TensorReplay] = field(compare=False, repr=False)
 
 
 def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> Theorem:
@@ -74,7 +74,7 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
         for number, raw in enumerate(tables["lemmas"]):
             where = f"lemma {number}{_law(raw)}"
             check_lemma(reader, number, raw)
-        steps = Steps(reader, terms, sources)
+        steps = TensorReplay(reader, terms, sources)
         for number, raw in enumerate(tables["steps"]):
             where = f"step {number}{_law(raw)}"
             steps.step(raw)
@@ -102,7 +102,9 @@ def _nothing_unused(what: str, count: int, used: set[int]) -> None:
     require(not unused, f"expected all {what} to be used, got {unused[:9]} that are not")
 
 
-def _outputs(steps: Steps, program: list[Value], candidate: list[Value], raw: list[object]) -> tuple[Closing, ...]:
+def _outputs(
+    steps: TensorReplay, program: list[PieceValue], candidate: list[PieceValue], raw: list[object]
+) -> tuple[Closing, ...]:
     """Compare the outputs, piece by piece; a pair with equal terms needs no entry.
 
     Sound: equal terms name one tensor. A multiplier is a product of positive powers of divisors, or of what they are

@@ -24,7 +24,7 @@ MAX_TERMS: Final = 5_000
 MAX_WORK: Final = 2_000_000
 
 
-class Answer(Enum):
+class SympyAnswer(Enum):
     """Verdict of sympy. Sound: CONFIRMED accepts nothing by itself; REFUTED makes a check fail."""
 
     CONFIRMED = "confirmed"
@@ -39,7 +39,7 @@ class Answer(Enum):
 class Opinion:
     """Verdict of sympy on one identity, and the reason if it is undecided."""
 
-    answer: Answer
+    answer: SympyAnswer
     reason: str = ""
 
 
@@ -63,9 +63,10 @@ def opinion(closing: Closing) -> Opinion:
         equal = field.equal(closing.left, closing.right)
     except _Undecided:
         return Opinion(
-            Answer.UNDECIDED, f"expected divisors that are not 0, and at most {MAX_TERMS} terms and {MAX_WORK} products"
+            SympyAnswer.UNDECIDED,
+            f"expected divisors that are not 0, and at most {MAX_TERMS} terms and {MAX_WORK} products",
         )
-    return Opinion(Answer.CONFIRMED if equal else Answer.REFUTED)
+    return Opinion(SympyAnswer.CONFIRMED if equal else SympyAnswer.REFUTED)
 
 
 _Terms = tuple[tuple[Mono, Coef], ...]

@@ -26,7 +26,7 @@ LENGTHS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class CheckedTensor:
     """A tensor: the polynomial is the value of the element at the position that the strings of digits denote."""
 
     term: int
@@ -34,7 +34,7 @@ class Tensor:
     poly: Poly
 
 
-class Steps:
+class TensorReplay:
     """Replay of tensor steps.
 
     Sound: each method computes, from tensors that are what their terms say, one that is what its term says; or it keeps
@@ -43,9 +43,9 @@ class Steps:
 
     def __init__(self, reader: Reader, terms: Terms, sources: Sequence[int]) -> None:
         self.reader, self.ring, self.terms, self.sources = reader, reader.ring, terms, sources
-        self.tensors: list[Tensor] = []
+        self.tensors: list[CheckedTensor] = []
         self.used, self.read = set[int](), set[int]()
-        self._laws: dict[str, Callable[..., Tensor]] = {name: getattr(self, f"_{name}") for name in LENGTHS}
+        self._laws: dict[str, Callable[..., CheckedTensor]] = {name: getattr(self, f"_{name}") for name in LENGTHS}
 
     def step(self, raw: object) -> None:
         """Replay the next step.
@@ -63,7 +63,7 @@ class Steps:
         require(good, f"expected strings of the shape {self.terms.shapes[found.term]}")
         self.tensors.append(found)
 
-    def tensor(self, raw: object) -> Tensor:
+    def tensor(self, raw: object) -> CheckedTensor:
         """Return an earlier tensor."""
         number = parse_integer(raw, 0, len(self.tensors) - 1)
         self.used.add(number)
@@ -72,10 +72,10 @@ class Steps:
     def _size(self, string: tuple[int, ...]) -> int:
         return prod(self.ring.extents[d] for d in string)
 
-    def _axis(self, a: Tensor, raw: object) -> int:
+    def _axis(self, a: CheckedTensor, raw: object) -> int:
         return parse_integer(raw, 0, len(a.strings) - 1)
 
-    def _input(self, raw: object, strings: object) -> Tensor:
+    def _input(self, raw: object, strings: object) -> CheckedTensor:
         """Return an input, or an atom: a tensor of a graph that is kept opaque.
 
         Sound: an atom's elements are named by its operator term and their position, as an input's are by the input.
@@ -84,11 +84,11 @@ class Steps:
         self.read.add(number)
         found = tuple(self.reader.digits(string) for string in parse_list(strings, high=RANK))
         element = (number, tuple(value(self.ring, string) for string in found))
-        return Tensor(self.sources[number], found, {((self.ring.intern("in", element), 2),): 1})
+        return CheckedTensor(self.sources[number], found, {((self.ring.intern("in", element), 2),): 1})
 
     # --- digits ------------------------------------------------------------------------------------------------
 
-    def _split(self, raw: object, digit: object, high: object, low: object) -> Tensor:
+    def _split(self, raw: object, digit: object, high: object, low: object) -> CheckedTensor:
         a, d = self.tensor(raw), self.reader.digit(digit)
         hi, lo = pair = self.reader.digits([high, low])
         good = self._size(pair) == self.ring.extents[d] and not any({hi, lo} & {*string} for string in a.strings)
@@ -96,15 +96,15 @@ class Steps:
         require_lemma(self.ring, pair)
         return self._replaced(a, ((d,),), (pair,), Substitution(self.ring, [((d,), value(self.ring, pair))]))
 
-    def _fold(self, raw: object, chains: object) -> Tensor:
+    def _fold(self, raw: object, chains: object) -> CheckedTensor:
         a, folds = self.tensor(raw), self.reader.chains(chains)
         move = folding_substitution(self.ring, folds, self.ring.free_in(a.poly))
         return self._replaced(a, tuple(chain for _, chain in folds), tuple((new,) for new, _ in folds), move)
 
-    def _rename(self, raw: object, pairs: object) -> Tensor:
+    def _rename(self, raw: object, pairs: object) -> CheckedTensor:
         return self._fold(raw, [[new, old] for old, new in (parse_list(pair, 2, 2) for pair in parse_list(pairs))])
 
-    def _replaced(self, a: Tensor, olds: Strings, news: Strings, move: Substitution) -> Tensor:
+    def _replaced(self, a: CheckedTensor, olds: Strings, news: Strings, move: Substitution) -> CheckedTensor:
         """Replace runs of digits, each contiguous in one string, in the strings and in the polynomial."""
         table = {old[0]: (old, new) for old, new in zip(olds, news, strict=True)}
         strings = []
@@ -119,9 +119,9 @@ class Steps:
                 at += len(old)
             strings.append(tuple(out))
         require(not table, f"expected digits of the tensor, got {sorted(table)}")
-        return Tensor(a.term, tuple(strings), move.polynomial(a.poly))
+        return CheckedTensor(a.term, tuple(strings), move.polynomial(a.poly))
 
-    def _slice(self, raw: object, axis: object, start: object, string: object, pairs: object) -> Tensor:
+    def _slice(self, raw: object, axis: object, start: object, string: object, pairs: object) -> CheckedTensor:
         a = self.tensor(raw)
         at, new, first = self._axis(a, axis), self.reader.digits(string), parse_integer(start, 0, MAX_EXTENT)
         strides = dict(value(self.ring, a.strings[at])[1])
@@ -141,9 +141,11 @@ class Steps:
         good = not strides and (offset, tuple(sorted(total.items()))) == (first, value(self.ring, new)[1])
         require(good, f"expected the digits of axis {at} to make up {first} and the new number")
         require_lemma(self.ring, a.strings[at])
-        return Tensor(term, _replace_string(a.strings, at, new), Substitution(self.ring, places).polynomial(a.poly))
+        return CheckedTensor(
+            term, _replace_string(a.strings, at, new), Substitution(self.ring, places).polynomial(a.poly)
+        )
 
-    def _reshape(self, raw: object, shape: object) -> Tensor:
+    def _reshape(self, raw: object, shape: object) -> CheckedTensor:
         a = self.tensor(raw)
         new = tuple(parse_integer(extent, 1, MAX_EXTENT) for extent in parse_list(shape, high=RANK))
         digits = [d for string in a.strings for d in string]
@@ -154,23 +156,23 @@ class Steps:
                 cut -= 1
             strings.append(tuple(digits[cut:]))
             del digits[cut:]
-        return Tensor(self.terms.reshape(a.term, new), tuple(reversed(strings)), a.poly)
+        return CheckedTensor(self.terms.reshape(a.term, new), tuple(reversed(strings)), a.poly)
 
-    def _transpose(self, raw: object, perm: object) -> Tensor:
+    def _transpose(self, raw: object, perm: object) -> CheckedTensor:
         a = self.tensor(raw)
         order = tuple(self._axis(a, axis) for axis in parse_list(perm, high=RANK))
-        return Tensor(self.terms.transpose(a.term, order), tuple(a.strings[i] for i in order), a.poly)
+        return CheckedTensor(self.terms.transpose(a.term, order), tuple(a.strings[i] for i in order), a.poly)
 
-    def _repeat(self, raw: object, axis: object, digit: object) -> Tensor:
+    def _repeat(self, raw: object, axis: object, digit: object) -> CheckedTensor:
         a, new = self.tensor(raw), self.reader.digit(digit)
         at = self._axis(a, axis)
-        return Tensor(
+        return CheckedTensor(
             self.terms.repeat(a.term, at, self.ring.extents[new]), _replace_string(a.strings, at, (new,)), a.poly
         )
 
     # --- operators ---------------------------------------------------------------------------------------------
 
-    def _unary(self, kind: object, raw: object) -> Tensor:
+    def _unary(self, kind: object, raw: object) -> CheckedTensor:
         a, ring, name = self.tensor(raw), self.ring, parse_word(kind, UNARY)
         p = a.poly
         match name:
@@ -191,9 +193,9 @@ class Steps:
                 p = ring.add(half, ring.mul(half, ring.function("erf", inner)))
             case _:
                 raise AssertionError(name)
-        return Tensor(self.terms.unary(name, a.term), a.strings, p)
+        return CheckedTensor(self.terms.unary(name, a.term), a.strings, p)
 
-    def _binary(self, kind: object, left: object, right: object) -> Tensor:
+    def _binary(self, kind: object, left: object, right: object) -> CheckedTensor:
         """Return an operator of two tensors.
 
         Sound: a mask is 0 or 1, so of what always has a value the product with a mask is the selection. What is above 0
@@ -219,7 +221,7 @@ class Steps:
                 p = ring.add(a.poly, b.poly, 1 if name == "add" else -1)
             case _:
                 raise AssertionError(name)
-        return Tensor(term, self._aligned(a.strings, b.strings), p)
+        return CheckedTensor(term, self._aligned(a.strings, b.strings), p)
 
     def _aligned(self, a: Strings, b: Strings, roles: dict[int, object] | None = None) -> Strings:
         """Return the strings of broadcast axes: equal or one empty, each digit in one axis."""
@@ -229,7 +231,7 @@ class Steps:
             _assign_role(roles, (*x, *y), axis)
         return tuple(x or y for x, y in zip(a, b, strict=True))
 
-    def _matmul(self, left: object, right: object) -> Tensor:
+    def _matmul(self, left: object, right: object) -> CheckedTensor:
         a, b = self.tensor(left), self.tensor(right)
         term = self.terms.matmul(a.term, b.term)
         inner, roles = a.strings[-1], dict[int, object]()
@@ -238,17 +240,19 @@ class Steps:
             _assign_role(roles, string, role)
         lead = self._aligned(a.strings[:-2], b.strings[:-2], roles)
         poly = self.ring.total(frozenset(inner), self.ring.mul(a.poly, b.poly))
-        return Tensor(term, (*lead, a.strings[-2], b.strings[-1]), poly)
+        return CheckedTensor(term, (*lead, a.strings[-2], b.strings[-1]), poly)
 
-    def _scale(self, raw: object, factor: object) -> Tensor:
+    def _scale(self, raw: object, factor: object) -> CheckedTensor:
         a, q = self.tensor(raw), parse_rational(factor)
-        return Tensor(self.terms.constant("scale", a.term, Fraction(q)), a.strings, self.ring.add({}, a.poly, q))
+        return CheckedTensor(self.terms.constant("scale", a.term, Fraction(q)), a.strings, self.ring.add({}, a.poly, q))
 
-    def _offset(self, raw: object, constant: object) -> Tensor:
+    def _offset(self, raw: object, constant: object) -> CheckedTensor:
         a, q = self.tensor(raw), parse_rational(constant)
-        return Tensor(self.terms.constant("offset", a.term, Fraction(q)), a.strings, self.ring.add(a.poly, ONE, q))
+        return CheckedTensor(
+            self.terms.constant("offset", a.term, Fraction(q)), a.strings, self.ring.add(a.poly, ONE, q)
+        )
 
-    def _sum(self, raw: object, axis: object, kept: object) -> Tensor:
+    def _sum(self, raw: object, axis: object, kept: object) -> CheckedTensor:
         a, count = self.tensor(raw), parse_integer(kept, 1, MAX_EXTENT)
         at = self._axis(a, axis)
         string = a.strings[at]
@@ -257,15 +261,15 @@ class Steps:
             cut -= 1
         poly = self.ring.total(frozenset(string[:cut]), a.poly)
         term = self.terms.reduce("sum", a.term, at, count)
-        return Tensor(term, _replace_string(a.strings, at, string[cut:]), poly)
+        return CheckedTensor(term, _replace_string(a.strings, at, string[cut:]), poly)
 
-    def _max(self, raw: object, axis: object) -> Tensor:
+    def _max(self, raw: object, axis: object) -> CheckedTensor:
         a = self.tensor(raw)
         at = self._axis(a, axis)
         poly = self.ring.maximum(frozenset(a.strings[at]), a.poly)
-        return Tensor(self.terms.reduce("max", a.term, at), _replace_string(a.strings, at, ()), poly)
+        return CheckedTensor(self.terms.reduce("max", a.term, at), _replace_string(a.strings, at, ()), poly)
 
-    def _running_max(self, raw: object, axis: object, *names: object, kind: str = "pmax") -> Tensor:
+    def _running_max(self, raw: object, axis: object, *names: object, kind: str = "pmax") -> CheckedTensor:
         """Return the running maximum, or its carry factor; u takes the place of the loop's digit inside.
 
         Sound: in a loop of one iteration nothing is carried, so the factor is 0.
@@ -282,12 +286,12 @@ class Steps:
         else:
             raise ProofError("expected a loop of one digit and its name inside, or of one iteration")
         term = self.terms.reduce("running_max" if kind == "pmax" else kind, a.term, at)
-        return Tensor(term, _replace_string(a.strings, at, ()), poly)
+        return CheckedTensor(term, _replace_string(a.strings, at, ()), poly)
 
-    def _carry(self, raw: object, axis: object, *names: object) -> Tensor:
+    def _carry(self, raw: object, axis: object, *names: object) -> CheckedTensor:
         return self._running_max(raw, axis, *names, kind="carry")
 
-    def _rescaled(self, left: object, right: object) -> Tensor:
+    def _rescaled(self, left: object, right: object) -> CheckedTensor:
         """Return the last state of s = s * f + x.
 
         Sound: s_T = sum over t of x_t times the product over t' > t of f_t'. With f_t' = exp(m_(t'-1) - m_t') the
@@ -298,7 +302,7 @@ class Steps:
         term, loop = self.terms.rescaled(x.term, f.term), x.strings[LOOP]
         strings = self._aligned(x.strings, f.strings)
         if not loop and not f.strings[LOOP]:
-            return Tensor(term, strings, x.poly)
+            return CheckedTensor(term, strings, x.poly)
         number = ring.alone(f.poly, "carry")
         good = f.strings[LOOP] == loop and len(loop) == 1 and number >= 0
         require(good, "expected a factor that is the carry of a running maximum over the loop")
@@ -310,7 +314,9 @@ class Steps:
         now = ring.running_maximum("pmax", index, u, bound, poly)
         last = ring.maximum(bound | {u}, poly)
         weight = ring.prod([(ring.intern("exp", frozenset(ring.add(now, last, -1).items())), 2)])
-        return Tensor(term, _replace_string(strings, LOOP, ()), ring.total(frozenset(loop), ring.mul(x.poly, weight)))
+        return CheckedTensor(
+            term, _replace_string(strings, LOOP, ()), ring.total(frozenset(loop), ring.mul(x.poly, weight))
+        )
 
 
 def _replace_string(strings: Strings, axis: int, string: tuple[int, ...]) -> Strings:

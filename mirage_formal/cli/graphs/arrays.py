@@ -125,7 +125,7 @@ def write_arrays(path: Path, results: Sequence[Any]) -> None:
     write_atomic(path, data.getvalue())
 
 
-def summary(array: Any) -> dict[str, Any]:
+def array_summary(array: Any) -> dict[str, Any]:
     """Return an output's type, shape and statistics."""
     values = _plain(array).astype(np.float64)
     return {
@@ -141,4 +141,4 @@ def _plain(array: Any) -> Any:
     return array.astype(np.float32) if array.dtype.kind == "V" or str(array.dtype) == "bfloat16" else array
 
 
-__all__ = ["compute_outputs", "read_arrays", "summary", "write_arrays"]
+__all__ = ["array_summary", "compute_outputs", "read_arrays", "write_arrays"]

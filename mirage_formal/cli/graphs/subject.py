@@ -23,7 +23,7 @@ from mirage_formal.records import (
     RunRecord,
     VerificationRecord,
     decode,
-    read,
+    read_file,
 )
 from mirage_formal.records.partition import WHOLE_FILE, WholeRecord
 from mirage_formal.run.settings import display_path
@@ -125,9 +125,9 @@ def _of_run(root: Path, rank: int) -> Subject:
 
 
 def _candidate(path: Path) -> Subject:
-    graph = from_json(read(path / GRAPH_FILE), display_path(path / GRAPH_FILE))
+    graph = from_json(read_file(path / GRAPH_FILE), display_path(path / GRAPH_FILE))
     verification = path / VERIFICATION_FILE
-    record = decode(read(verification), VerificationRecord, display_path(verification))
+    record = decode(read_file(verification), VerificationRecord, display_path(verification))
     root = path.parent.parent
     kernels = root / KERNELS / path.name
     return Subject(
@@ -137,13 +137,13 @@ def _candidate(path: Path) -> Subject:
         record.verdict.kind,
         proof if (proof := path / EQUIVALENCE_FILE).is_file() else None,
         kernels if (kernels / LAUNCH_FILE).is_file() else None,
-        decode(read(run), RunRecord, str(run)).identity.target if (run := root / RUN_FILE).is_file() else "",
+        decode(read_file(run), RunRecord, str(run)).identity.target if (run := root / RUN_FILE).is_file() else "",
     )
 
 
 def _cover(path: Path, rank: int) -> Subject:
     where = path / WHOLE_FILE
-    record = decode(read(where), WholeRecord, display_path(where))
+    record = decode(read_file(where), WholeRecord, display_path(where))
     if not 1 <= rank <= len(record.covers):
         hint = "leave --candidate out for the best" if record.covers else "--resume the search"
         raise RunError(f"expected a cover from 1 to {len(record.covers)}, got {rank}", where=str(path), hint=hint)
@@ -161,9 +161,9 @@ def _cover(path: Path, rank: int) -> Subject:
 
 
 def _kernels(path: Path) -> Subject:
-    from mirage_formal.codegen.executable import load
+    from mirage_formal.codegen.executable import load_executable
 
-    executable = load(path)
+    executable = load_executable(path)
     return Subject(path.name, executable.graph, executable.program, "", None, path)
 
 

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from mirage_formal.codegen.lowering import copies, generic, products, reductions, registers, stores
 from mirage_formal.codegen.lowering.context import LoweringContext, make_conditional
-from mirage_formal.codegen.program.flat import results_of
+from mirage_formal.codegen.program.flat import defined_tensors
 from mirage_formal.codegen.program.integers import ONE, ZERO
 from mirage_formal.codegen.program.plan import Plan
 from mirage_formal.codegen.program.program import (
@@ -122,7 +122,7 @@ def _products(cx: LoweringContext, steps: Sequence[Multiplication]) -> Iterable[
     out = products.compute_products(cx, steps)
     for step in steps:
         if isinstance(step, MatrixMultiply):
-            out = (*out, *products.exchange_partial_sums(cx, step), *_mirror_results(cx, results_of(step.op)))
+            out = (*out, *products.exchange_partial_sums(cx, step), *_mirror_results(cx, defined_tensors(step.op)))
     return out
 
 
@@ -138,7 +138,7 @@ def _step(cx: LoweringContext, step: Step) -> Iterable[Stmt]:
                 return copies.copy_asynchronously(cx, step.tensor, cx.iteration)
             return copies.copy_elementwise(cx, step.tensor)
         case Load():
-            return (*registers.load(cx, step.tensor), *_mirror_results(cx, (step.tensor,)))
+            return (*registers.load_tensor(cx, step.tensor), *_mirror_results(cx, (step.tensor,)))
         case StoreResult():
             return _save(cx, step)
         case _:
@@ -148,19 +148,19 @@ def _step(cx: LoweringContext, step: Step) -> Iterable[Stmt]:
 def _save(cx: LoweringContext, step: StoreResult) -> Iterable[Stmt]:
     tile = cx.plan.savers[step.saver]
     if cx.tensor(tile.tensor).placement.registers is not None:
-        return stores.save(cx, tile)
-    return generic.save(cx, tile)
+        return stores.save_registers(cx, tile)
+    return generic.save_result(cx, tile)
 
 
 def _operation(cx: LoweringContext, step: Computation) -> Iterable[Stmt]:
-    results = results_of(step.op)
+    results = defined_tensors(step.op)
     match step:
         case GenericOperation():
-            return (*generic.compute(cx, step.op), *_pad_results(cx, results))
+            return (*generic.compute_step(cx, step.op), *_pad_results(cx, results))
         case Initialize():
             if cx.tensor(results[0]).placement.registers is None:
-                return (*generic.initialize(cx, step.op), *_pad_results(cx, results))
-            return reductions.initialize(cx, step.op)
+                return (*generic.initialize_shared(cx, step.op), *_pad_results(cx, results))
+            return reductions.initialize_registers(cx, step.op)
         case Rescale():
             return reductions.rescale(cx, step.op)
         case Accumulation():

@@ -15,7 +15,7 @@ from mirage_formal.codegen.program.flat import (
     Reduce,
     Repeat,
     Running,
-    results_of,
+    defined_tensors,
 )
 from mirage_formal.codegen.program.index import DigitBuilder, IndexBuilder
 from mirage_formal.codegen.program.integers import ONE, ZERO
@@ -54,7 +54,7 @@ class LoweringContext:
         ranges = dict(zip(BLOCK, plan.grid, strict=True)) | {"tid": plan.threads}
         self.ix = IndexBuilder(ranges)
         self.iteration: IntExpr = ZERO
-        self.definitions = {n: op for op in ops for n in results_of(op)}
+        self.definitions = {n: op for op in ops for n in defined_tensors(op)}
         self._fresh = 0
 
     def fresh(self, stem: str) -> str:

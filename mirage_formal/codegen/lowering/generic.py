@@ -61,7 +61,7 @@ def for_each_element(
     return make_loop(step, rounds, inner)
 
 
-def store(cx: LoweringContext, number: int, coordinates: Sequence[IntExpr], value: Value) -> Stmt:
+def store_element(cx: LoweringContext, number: int, coordinates: Sequence[IntExpr], value: Value) -> Stmt:
     """Write one element of a tensor in shared memory."""
     tensor = cx.tensor(number)
     assert tensor.placement.shared is not None
@@ -69,26 +69,28 @@ def store(cx: LoweringContext, number: int, coordinates: Sequence[IntExpr], valu
     return SharedWrite(tensor.placement.shared.buffer, cx.shared_index(tensor.placement.shared, row, col), (value,))
 
 
-def compute(cx: LoweringContext, op: FlatOp) -> tuple[Stmt, ...]:
+def compute_step(cx: LoweringContext, op: FlatOp) -> tuple[Stmt, ...]:
     """Return the statements of an operator in the generic way; for an accumulator, those of one iteration."""
     match op:
         case Elementwise():
             return for_each_element(cx, cx.tensor(op.result).shape, lambda at: (_map(cx, op, at),))
         case Repeat():
             return for_each_element(
-                cx, cx.tensor(op.result).shape, lambda at: (store(cx, op.result, at, _operand(cx, op.operand, at)),)
+                cx,
+                cx.tensor(op.result).shape,
+                lambda at: (store_element(cx, op.result, at, _operand(cx, op.operand, at)),),
             )
         case Reduce():
             return for_each_element(
                 cx,
                 cx.tensor(op.result).shape,
-                lambda at: _reduce_element(cx, op, at, lambda v: (store(cx, op.result, at, v),)),
+                lambda at: _reduce_element(cx, op, at, lambda v: (store_element(cx, op.result, at, v),)),
             )
         case Product():
             return for_each_element(
                 cx,
                 cx.tensor(op.result).shape,
-                lambda at: _product_element(cx, op, at, lambda v: (store(cx, op.result, at, v),)),
+                lambda at: _product_element(cx, op, at, lambda v: (store_element(cx, op.result, at, v),)),
             )
         case Concat():
             return _concat(cx, op)
@@ -100,7 +102,7 @@ def compute(cx: LoweringContext, op: FlatOp) -> tuple[Stmt, ...]:
             return _update_running_maximum(cx, op)
 
 
-def save(cx: LoweringContext, tile: Tile) -> tuple[Stmt, ...]:
+def save_result(cx: LoweringContext, tile: Tile) -> tuple[Stmt, ...]:
     """Write a result to device memory."""
     param = cx.plan.params[tile.param].name
 
@@ -116,7 +118,7 @@ def _operand(cx: LoweringContext, number: int, at: Sequence[IntExpr]) -> Value:
 
 
 def _map(cx: LoweringContext, op: Elementwise, at: Sequence[IntExpr]) -> Stmt:
-    return store(cx, op.result, at, apply_elementwise(op, [_operand(cx, n, at) for n in op.operands]))
+    return store_element(cx, op.result, at, apply_elementwise(op, [_operand(cx, n, at) for n in op.operands]))
 
 
 def _reduce_element(
@@ -158,20 +160,20 @@ def _concat(cx: LoweringContext, op: Concat) -> tuple[Stmt, ...]:
     first = cx.tensor(op.a).shape
     shift = Int(first[op.dim])
     return (
-        *for_each_element(cx, first, lambda at: (store(cx, op.result, at, cx.element(op.a, at)),)),
+        *for_each_element(cx, first, lambda at: (store_element(cx, op.result, at, cx.element(op.a, at)),)),
         *for_each_element(
             cx,
             cx.tensor(op.b).shape,
-            lambda at: (store(cx, op.result, _shift_coordinates(cx, at, op.dim, shift), cx.element(op.b, at)),),
+            lambda at: (store_element(cx, op.result, _shift_coordinates(cx, at, op.dim, shift), cx.element(op.b, at)),),
         ),
     )
 
 
-def initialize(cx: LoweringContext, op: Accumulate | Running) -> tuple[Stmt, ...]:
+def initialize_shared(cx: LoweringContext, op: Accumulate | Running) -> tuple[Stmt, ...]:
     """Return the initial values of loop-carried tensors in shared memory."""
     number = op.largest if isinstance(op, Running) else op.result
     return for_each_element(
-        cx, cx.tensor(number).shape, lambda at: (store(cx, number, at, Real(neutral_element(cx, op))),)
+        cx, cx.tensor(number).shape, lambda at: (store_element(cx, number, at, Real(neutral_element(cx, op))),)
     )
 
 
@@ -182,7 +184,7 @@ def _accumulate(cx: LoweringContext, op: Accumulate) -> tuple[Stmt, ...]:
         before = cx.element(op.result, at)
         if op.factor is not None:
             before = Combine(BinaryFn.MUL, before, _operand(cx, op.factor, at))
-        return (store(cx, op.result, at, Combine(op.fn, before, term)),)
+        return (store_element(cx, op.result, at, Combine(op.fn, before, term)),)
 
     maker = cx.definitions.get(op.operand)
     if isinstance(maker, Product) and cx.tensor(op.operand).placement.inline:
@@ -199,7 +201,7 @@ def _loop_concat(cx: LoweringContext, op: LoopConcat) -> tuple[Stmt, ...]:
     return for_each_element(
         cx,
         shape,
-        lambda at: (store(cx, op.result, _shift_coordinates(cx, at, op.dim, by), cx.element(op.operand, at)),),
+        lambda at: (store_element(cx, op.result, _shift_coordinates(cx, at, op.dim, by), cx.element(op.operand, at)),),
     )
 
 
@@ -213,8 +215,8 @@ def _update_running_maximum(cx: LoweringContext, op: Running) -> tuple[Stmt, ...
         return (
             Registers(array, 1),
             SetReg(array, ZERO, Combine(BinaryFn.MAX, before, _operand(cx, op.operand, at))),
-            store(cx, op.rescale, at, Apply(OpKind.EXP, Combine(BinaryFn.SUB, before, new))),
-            store(cx, op.largest, at, new),
+            store_element(cx, op.rescale, at, Apply(OpKind.EXP, Combine(BinaryFn.SUB, before, new))),
+            store_element(cx, op.largest, at, new),
         )
 
     return for_each_element(cx, shape, body)

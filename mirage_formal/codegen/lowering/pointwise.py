@@ -17,13 +17,13 @@ from mirage_formal.codegen.lowering.strided_regions import (
     VECTOR_BYTES,
     Box,
     ElementRun,
-    Layout,
     Operand,
     Operation,
+    RegionLayout,
     layout_of,
+    load_width,
     locate,
-    read,
-    vector_width,
+    read_region,
 )
 from mirage_formal.codegen.program.index import IndexBuilder
 from mirage_formal.codegen.program.integers import ZERO
@@ -97,7 +97,7 @@ def pointwise_program(name: str, operation: Operation, tensors: Tensors, target:
     if layout.shape:
         layout = layout.cut(len(layout.shape) - 1, width)
     else:
-        layout = Layout((1,), (1,), None, tuple(replace(b, strides=(0,)) for b in layout.boxes))
+        layout = RegionLayout((1,), (1,), None, tuple(replace(b, strides=(0,)) for b in layout.boxes))
     return _Writer(operation, operands, result, target, width, layout).program(name, params)
 
 
@@ -111,7 +111,7 @@ class _Writer:
         result: DTensor,
         target: Target,
         width: int,
-        layout: Layout,
+        layout: RegionLayout,
     ) -> None:
         self.operation, self.operands, self.result, self.width, self.layout = operation, operands, result, width, layout
         self.count = result.elements // width
@@ -149,9 +149,9 @@ class _Writer:
         """Load the elements of an operand for one vector."""
         condition, first = locate(self.ix, self.layout, box, (*at, ZERO))
         most = VECTOR_BYTES // self.operands[box.operand][0].dtype.bytes
-        wide = vector_width(self.layout, box, len(box.strides) - 1, min(self.width, most))
+        wide = load_width(self.layout, box, len(box.strides) - 1, min(self.width, most))
         run = ElementRun(lanes, box.strides[-1], wide)
-        return make_conditional(condition, read(self.ix, box, self.ix.mul(u, lanes), first, run))
+        return make_conditional(condition, read_region(self.ix, box, self.ix.mul(u, lanes), first, run))
 
     def _store(self, u: IntExpr, first: IntExpr, lanes: dict[int, int]) -> Iterator[Stmt]:
         """Compute and write one vector of the result."""

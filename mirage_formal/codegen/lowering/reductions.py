@@ -49,8 +49,8 @@ from mirage_formal.codegen.program.program import (
 )
 from mirage_formal.codegen.program.register_layout import (
     Axis,
-    Digit,
     Distribution,
+    ThreadDigit,
     is_reduced,
     lanes_per_slot,
     split_by_warp,
@@ -87,7 +87,7 @@ def _fold_own_elements(cx: LoweringContext, op: Reduce, over: Distribution, arra
 
 
 def combine_across_threads(
-    cx: LoweringContext, fn: BinaryFn, array: str, count: int, digits: Sequence[Digit], scratch: str
+    cx: LoweringContext, fn: BinaryFn, array: str, count: int, digits: Sequence[ThreadDigit], scratch: str
 ) -> tuple[Stmt, ...]:
     """Combine an array over the threads that differ in some digits; all of them get the result.
 
@@ -110,7 +110,7 @@ def combine_across_threads(
 
 
 def _combine_packed(
-    cx: LoweringContext, fn: BinaryFn, array: str, count: int, digits: Sequence[Digit], scratch: str
+    cx: LoweringContext, fn: BinaryFn, array: str, count: int, digits: Sequence[ThreadDigit], scratch: str
 ) -> list[Stmt]:
     """Combine through shared memory: one lane writes for all that hold the same sum, whose parts are contiguous."""
     low, wide = split_by_warp(digits)
@@ -136,7 +136,7 @@ def _combine_packed(
     ]
 
 
-def _remove_digits(cx: LoweringContext, digits: Sequence[Digit]) -> IntExpr:
+def _remove_digits(cx: LoweringContext, digits: Sequence[ThreadDigit]) -> IntExpr:
     """Return the thread number with some of its digits removed and the gaps closed."""
     found: IntExpr = TID
     for digit in sorted(digits, key=lambda one: -one.div):
@@ -146,7 +146,7 @@ def _remove_digits(cx: LoweringContext, digits: Sequence[Digit]) -> IntExpr:
 
 
 def _combine_spread(
-    cx: LoweringContext, fn: BinaryFn, array: str, count: int, digits: Sequence[Digit], scratch: str
+    cx: LoweringContext, fn: BinaryFn, array: str, count: int, digits: Sequence[ThreadDigit], scratch: str
 ) -> list[Stmt]:
     """Combine through shared memory where each thread has a place of its own."""
     threads = cx.plan.threads
@@ -189,7 +189,7 @@ def _clear(cx: LoweringContext, op: Reduce | Accumulate | Running) -> tuple[Stmt
     return make_loop(k, count, (SetReg(array_name(number), k, Real(neutral_element(cx, op))),), unroll=True)
 
 
-def initialize(cx: LoweringContext, op: Accumulate | Running) -> tuple[Stmt, ...]:
+def initialize_registers(cx: LoweringContext, op: Accumulate | Running) -> tuple[Stmt, ...]:
     """Return the initial values of loop-carried tensors in registers."""
     return _clear(cx, op)
 

@@ -22,7 +22,7 @@ from mirage_formal.codegen.program.program import (
     Stmt,
     Value,
 )
-from mirage_formal.codegen.program.register_layout import EVERY, Axis, Digit, Distribution, contiguous_run
+from mirage_formal.codegen.program.register_layout import EVERY, Axis, Distribution, ThreadDigit, contiguous_run
 
 Vars = tuple[IntExpr, ...]
 
@@ -39,7 +39,7 @@ def register_layout(cx: LoweringContext, number: int) -> Distribution:
     return found
 
 
-def digit_value(cx: LoweringContext, digit: Digit) -> IntExpr:
+def digit_value(cx: LoweringContext, digit: ThreadDigit) -> IntExpr:
     """Return a digit of the thread number."""
     return cx.ix.mod(cx.ix.div(TID, digit.div), digit.extent)
 
@@ -122,7 +122,7 @@ class Operands:
                 return apply_elementwise(op, [self.value(n, at) for n in op.operands])
             assert isinstance(op, Repeat)
             return self.value(op.operand, at)
-        return read(cx, number, *element_position(cx, tensor, self.over, at))
+        return read_element(cx, number, *element_position(cx, tensor, self.over, at))
 
     def prepare(self, numbers: Sequence[int], at: Vars) -> list[Stmt]:
         """Return the vector loads of one run, for operands that allow them."""
@@ -144,7 +144,7 @@ class Operands:
             for operand in op.operands if isinstance(op, Elementwise) else (op.operand,):  # type: ignore[union-attr]
                 self._prepare(operand, at, out)
             return
-        if extent_of(tensor, self.axis) != extent_of(self.result, self.axis):
+        if matrix_extent(tensor, self.axis) != matrix_extent(self.result, self.axis):
             return
         array = cx.fresh("v")
         place = element_position(cx, tensor, self.over, at)
@@ -155,7 +155,7 @@ class Operands:
             self.loaded[number] = array
 
 
-def read(cx: LoweringContext, number: int, row: IntExpr, col: IntExpr) -> Value:
+def read_element(cx: LoweringContext, number: int, row: IntExpr, col: IntExpr) -> Value:
     """Return one element of a tensor in shared or device memory."""
     tensor = cx.tensor(number)
     if tensor.placement.shared is not None:
@@ -164,7 +164,7 @@ def read(cx: LoweringContext, number: int, row: IntExpr, col: IntExpr) -> Value:
     return cx.device_element(cx.input_tile(number), cx.coordinates(tensor.shape, row, col))
 
 
-def extent_of(tensor: PlanTensor, axis: Axis) -> int:
+def matrix_extent(tensor: PlanTensor, axis: Axis) -> int:
     """Return the columns of a matrix, or its rows."""
     return tensor.cols if axis is Axis.COL else tensor.rows
 
@@ -179,7 +179,7 @@ def vector_width(cx: LoweringContext, number: int, run: tuple[Axis, int]) -> int
         if placement.transposed != (axis is Axis.ROW):
             return 1
         size = next(b.dtype.bytes for b in cx.plan.buffers if b.name == placement.buffer)
-        aligned = [placement.pitch, extent_of(tensor, axis), placement.elements if placement.stages > 1 else 0]
+        aligned = [placement.pitch, matrix_extent(tensor, axis), placement.elements if placement.stages > 1 else 0]
     else:
         tile = cx.input_tile(number)
         param = cx.plan.params[tile.param]
@@ -266,7 +266,7 @@ def for_each_run(
     return for_each_slot(cx, over, run, inner=1 if source.run > 1 else 0)
 
 
-def load(cx: LoweringContext, number: int) -> tuple[Stmt, ...]:
+def load_tensor(cx: LoweringContext, number: int) -> tuple[Stmt, ...]:
     """Load a tensor from memory into its registers."""
     tensor = cx.tensor(number)
     over = register_layout(cx, number)
@@ -282,7 +282,7 @@ def load(cx: LoweringContext, number: int) -> tuple[Stmt, ...]:
         item = SetReg(
             array_name(number),
             register_index(cx, over, full),
-            read(cx, number, *element_position(cx, tensor, over, full)),
+            read_element(cx, number, *element_position(cx, tensor, over, full)),
         )
         return (item,) if last is None else make_loop(last, run, (item,), unroll=True)
 

@@ -21,11 +21,11 @@ from mirage_formal.codegen.lowering.strided_regions import (
     VECTOR_BYTES,
     Box,
     ElementRun,
-    Layout,
     Operation,
+    RegionLayout,
+    load_width,
     locate,
-    read,
-    vector_width,
+    read_region,
 )
 from mirage_formal.codegen.program.index import DigitBuilder, IndexBuilder
 from mirage_formal.codegen.program.integers import ZERO
@@ -69,7 +69,7 @@ _GAPS: Final = (0, 1, 2, 4)
 
 
 def transpose_in_shared_memory(
-    name: str, operation: Operation, layout: Layout, target: Target, params: tuple[Param, ...], number: int = 0
+    name: str, operation: Operation, layout: RegionLayout, target: Target, params: tuple[Param, ...], number: int = 0
 ) -> Program | None:
     """Return the kernel of an operator that maps or moves elements; None if no operand is transposed, or it is small.
 
@@ -91,7 +91,7 @@ _Grid = list[tuple[int, tuple[int, ...]]]
 
 
 def _tiles(
-    layout: Layout, staged: Sequence[tuple[Box, ...]], target: Target, params: tuple[Param, ...]
+    layout: RegionLayout, staged: Sequence[tuple[Box, ...]], target: Target, params: tuple[Param, ...]
 ) -> Iterator[tuple[Shape, _Grid]]:
     """Yield the tiles that may be tried, each with its grid, the likeliest first; none if the first does not fit.
 
@@ -130,7 +130,7 @@ def _is_transposed(box: Box) -> bool:
     return box.strides[-1] > 1 and _stride_order(box)[0] != len(box.strides) - 1
 
 
-def _transposed_slots(layout: Layout) -> list[tuple[Box, ...]]:
+def _transposed_slots(layout: RegionLayout) -> list[tuple[Box, ...]]:
     """Return the boxes of each slot that goes through shared memory: all are transposed in the same order."""
     slots: dict[int, list[Box]] = {}
     for box in layout.boxes:
@@ -142,7 +142,7 @@ def _transposed_slots(layout: Layout) -> list[tuple[Box, ...]]:
     ]
 
 
-def _longest_run(layout: Layout, orders: Sequence[Sequence[int]], size: int, sms: int) -> int:
+def _longest_run(layout: RegionLayout, orders: Sequence[Sequence[int]], size: int, sms: int) -> int:
     """Return the longest run, a sector at least, that leaves a block for every other multiprocessor."""
     run = SECTOR // size
     for _ in range(16):
@@ -266,7 +266,7 @@ class _Writer:
     def __init__(
         self,
         operation: Operation,
-        layout: Layout,
+        layout: RegionLayout,
         tile: Shape,
         grid: _Grid,
         params: tuple[Param, ...],
@@ -300,7 +300,7 @@ class _Writer:
             dtype: DType = self.params[boxes[0].operand].dtype
             order = tuple(d for d in (*self._still(boxes[0]), *reversed(_stride_order(boxes[0]))) if tile[d] > 1)
             near = order[-1]
-            width = min(vector_width(self.layout, box, near, VECTOR_BYTES // dtype.bytes) for box in boxes)
+            width = min(load_width(self.layout, box, near, VECTOR_BYTES // dtype.bytes) for box in boxes)
             while tile[near] % width:
                 width //= 2
             pitch, gap, grain = _choose_pitch(tile, order, width, self.out, dtype.bytes)
@@ -390,7 +390,7 @@ class _Writer:
         for box in stage.boxes:
             condition, first = locate(ix, self.layout, box, there)
             run = ElementRun(stage.width, box.strides[near], stage.width)
-            found += make_conditional(condition, read(ix, box, ix.mul(u, stage.width), first, run))
+            found += make_conditional(condition, read_region(ix, box, ix.mul(u, stage.width), first, run))
         return make_loop(
             u, self._each(stage.width, stage.order), make_conditional(ix.both((vector, inside)), found), unroll=True
         )
@@ -405,10 +405,10 @@ class _Writer:
         found: list[Stmt] = []
         for box in self.direct:
             n = lanes[box.slot]
-            wide = min(n, vector_width(self.layout, box, last, VECTOR_BYTES // self.params[box.operand].dtype.bytes))
+            wide = min(n, load_width(self.layout, box, last, VECTOR_BYTES // self.params[box.operand].dtype.bytes))
             condition, first = locate(ix, self.layout, box, there)
             found += make_conditional(
-                condition, read(ix, box, ix.mul(u, n), first, ElementRun(n, box.strides[last], wide))
+                condition, read_region(ix, box, ix.mul(u, n), first, ElementRun(n, box.strides[last], wide))
             )
         yield from make_loop(
             u, self._each(self.out, self.order), make_conditional(ix.both((vector, inside)), found), unroll=True

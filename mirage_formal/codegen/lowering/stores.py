@@ -10,8 +10,8 @@ from mirage_formal.codegen.lowering.registers import (
     array_name,
     coordinate,
     device_width,
-    extent_of,
     for_each_slot,
+    matrix_extent,
     matrix_row,
     register_index,
     vector_width,
@@ -53,7 +53,7 @@ def _store_registers(
     """Write a tensor in registers, ``width`` elements of a run at a time, with zeros beyond its extent."""
     tensor = cx.tensor(number)
     axis, run = contiguous_run(over)
-    extent = extent_of(tensor, axis)
+    extent = matrix_extent(tensor, axis)
 
     def body(at: Vars) -> tuple[Stmt, ...]:
         out: list[Stmt] = []
@@ -128,7 +128,7 @@ def padding(cx: LoweringContext, number: int) -> tuple[Stmt, ...]:
     )
 
 
-def save(cx: LoweringContext, tile: Tile) -> tuple[Stmt, ...]:
+def save_registers(cx: LoweringContext, tile: Tile) -> tuple[Stmt, ...]:
     """Write a result in registers to device memory."""
     tensor = cx.tensor(tile.tensor)
     over = tensor.placement.registers

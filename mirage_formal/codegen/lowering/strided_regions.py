@@ -61,7 +61,7 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class RegionLayout:
     """A result and the boxes that fill it.
 
     Attributes:
@@ -76,7 +76,7 @@ class Layout:
     split: int | None
     boxes: tuple[Box, ...]
 
-    def joined(self) -> Layout:
+    def joined(self) -> RegionLayout:
         """Return the layout with as few dims as possible; the row-major order of elements stays."""
         dims = [d for d, n in enumerate(self.shape) if n > 1]
         runs: list[list[int]] = []
@@ -93,12 +93,12 @@ class Layout:
             replace(b, strides=tuple(b.strides[d] for d in last), low=b.low * unit, high=b.high * unit)
             for b in self.boxes
         )
-        return Layout(shape, tuple(self.steps[d] for d in last), split, boxes)
+        return RegionLayout(shape, tuple(self.steps[d] for d in last), split, boxes)
 
     def _follows(self, outer: int, inner: int, strides: tuple[int, ...]) -> bool:
         return strides[outer] == strides[inner] * self.shape[inner]
 
-    def cut(self, dim: int, inner: int) -> Layout:
+    def cut(self, dim: int, inner: int) -> RegionLayout:
         """Return the layout with one dim split in two; the inner extent divides the bounds along the dim."""
 
         def two(values: tuple[int, ...]) -> tuple[int, ...]:
@@ -108,13 +108,13 @@ class Layout:
         split = self.split if self.split is None or self.split <= dim else self.split + 1
         unit = inner if self.split == dim else 1
         boxes = tuple(replace(b, strides=two(b.strides), low=b.low // unit, high=b.high // unit) for b in self.boxes)
-        return Layout(shape, two(self.steps), split, boxes)
+        return RegionLayout(shape, two(self.steps), split, boxes)
 
 
-def layout_of(op: Op, operands: tuple[Operand, ...], result: DTensor) -> Layout:
+def layout_of(op: Op, operands: tuple[Operand, ...], result: DTensor) -> RegionLayout:
     """Return the layout of an operator's result: the boxes that fill it, or none for a multiple by 0."""
     if op.kind is OpKind.SCALE and not op.attrs.factor:
-        return Layout(result.shape, row_major(result.shape), None, ())
+        return RegionLayout(result.shape, row_major(result.shape), None, ())
     attrs, (tensor, strides, offset) = op.attrs, operands[0]
     shape, split = result.shape, None
     boxes = [
@@ -149,13 +149,13 @@ def layout_of(op: Op, operands: tuple[Operand, ...], result: DTensor) -> Layout:
             if b.high - b.low == 1:
                 step = 1 if behind is None else b.strides[behind] * shape[behind]
                 boxes[i] = replace(b, strides=(*b.strides[:split], step, *b.strides[split + 1 :]))
-    return Layout(shape, row_major(shape), split, tuple(boxes))
+    return RegionLayout(shape, row_major(shape), split, tuple(boxes))
 
 
 # --- statements ------------------------------------------------------------------------------------------------------
 
 
-def locate(ix: IndexBuilder, layout: Layout, box: Box, at: tuple[IntExpr, ...]) -> tuple[IntExpr, IntExpr]:
+def locate(ix: IndexBuilder, layout: RegionLayout, box: Box, at: tuple[IntExpr, ...]) -> tuple[IntExpr, IntExpr]:
     """Return (condition that a box holds an element of the result, position of the element in the operand).
 
     Args:
@@ -173,7 +173,7 @@ def locate(ix: IndexBuilder, layout: Layout, box: Box, at: tuple[IntExpr, ...]) 
     return condition, ix.add(ix.ravel(at, box.strides), Int(box.offset))
 
 
-def vector_width(layout: Layout, box: Box, dim: int, most: int) -> int:
+def load_width(layout: RegionLayout, box: Box, dim: int, most: int) -> int:
     """Return the elements of one load of an operand along a dim of the result: a power of two, at most ``most``.
 
     The width divides all other strides of the box, its offset, its bounds, and the extent of the dim.
@@ -201,7 +201,7 @@ class ElementRun(NamedTuple):
     wide: int
 
 
-def read(ix: IndexBuilder, box: Box, to: IntExpr, first: IntExpr, run: ElementRun) -> tuple[Stmt, ...]:
+def read_region(ix: IndexBuilder, box: Box, to: IntExpr, first: IntExpr, run: ElementRun) -> tuple[Stmt, ...]:
     """Load elements of an operand into the registers of its slot.
 
     Args:

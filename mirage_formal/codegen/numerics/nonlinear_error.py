@@ -20,7 +20,7 @@ Array = Any
 LAMBDA: Final = 6.0
 
 
-def square(x: Array, deviation: Array, xp: Any) -> tuple[Array, Array]:
+def square_deviation(x: Array, deviation: Array, xp: Any) -> tuple[Array, Array]:
     """Return the standard deviation of a square, and a lower bound on the square."""
     far = LAMBDA * deviation
     least = xp.maximum(xp.abs(x) - far, 0.0)
@@ -50,7 +50,7 @@ def root(x: Array, deviation: Array, least: Array | None, xp: Any) -> Array:
     return xp.maximum(y - xp.sqrt(low), xp.sqrt(xp.maximum(x, 0.0) + LAMBDA * deviation) - y) / LAMBDA
 
 
-def step(x: Array, deviation: Array, function: Callable[[Array], Array], xp: Any) -> Array:
+def step_deviation(x: Array, deviation: Array, function: Callable[[Array], Array], xp: Any) -> Array:
     """Return the standard deviation of a nondecreasing function with jumps."""
     here, far = function(x), LAMBDA * deviation
     return xp.maximum(function(x + far) - here, here - function(x - far)) / LAMBDA
@@ -73,4 +73,4 @@ def _interval_deviation(
     return xp.where(above, xp.maximum(down, up) / LAMBDA, otherwise)
 
 
-__all__ = ["LAMBDA", "logarithm", "reciprocal", "root", "square", "step"]
+__all__ = ["LAMBDA", "logarithm", "reciprocal", "root", "square_deviation", "step_deviation"]

@@ -258,7 +258,7 @@ def _is_unscaled_exponential(op: Any, operands: Sequence[bool]) -> bool:
 # --- comparing -------------------------------------------------------------------------------------------------------
 
 
-def compare(
+def compare_outputs(
     result: Array, value: Array, tolerance: Array, dtype: DType, xp: Any = np, gone: Array | None = None
 ) -> OutputRecord:
     """Compare one output with its expected values.
@@ -422,19 +422,20 @@ def _at_scale(
     types = kernel_types(program)
     dtypes = [types[number].dtype for number in program.outputs]
     every = list(zip(results, wanted.values, wanted.tolerances, dtypes, strict=True))
-    outputs = [compare(*one, xp) for one in every]
+    outputs = [compare_outputs(*one, xp) for one in every]
     if any(output.answer == "outside" for output in outputs):
         every = [
             (*one[:2], one[2] + more, one[3])
             for one, more in zip(every, rounding_drift(candidate, arrays, xp), strict=True)
         ]
         outputs = [
-            compare(*one, xp) if had.answer == "outside" else had for one, had in zip(every, outputs, strict=True)
+            compare_outputs(*one, xp) if had.answer == "outside" else had
+            for one, had in zip(every, outputs, strict=True)
         ]
     if any(output.answer != "within" for output in outputs):
         gone = lost_elements(program, arrays, xp)
         outputs = [
-            compare(*one, xp, none) if had.answer != "within" and none.any() else had
+            compare_outputs(*one, xp, none) if had.answer != "within" and none.any() else had
             for one, none, had in zip(every, gone, outputs, strict=True)
         ]
     answer = _combine_answers(output.answer for output in outputs)
@@ -459,7 +460,7 @@ __all__ = [
     "OutputRecord",
     "ScaleRecord",
     "check",
-    "compare",
+    "compare_outputs",
     "computed_answer",
     "draw_all",
     "draw_input",

@@ -220,7 +220,7 @@ class RoundingDomain(UntiledDomain[Estimate]):
             y, exponent = a.mantissa * a.mantissa, None if a.exponent is None else 2 * a.exponent
             if a.variance is None:
                 return self._made(y, exponent, self._error(y))
-            deviation, least = nonlinear_error.square(a.mantissa, xp.sqrt(a.variance), xp)
+            deviation, least = nonlinear_error.square_deviation(a.mantissa, xp.sqrt(a.variance), xp)
             return self._made(y, exponent, deviation**2, self._error(y), least=least)
         if kind is OpKind.SQRT:
             return self._sqrt(a)
@@ -279,7 +279,11 @@ class RoundingDomain(UntiledDomain[Estimate]):
         def rounded(x: Array) -> Array:
             return store_as(x, dtype, xp)
 
-        passed = None if a.variance is None else nonlinear_error.step(a.mantissa, xp.sqrt(a.variance), rounded, xp) ** 2
+        passed = (
+            None
+            if a.variance is None
+            else nonlinear_error.step_deviation(a.mantissa, xp.sqrt(a.variance), rounded, xp) ** 2
+        )
         return self._made(rounded(a.mantissa), None, passed)
 
     def _exp(self, x: Array, variance: Array | None) -> Estimate:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.codegen.numerics.correlated_rounding import rounding_drift
-from mirage_formal.codegen.numerics.numerics import SCALES, compare, draw_all, exact_outputs, output_tolerances
+from mirage_formal.codegen.numerics.numerics import SCALES, compare_outputs, draw_all, exact_outputs, output_tolerances
 from mirage_formal.codegen.numerics.rounding import LARGEST, product_type, store_as
 from mirage_formal.codegen.numerics.values import PredictedNumerics
 from mirage_formal.graph.check import kernel_types
@@ -182,7 +182,7 @@ def _judge_output(
     value, own = _exact_results(program, scale)[1][i], _program_results(program, scale)[i]
     gone = ~np.isfinite(own) & np.isfinite(value)
     dtype = kernel_types(program)[program.outputs[i]].dtype
-    return compare(results[i], value, tolerances[i], dtype, gone=gone if gone.any() else None).answer
+    return compare_outputs(results[i], value, tolerances[i], dtype, gone=gone if gone.any() else None).answer
 
 
 def _norm(values: Array) -> float:

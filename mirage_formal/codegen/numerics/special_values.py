@@ -98,7 +98,7 @@ def special_draws(inputs: Sequence[Input]) -> tuple[_Draw, ...]:
     return (*_EVERYWHERE, *(draw._replace(name=f"{inputs[n].name}: {draw.name}", only=n) for draw, n in each))
 
 
-class Fault(NamedTuple):
+class SpecialValueFault(NamedTuple):
     """An element at which a candidate differs from its program.
 
     Attributes:
@@ -120,7 +120,9 @@ class Fault(NamedTuple):
         return f"special values, {self.draw}: {where}: expected {self.expected:.6g}, got {self.got:.6g}"
 
 
-def check_special_values(program: KernelGraph, candidate: KernelGraph, stable: KernelGraph) -> SpecialRecord | Fault:
+def check_special_values(
+    program: KernelGraph, candidate: KernelGraph, stable: KernelGraph
+) -> SpecialRecord | SpecialValueFault:
     """Compare a candidate with its program at special values.
 
     Sound: a record is returned only if the candidate was finite and within tolerance at every element of every draw at
@@ -191,9 +193,9 @@ def _where_stable(where: Bools, stable: KernelGraph, number: int, output: int, *
     return where & (np.isfinite(_values(stable, number)[output]) == known) if where.any() else where
 
 
-def _fault(draw: _Draw, output: int, where: Bools, want: Array, got: Array) -> Fault:
+def _fault(draw: _Draw, output: int, where: Bools, want: Array, got: Array) -> SpecialValueFault:
     index = tuple(int(i) for i in np.unravel_index(int(where.argmax()), where.shape))
-    return Fault(draw.name, output, index, float(want[index]), float(got[index]))
+    return SpecialValueFault(draw.name, output, index, float(want[index]), float(got[index]))
 
 
 # --- inputs, and what the program makes of them ----------------------------------------------------------------------

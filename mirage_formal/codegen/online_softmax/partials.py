@@ -1,8 +1,8 @@
 """Rewrites that prepare a graph for its stable form, without a change of its results.
 
 Partial sums of the keys of one row must be weighted before they are summed, one weight per part. Block graphs have no
-reshape, so the parts must lie along a dim of their own. ``move_parts`` makes blocks write them there, and rewrites the
-kernel that reads them. ``hoist_exponential`` moves an exponential into the kernels that read it.
+reshape, so the parts must lie along a dim of their own. ``move_partial_results`` makes blocks write them there, and
+rewrites the kernel that reads them. ``hoist_exponential`` moves an exponential into the kernels that read it.
 """
 
 from __future__ import annotations
@@ -105,12 +105,12 @@ def _with_exp(op: GraphDefined, iterators: Sequence[int]) -> GraphDefined:
 
 @dataclass(frozen=True, slots=True)
 class _PartLayout:
-    """The layout of partial results before and after ``move_parts``.
+    """The layout of partial results before and after ``move_partial_results``.
 
     Attributes:
         old: The dim along which parts were concatenated.
         tile: The extent of one part along it.
-        new: The dim along which they lie after ``move_parts``, as its least significant digit.
+        new: The dim along which they lie after ``move_partial_results``, as its least significant digit.
     """
 
     old: int
@@ -118,7 +118,7 @@ class _PartLayout:
     new: int
 
 
-def move_parts(graph: KernelGraph, kernel: int, iterator: int, dim: int) -> KernelGraph:
+def move_partial_results(graph: KernelGraph, kernel: int, iterator: int, dim: int) -> KernelGraph:
     """Return the graph with the partial results that a kernel reads laid out along a dim of their own.
 
     Args:

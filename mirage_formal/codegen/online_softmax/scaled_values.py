@@ -94,7 +94,7 @@ class Shift:
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ScaledValue:
     """A value: a tensor, times exp of a shift if there is one.
 
     Attributes:
@@ -155,13 +155,13 @@ class ValueRules:
     incomplete: set[Origin] = field(default_factory=set)
     plain: dict[int, _PlainExponential] = field(default_factory=dict)
     exponents: dict[int, Hashable] = field(default_factory=dict)
-    unshifted: dict[int, Value] = field(default_factory=dict)
-    values: dict[int, Value] = field(default_factory=dict)
+    unshifted: dict[int, ScaledValue] = field(default_factory=dict)
+    values: dict[int, ScaledValue] = field(default_factory=dict)
     keys: dict[Origin, Hashable] = field(default_factory=dict)
     logarithms: dict[int, tuple[int, int]] = field(default_factory=dict)
     cancelled: bool = False
 
-    def summed(self, value: Value, dim: int) -> None:
+    def summed(self, value: ScaledValue, dim: int) -> None:
         """Check that a value may be summed along a dim: its shift must be constant there.
 
         Raises:
@@ -179,7 +179,7 @@ class ValueRules:
         if value.shift is not None and self.new.shape(value.shift.tensor)[dim] != 1:
             raise Restart(MaximumRequest(value.shift.origin, dim))
 
-    def rebased(self, number: int | None, shift: Shift, moving: bool, scores: int | None = None) -> Value:
+    def rebased(self, number: int | None, shift: Shift, moving: bool, scores: int | None = None) -> ScaledValue:
         """Return the value tensor * exp(shift), rescaled to the maxima of its shift that are known to be needed.
 
         Args:
@@ -220,9 +220,11 @@ class ValueRules:
             factor=factor,
             moving=shift.moving and factor is None,
         )
-        return Value(weight, found, moving=moving)
+        return ScaledValue(weight, found, moving=moving)
 
-    def apply(self, op: Op, operands: tuple[Value, ...], origin: Origin, key: Hashable) -> tuple[Value, ...]:
+    def apply(
+        self, op: Op, operands: tuple[ScaledValue, ...], origin: Origin, key: Hashable
+    ) -> tuple[ScaledValue, ...]:
         """Return the results of an operator on values with shifts, and record them; see ``_applied``.
 
         Exponentials that are at most 1 may be summed without a maximum.
@@ -233,7 +235,9 @@ class ValueRules:
             found = tuple(replace(value, raw=frozenset()) for value in found)
         return found
 
-    def _applied(self, op: Op, operands: tuple[Value, ...], origin: Origin, key: Hashable) -> tuple[Value, ...]:
+    def _applied(
+        self, op: Op, operands: tuple[ScaledValue, ...], origin: Origin, key: Hashable
+    ) -> tuple[ScaledValue, ...]:
         """Return the results of an operator on values with shifts.
 
         Args:
@@ -259,7 +263,7 @@ class ValueRules:
         if op.kind in _QUOTIENTS:
             self._single(*operands)
             if (bounded := self._divided(op.kind, *operands)) is not None:
-                return (Value(bounded, moving=moving),)
+                return (ScaledValue(bounded, moving=moving),)
         if op.kind is OpKind.SELECT and op.attrs.value == 0:
             of = self.unshifted.get(operands[1].number, operands[1])
             if of.raw and of.shift is None:
@@ -268,22 +272,22 @@ class ValueRules:
             scores = self.plain[before[0]].scores
             if self.new.maker(scores) is not None:  # log(exp(s)) is s, but a result is no input
                 self.cancelled = True
-                return (Value(scores, moving=moving),)
+                return (ScaledValue(scores, moving=moving),)
         if op.kind is OpKind.LOG and (whole := operands[0].shift) is not None:
             moves = moving or whole.moving or whole.factor is not None
             found, wide = self._logarithm(before[0], whole.tensor)
-            return (Value(found, moving=moves, wide=wide),)
+            return (ScaledValue(found, moving=moves, wide=wide),)
         if op.kind is OpKind.SUB and before[1] in self.logarithms and not operands[0].raw and operands[0].shift is None:
             found, wide = self._without_logarithm(op, *operands)
-            return (Value(found, moving=moving, wide=wide),)
+            return (ScaledValue(found, moving=moving, wide=wide),)
         shift = self._shift(op, operands)
         raw, lost = self._raw(op, operands)
         number, wide = self._emitted(op, operands)
         if op.kind in _FACTORS:
             self._keep(op, operands, number, origin, key)
-        return tuple(Value(number + r, shift, raw, moving, lost, wide) for r in range(op.results))
+        return tuple(ScaledValue(number + r, shift, raw, moving, lost, wide) for r in range(op.results))
 
-    def _keep(self, op: Op, operands: tuple[Value, ...], number: int, origin: Origin, key: Hashable) -> None:
+    def _keep(self, op: Op, operands: tuple[ScaledValue, ...], number: int, origin: Origin, key: Hashable) -> None:
         """Record facts about a multiple of an exponential, for masks that select from it."""
         linear = [v.number for v in operands if v.raw]
         if len(linear) == 1 and linear[0] in self.exponents and (op.kind is OpKind.MUL or operands[0].raw):
@@ -292,14 +296,14 @@ class ValueRules:
         if plain != operands and all(v.shift is None for v in plain) and (op.kind is OpKind.MUL or plain[0].raw):
             (self.unshifted[number],) = self._applied(op, plain, origin, key)
 
-    def _exponential(self, op: Op, operands: tuple[Value, ...], origin: Origin, key: Hashable) -> Value:
+    def _exponential(self, op: Op, operands: tuple[ScaledValue, ...], origin: Origin, key: Hashable) -> ScaledValue:
         """Return an exponential without a shift."""
         found, wide = self._emitted(op, operands)
         self.plain[found] = _PlainExponential(operands[0].number, key)
         self.keys[origin] = self.exponents[found] = key
-        return Value(found, raw=frozenset({origin}), moving=operands[0].moving, wide=wide)
+        return ScaledValue(found, raw=frozenset({origin}), moving=operands[0].moving, wide=wide)
 
-    def _emitted(self, op: Op, operands: tuple[Value, ...]) -> tuple[int, int | None]:
+    def _emitted(self, op: Op, operands: tuple[ScaledValue, ...]) -> tuple[int, int | None]:
         """Emit an operator and return its first result, and the same in float32 where an operand has a float32 version.
 
         A logarithm that is subtracted from all scores of a row must not be rounded: all its errors would be the same
@@ -322,7 +326,7 @@ class ValueRules:
         """Return whether a tensor is an exponential without a shift and without masks."""
         return number in self.plain and not self.plain[number].masks
 
-    def _selected(self, op: Op, operands: tuple[Value, ...], origin: Origin, mask: Hashable) -> Value:
+    def _selected(self, op: Op, operands: tuple[ScaledValue, ...], origin: Origin, mask: Hashable) -> ScaledValue:
         """Return a masked selection of exponentials, or of a value that is linear in one.
 
         Scores that are not selected must not influence the maximum: they may be infinite or NaN.
@@ -346,7 +350,7 @@ class ValueRules:
             return replace(found, number=chosen, moving=moving)
         return self._chosen(op, operands, origin, mask)
 
-    def _chosen(self, op: Op, operands: tuple[Value, ...], origin: Origin, mask: Hashable) -> Value:
+    def _chosen(self, op: Op, operands: tuple[ScaledValue, ...], origin: Origin, mask: Hashable) -> ScaledValue:
         """Return a masked selection of a value without a shift; see ``_selected``."""
         chooses, value = operands
         moving = chooses.moving or value.moving
@@ -355,14 +359,14 @@ class ValueRules:
         if exponent is None:
             # An exponential of another kernel may be computed here; for others the selected maximum is not known.
             lost = value.lost or self.context is None or self.new.maker(value.number) is not None
-            return Value(number, raw=value.raw, moving=moving, lost=lost, wide=wide)
+            return ScaledValue(number, raw=value.raw, moving=moving, lost=lost, wide=wide)
         key = self.exponents[number] = self.keys[origin] = ("selected", mask, exponent)
         if value.number in self.plain:
             inner: _PlainExponential = self.plain[value.number]
             self.plain[number] = _PlainExponential(inner.scores, key, (chooses.number, *inner.masks))
-        return Value(number, raw=frozenset({origin}), moving=moving, wide=wide)
+        return ScaledValue(number, raw=frozenset({origin}), moving=moving, wide=wide)
 
-    def _shifted(self, number: int, masks: tuple[int, ...], shift: Shift) -> Value:
+    def _shifted(self, number: int, masks: tuple[int, ...], shift: Shift) -> ScaledValue:
         """Return a value linear in one exponential, with the maximum of its selected scores factored out.
 
         Args:
@@ -382,12 +386,13 @@ class ValueRules:
         if op.kind is OpKind.SELECT:
             masks = (*masks, op.operands[0])
         values = tuple(
-            self._shifted(n, masks, shift) if n in self.exponents else self.values.get(n, Value(n)) for n in op.operands
+            self._shifted(n, masks, shift) if n in self.exponents else self.values.get(n, ScaledValue(n))
+            for n in op.operands
         )
         result = self.new.emit(op.kind, *(v.number for v in values), attrs=op.attrs)
-        return Value(result, self._shift(op, values), moving=any(v.moving for v in values))
+        return ScaledValue(result, self._shift(op, values), moving=any(v.moving for v in values))
 
-    def _single(self, above: Value, below: Value) -> None:
+    def _single(self, above: ScaledValue, below: ScaledValue) -> None:
         """Check a quotient exp(s) / exp(s), whose divisor is a sum of one term: both may overflow without a maximum.
 
         Raises:
@@ -403,7 +408,7 @@ class ValueRules:
         if alike and ones:
             raise Restart(MaximumRequest(origin, ones[0]))
 
-    def _divided(self, kind: OpKind, above: Value, below: Value) -> int | None:
+    def _divided(self, kind: OpKind, above: ScaledValue, below: ScaledValue) -> int | None:
         """Return exp(s) / (t exp(m)) as exp(s - m) / t, where t exp(m) is the sum of exponentials of the same scores.
 
         The exponential itself is not summed here, so it has no maximum of its own; the maximum of the sum bounds it.
@@ -440,7 +445,7 @@ class ValueRules:
         unrounded = self.context is not None and self.new.types[number].dtype is DType.FLOAT32 is not dtype
         return self.new.cast(number, dtype), number if unrounded else None
 
-    def _without_logarithm(self, op: Op, scores: Value, total: Value) -> tuple[int, int | None]:
+    def _without_logarithm(self, op: Op, scores: ScaledValue, total: ScaledValue) -> tuple[int, int | None]:
         """Return s - (log(t) + m) as (s - m) - log(t): for a large m the sum would lose log(t).
 
         Args:
@@ -453,7 +458,7 @@ class ValueRules:
         found = self.new.emit(op.kind, self.new.emit(op.kind, exact, shift), logarithm)
         return self._rounded_pair(found, self.new.types[scores.number].dtype)
 
-    def _raw(self, op: Op, operands: tuple[Value, ...]) -> tuple[frozenset[Origin], bool]:
+    def _raw(self, op: Op, operands: tuple[ScaledValue, ...]) -> tuple[frozenset[Origin], bool]:
         """Return the unshifted exponentials in which the results are linear, and whether dims were rearranged.
 
         Squares of values that are linear in an exponential count as well.
@@ -475,7 +480,7 @@ class ValueRules:
             case _:
                 return frozenset(), False
 
-    def _shift(self, op: Op, operands: tuple[Value, ...]) -> Shift | None:
+    def _shift(self, op: Op, operands: tuple[ScaledValue, ...]) -> Shift | None:
         """Return the shift of the results of an operator."""
         kind, first = op.kind, operands[0]
         shifts: list[Shift | None] = [v.shift for v in operands]
@@ -541,7 +546,7 @@ class ValueRules:
             return shifts[0]
         raise MatchFailure(f"{op.kind.value} of a sum of exponentials")
 
-    def _accumulated(self, op: Op, operands: tuple[Value, ...]) -> Value:
+    def _accumulated(self, op: Op, operands: tuple[ScaledValue, ...]) -> ScaledValue:
         """Return the result of an accumulator."""
         value, kind = operands[0], op.kind
         before = tuple(v.number for v in operands)
@@ -550,7 +555,7 @@ class ValueRules:
             if any(v.shift is not None for v in operands):
                 raise MatchFailure(f"{kind.value} of a sum of exponentials")
             raw = value.raw if kind is OpKind.ACCUM_CONCAT else frozenset()
-            return Value(self.new.emit(kind, *before, attrs=op.attrs), raw=raw)
+            return ScaledValue(self.new.emit(kind, *before, attrs=op.attrs), raw=raw)
         if kind is not OpKind.ACCUM_SUM:
             self.summed(value, len(self.new.shape(value.number)) - 1)
         assert self.context is not None
@@ -559,16 +564,16 @@ class ValueRules:
                 raise Restart(MaximumRequest(origin, LOOP))
         shift = value.shift
         if shift is None:
-            return Value(self.new.emit(kind, *before, attrs=op.attrs), raw=value.raw)
+            return ScaledValue(self.new.emit(kind, *before, attrs=op.attrs), raw=value.raw)
         if shift.moving:
             raise Restart(MaximumRequest(shift.origin, LOOP))
         # A running maximum does not fall, so its largest value is its last.
         top = self.new.emit(OpKind.ACCUM_MAX, shift.tensor)
         if shift.factor is None:
-            return Value(self.new.emit(kind, *before, attrs=op.attrs), replace(shift, tensor=top))
+            return ScaledValue(self.new.emit(kind, *before, attrs=op.attrs), replace(shift, tensor=top))
         count = shift.key[1] * self.context.forloop_range
         after = replace(shift, tensor=top, factor=None, key=(shift.key[0], count))
-        return Value(self._rescaled(kind, value.number, shift.factor), after)
+        return ScaledValue(self._rescaled(kind, value.number, shift.factor), after)
 
     def _rescaled(self, kind: OpKind, number: int, factor: int) -> int:
         assert self.context is not None

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from mirage_formal.codegen.online_softmax.partials import hoist_exponential, move_parts
+from mirage_formal.codegen.online_softmax.partials import hoist_exponential, move_partial_results
 from mirage_formal.codegen.online_softmax.rewrite_groups import DisjointSets, OperatorGroup, group_operators, producers
 from mirage_formal.codegen.online_softmax.scaled_values import (
     ChangeRequest,
@@ -25,8 +25,8 @@ from mirage_formal.codegen.online_softmax.scaled_values import (
     MaximumRequest,
     Origin,
     Restart,
+    ScaledValue,
     Shift,
-    Value,
     ValueRules,
 )
 from mirage_formal.graph.check import kernel_types
@@ -170,7 +170,7 @@ class _Traversal:
         self._new = KernelGraphBuilder(graph.inputs)
         makers = {n: op for n, op in enumerate_results(len(graph.inputs), graph.ops) if isinstance(op, Op)}
         self._rules = ValueRules(self._new, None, maxima, makers)
-        self._values: list[Value] = []
+        self._values: list[ScaledValue] = []
         #: The number of leading operators after which no later one reads a tensor with a shift or plain exponentials.
         self.settled = 0
         self.cancelled: set[int] = set()  # kernel operators in which an exponential and a logarithm cancel
@@ -191,7 +191,7 @@ class _Traversal:
 
     def _run(self) -> None:
         graph = self._graph
-        self._values += [Value(index) for index in range(len(graph.inputs))]
+        self._values += [ScaledValue(index) for index in range(len(graph.inputs))]
         for index, op in enumerate(graph.ops):
             if isinstance(op, GraphDefined):
                 results = self._block(index, op)
@@ -226,7 +226,9 @@ class _Traversal:
         shifted = {made[n] for n, value in enumerate(self._values) if value.shift is not None}
         return [_with_readers(self._graph, kernel) for kernel in sorted(shifted)]
 
-    def _visit(self, rules: ValueRules, op: Op, values: Sequence[Value], origin: Origin) -> tuple[Value, ...]:
+    def _visit(
+        self, rules: ValueRules, op: Op, values: Sequence[ScaledValue], origin: Origin
+    ) -> tuple[ScaledValue, ...]:
         """Return the results of a predefined operator, given the values of all earlier tensors of its graph."""
         _, kernel, number = origin
         terms = self._tensors if number < 0 else self._blocks.get(kernel, ())
@@ -256,7 +258,7 @@ class _Traversal:
             for dim, extent in zip(saver.omap, op.graph.grid, strict=True)
         )
 
-    def _renamed(self, value: Value, origin: Origin) -> Value:
+    def _renamed(self, value: ScaledValue, origin: Origin) -> ScaledValue:
         """Return the value with a shift under a new origin, whose dims are those of the value in its present layout."""
         if value.shift is None:
             return value
@@ -265,7 +267,7 @@ class _Traversal:
             return replace(self._rules.rebased(value.number, shift, moving=False), raw=value.raw, lost=value.lost)
         return replace(value, shift=shift)
 
-    def _block(self, index: int, op: GraphDefined) -> list[Value]:
+    def _block(self, index: int, op: GraphDefined) -> list[ScaledValue]:
         """Return the results of a graph-defined kernel, which gets further iterators and results for shifts."""
         block = op.graph
         sources = [self._values[n] for n in op.operands]
@@ -281,10 +283,10 @@ class _Traversal:
         makers = {n: item for n, item in enumerate_results(len(block.inputs), block.ops) if isinstance(item, Op)}
         level = ValueRules(new, block.context, self._maxima, makers)
         moving = [iterator.fmap is not None and block.forloop_range > 1 for _, iterator in reads]
-        values: list[Value] = []
+        values: list[ScaledValue] = []
         for position, source in enumerate(sources):
             if source.shift is None:
-                values.append(Value(position, raw=source.raw, moving=moving[position], lost=source.lost))
+                values.append(ScaledValue(position, raw=source.raw, moving=moving[position], lost=source.lost))
             else:
                 read = shifts[source.shift.tensor, self._follows(index, position, source, block)]
                 # Values that share a shift share its name, so that one maximum is taken for all.
@@ -297,7 +299,7 @@ class _Traversal:
         self._rules.incomplete |= level.incomplete
         return self._saved(index, op, values, new, [number for number, _ in reads])
 
-    def _follows(self, index: int, position: int, source: Value, block: BlockGraph) -> InputIterator:
+    def _follows(self, index: int, position: int, source: ScaledValue, block: BlockGraph) -> InputIterator:
         """Return the input iterator of a shift, which splits the dims that the iterator of its value splits."""
         assert source.shift is not None
         iterator = block.inputs[position]
@@ -317,20 +319,20 @@ class _Traversal:
     def _move_parts(self, kernel: int, iterator: int, dim: int) -> Restart:
         """Return the request to move the parts that an iterator reads to a dim of their own."""
         maker = producers(self._graph)[self._graph.ops[kernel].operands[iterator]]
-        return Restart(ChangeRequest(maker, partial(move_parts, kernel=kernel, iterator=iterator, dim=dim)))
+        return Restart(ChangeRequest(maker, partial(move_partial_results, kernel=kernel, iterator=iterator, dim=dim)))
 
-    def _loaded(self, position: int, source: Value, shift: Shift, moving: bool, level: ValueRules) -> Value:
+    def _loaded(self, position: int, source: ScaledValue, shift: Shift, moving: bool, level: ValueRules) -> ScaledValue:
         """Return the tile of an input iterator as a value whose shift is the tile of another iterator."""
         if shift.origin not in self._maxima:
-            return Value(position, shift, source.raw, moving, source.lost)
+            return ScaledValue(position, shift, source.raw, moving, source.lost)
         for dim, (whole, part) in enumerate(zip(level.new.shape(position), level.new.shape(shift.tensor), strict=True)):
             if part not in (1, whole):
                 raise self._move_parts(shift.origin[1], position, dim)
         return level.rebased(position, shift, moving)
 
     def _saved(
-        self, index: int, op: GraphDefined, values: list[Value], new: BlockGraphBuilder, operands: list[int]
-    ) -> list[Value]:
+        self, index: int, op: GraphDefined, values: list[ScaledValue], new: BlockGraphBuilder, operands: list[int]
+    ) -> list[ScaledValue]:
         """Return the device tensors of a graph-defined kernel, those of shifts last."""
         block, outer = op.graph, self._new
         savers = [replace(saver, operand=values[saver.operand].number) for saver in block.outputs]
@@ -344,18 +346,18 @@ class _Traversal:
                     places[place] = len(savers)
                     savers.append(OutputSaver(*place))
         first = outer.define(new.finish(savers), operands)[0]
-        results: list[Value] = []
+        results: list[ScaledValue] = []
         for r, saver in enumerate(block.outputs):
             value = values[saver.operand]
             if value.shift is None:
-                results.append(Value(first + r, raw=value.raw, lost=value.lost))
+                results.append(ScaledValue(first + r, raw=value.raw, lost=value.lost))
                 continue
             result = places[new.cast(value.shift.tensor, DType.FLOAT32), saver.omap]
             # Values share the maxima of a shift unless it lies otherwise than they do.
             alike = _broadcasts(outer.shape(first + r), outer.shape(first + result))
             origin = ("out", index, result if alike else r)
             shift = Shift(first + result, origin, value.shift.key)
-            results.append(self._renamed(Value(first + r, shift, value.raw, lost=value.lost), origin))
+            results.append(self._renamed(ScaledValue(first + r, shift, value.raw, lost=value.lost), origin))
         return results
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from mirage_formal.codegen.program.flat import FlatOp, operands_of, results_of
+from mirage_formal.codegen.program.flat import FlatOp, defined_tensors, operands_of
 from mirage_formal.codegen.program.program import Barrier
 from mirage_formal.codegen.program.step import Step
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class SharedAccess:
     """An access to a buffer in shared memory.
 
     Attributes:
@@ -37,7 +37,7 @@ class Item:
     """
 
     step: Step
-    parts: tuple[tuple[Access, ...], ...] = ((),)
+    parts: tuple[tuple[SharedAccess, ...], ...] = ((),)
 
     @property
     def fixed(self) -> bool:
@@ -71,7 +71,7 @@ def depth_order(ops: Sequence[FlatOp]) -> tuple[FlatOp, ...]:
     for op in ops:
         level = max((depth.get(n, 0) for n in operands_of(op)), default=0) + 1
         levels.append(level)
-        depth.update(dict.fromkeys(results_of(op), level))
+        depth.update(dict.fromkeys(defined_tensors(op), level))
     return tuple(op for _, op in sorted(zip(levels, ops, strict=True), key=lambda pair: pair[0]))
 
 
@@ -122,9 +122,9 @@ def _insert_barriers(items: Sequence[Item], barriers: set[int]) -> tuple[Step, .
 class _Sync:
     def __init__(self, overlap: Overlap) -> None:
         self.overlap = overlap
-        self.state: frozenset[Access] = frozenset()
+        self.state: frozenset[SharedAccess] = frozenset()
 
-    def line(self, items: Sequence[Item], state: frozenset[Access]) -> set[int]:
+    def line(self, items: Sequence[Item], state: frozenset[SharedAccess]) -> set[int]:
         self.state = state
         return self.round(items, set())
 
@@ -143,7 +143,7 @@ class _Sync:
                 self.state |= frozenset(part)
         return barriers
 
-    def _conflict(self, a: Access, b: Access) -> bool:
+    def _conflict(self, a: SharedAccess, b: SharedAccess) -> bool:
         if not (a.write or b.write) or (a.buffer == b.buffer and a.owner is not None and a.owner == b.owner):
             return False
         return a.buffer == b.buffer or self.overlap(a.buffer, b.buffer)

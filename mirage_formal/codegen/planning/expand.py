@@ -22,8 +22,8 @@ from mirage_formal.codegen.program.flat import (
     Reduce,
     Repeat,
     Running,
+    defined_tensors,
     operands_of,
-    results_of,
 )
 from mirage_formal.codegen.program.plan import Phase, PlanTensor
 from mirage_formal.codegen.program.program import (
@@ -319,7 +319,7 @@ def _fuse_reductions(work: _Expansion, outputs: tuple[int, ...]) -> list[FlatOp]
                 op = replace(op, operand=maker.operand, dim=maker.dim, kept=maker.kept)
             elif isinstance(op, Reduce) and isinstance(maker, Accumulate) and _can_move_into_loop(work, op, maker):
                 op = replace(maker, result=op.result, dim=op.dim, kept=op.kept)
-        made.update(dict.fromkeys(results_of(op), len(out)))
+        made.update(dict.fromkeys(defined_tensors(op), len(out)))
         out.append(op)
     return out
 
@@ -418,8 +418,8 @@ def _can_move_into_loop(work: _Expansion, op: Reduce, maker: Accumulate) -> bool
 
 def _prune(work: _Expansion, outputs: tuple[int, ...], inputs: int) -> FlatGraph:
     """Return the flattened block graph without dead operators, with tensors renumbered."""
-    kept = needed_items([(op, results_of(op), operands_of(op)) for op in work.ops], outputs)
-    numbers = sorted({*range(inputs), *(n for op in kept for n in results_of(op))})
+    kept = needed_items([(op, defined_tensors(op), operands_of(op)) for op in work.ops], outputs)
+    numbers = sorted({*range(inputs), *(n for op in kept for n in defined_tensors(op))})
     new = {old: position for position, old in enumerate(numbers)}
     return FlatGraph(
         tuple(work.tensors[n] for n in numbers),

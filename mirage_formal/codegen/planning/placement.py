@@ -26,15 +26,15 @@ from mirage_formal.codegen.program.flat import (
     Reduce,
     Repeat,
     Running,
+    defined_tensors,
     operands_of,
-    results_of,
 )
 from mirage_formal.codegen.program.plan import Phase, Placement, PlanTensor, Schedule, SharedPlacement, register_axes
 from mirage_formal.codegen.program.register_layout import (
     Axis,
-    Digit,
     Distribution,
     Fragment,
+    ThreadDigit,
     Warps,
     contiguous_run,
     reduce_layout,
@@ -57,7 +57,7 @@ _WIDEST = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class TileLayouts:
     """The layouts that an input tile allows.
 
     Attributes:
@@ -108,7 +108,7 @@ class Placements:
         )
 
 
-def choose_placements(products: MatrixProducts, sources: Sequence[Source], schedule: Schedule) -> Placements:
+def choose_placements(products: MatrixProducts, sources: Sequence[TileLayouts], schedule: Schedule) -> Placements:
     """Return the placements of all tensors and the steps of all operators.
 
     Args:
@@ -129,7 +129,7 @@ def choose_placements(products: MatrixProducts, sources: Sequence[Source], sched
 
 
 class _Chooser:
-    def __init__(self, products: MatrixProducts, sources: Sequence[Source], schedule: Schedule) -> None:
+    def __init__(self, products: MatrixProducts, sources: Sequence[TileLayouts], schedule: Schedule) -> None:
         self.flat, self.sources = products.flat, sources
         self.inputs_count = len(sources)
         self.placements = Placements(self.flat, schedule, list(self.flat.tensors))
@@ -240,7 +240,9 @@ class _Chooser:
             return fragments[0]
         return self.over.hint(result, set()) or (held[0] if held else self.over.beside(result, operands))
 
-    def _fold(self, number: int, dim: int, kept: int) -> tuple[Distribution, Distribution, tuple[Digit, ...]] | None:
+    def _fold(
+        self, number: int, dim: int, kept: int
+    ) -> tuple[Distribution, Distribution, tuple[ThreadDigit, ...]] | None:
         """Return (layout of the operand, layout of the result, digits to add over) of a reduction; None if none."""
         for over in (self._register_layout(number), self.over.hint(number, set()), self.over.fresh(number)):
             axis = None if over is None else self.over.fold_axis(number, dim, over)
@@ -288,7 +290,7 @@ class _Chooser:
             return True
         if isinstance(maker, Product) and self.accumulator_of(maker) is op:
             return False  # the generic way adds such products as it computes them
-        digits: tuple[Digit, ...] = ()
+        digits: tuple[ThreadDigit, ...] = ()
         if op.dim is None:
             over = self._register_layout(op.operand) or self.over.hint(op.result, set()) or self.over.fresh(op.operand)
             result = over
@@ -309,7 +311,7 @@ class _Chooser:
     def _running(self, op: Running) -> bool:
         over = self._register_layout(op.operand) or self.over.fresh(op.operand)
         self._require(op.operand, op.operand, over)
-        for result in results_of(op):
+        for result in defined_tensors(op):
             self._place(result, over)
         self.placements.computes[op.largest] = RunningMaximum(op, over)
         return True
@@ -318,10 +320,10 @@ class _Chooser:
         """Choose the generic way; operands in registers are then needed in shared memory too."""
         for n in operands_of(op):
             self._readable(n)
-        for result in results_of(op):
+        for result in defined_tensors(op):
             if not self._inline(op, result):
                 self.spilled.add(result)
-                self.placements.computes[results_of(op)[0]] = GenericOperation(op)
+                self.placements.computes[defined_tensors(op)[0]] = GenericOperation(op)
 
     def _readable(self, number: int) -> None:
         op = self.makers.get(number)
@@ -376,7 +378,7 @@ class _Chooser:
         overs = {
             None if isinstance(compute, GenericOperation) else compute.over
             for op in readers
-            if (compute := self.placements.computes.get(results_of(op)[0])) is not None
+            if (compute := self.placements.computes.get(defined_tensors(op)[0])) is not None
         }
         over = next(iter(overs)) if len(overs) == 1 else None
         if self.registers and not self.readers.get(number) and number in self.flat.outputs:

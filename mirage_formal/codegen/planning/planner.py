@@ -12,7 +12,7 @@ from mirage_formal.codegen.planning.barriers import synchronise
 from mirage_formal.codegen.planning.expand import FlatGraph, flatten, maxima_of
 from mirage_formal.codegen.planning.k_loop_splitting import can_split_iterations
 from mirage_formal.codegen.planning.memory import Allocation, allocate
-from mirage_formal.codegen.planning.placement import Placements, Source, choose_placements
+from mirage_formal.codegen.planning.placement import Placements, TileLayouts, choose_placements
 from mirage_formal.codegen.planning.products import MatrixProducts, products_of
 from mirage_formal.codegen.planning.schedules import (
     FEWEST_STAGES,
@@ -22,10 +22,10 @@ from mirage_formal.codegen.planning.schedules import (
     check_schedule,
     iteration_splits,
     most_stages,
-    shared_budget,
+    shared_memory_budget,
     variants,
 )
-from mirage_formal.codegen.planning.steps import Steps
+from mirage_formal.codegen.planning.steps import KernelSteps
 from mirage_formal.codegen.program.empty_tiles import has_idle_blocks, skippable_mask
 from mirage_formal.codegen.program.plan import Plan, PlanParam, Schedule, Tile
 from mirage_formal.codegen.program.program import SharedBuffer
@@ -169,7 +169,7 @@ class _Kernel:
     @property
     def share(self) -> int:
         """Return the bytes of shared memory that a block should take at most, so that enough blocks are resident."""
-        return shared_budget(self.op.graph.blocks, self.target)
+        return shared_memory_budget(self.op.graph.blocks, self.target)
 
     def resident(self, attempt: _Attempt) -> int:
         """Return the blocks for which one multiprocessor has shared memory."""
@@ -192,7 +192,7 @@ class _SplitKernel:
             kernel.graph, kernel.position, self.op, self.flat, kernel.known
         )
         self.sources = tuple(
-            Source(*self.params[tile.param].copies(self.flat.tensors[tile.tensor].shape)) for tile in self.inputs
+            TileLayouts(*self.params[tile.param].copies(self.flat.tensors[tile.tensor].shape)) for tile in self.inputs
         )
 
     def cut(self, count: int) -> _SplitKernel | None:
@@ -255,7 +255,7 @@ class _SplitKernel:
 
     def attempt(self, placements: Placements, stages: int) -> _Attempt:
         """Return the kernel planned with this many stages."""
-        steps = Steps(placements.flat, placements, stages, idles=self.kernel.idles)
+        steps = KernelSteps(placements.flat, placements, stages, idles=self.kernel.idles)
         return _Attempt(self, placements, steps, _allocate_buffers(steps, self.kernel.share))
 
     def _staged(self, placements: Placements) -> _Attempt | None:
@@ -303,7 +303,7 @@ def _interface(
 class _Attempt:
     loop: _SplitKernel
     placements: Placements
-    steps: Steps
+    steps: KernelSteps
     memory: Allocation
 
     @property
@@ -355,7 +355,7 @@ class _Attempt:
         )
 
 
-def _allocate_buffers(steps: Steps, most: int) -> Allocation:
+def _allocate_buffers(steps: KernelSteps, most: int) -> Allocation:
     """Return an allocation that saves barriers where memory is left over: buffers that share no bytes need none.
 
     Args:

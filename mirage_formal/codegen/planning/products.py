@@ -19,8 +19,8 @@ from mirage_formal.codegen.program.flat import (
     FlatOp,
     Product,
     Reduce,
+    defined_tensors,
     operands_of,
-    results_of,
 )
 from mirage_formal.codegen.program.plan import Phase, PlanTensor
 from mirage_formal.codegen.program.program import BinaryFn
@@ -179,7 +179,7 @@ def products_of(flat: FlatGraph, inputs: int) -> MatrixProducts:
     for op in flat.ops:
         for n in operands_of(op):
             readers.setdefault(n, []).append(op)
-    return MatrixProducts(flat, inputs, readers, {n: op for op in flat.ops for n in results_of(op)})
+    return MatrixProducts(flat, inputs, readers, {n: op for op in flat.ops for n in defined_tensors(op)})
 
 
 def pad_operand(

@@ -171,7 +171,7 @@ def iteration_splits(block: BlockGraph) -> Iterator[int]:
         yield from _CUTS
 
 
-def shared_budget(blocks: int, target: Target) -> int:
+def shared_memory_budget(blocks: int, target: Target) -> int:
     """Return the bytes of shared memory per block at which one multiprocessor holds its blocks of the grid at once.
 
     At most ``_MOST_RESIDENT`` blocks are provided for.
@@ -194,6 +194,6 @@ __all__ = [
     "check_schedule",
     "iteration_splits",
     "most_stages",
-    "shared_budget",
+    "shared_memory_budget",
     "variants",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from mirage_formal.codegen.planning.barriers import Access, Item, depth_order
+from mirage_formal.codegen.planning.barriers import Item, SharedAccess, depth_order
 from mirage_formal.codegen.planning.expand import FlatGraph
 from mirage_formal.codegen.planning.memory import BufferRequest
 from mirage_formal.codegen.planning.placement import Placements
@@ -16,12 +16,12 @@ from mirage_formal.codegen.program.flat import (
     LoopConcat,
     Product,
     Running,
+    defined_tensors,
     operands_of,
-    results_of,
 )
 from mirage_formal.codegen.program.plan import Phase, register_axes
 from mirage_formal.codegen.program.program import Barrier, Commit, WaitGroups
-from mirage_formal.codegen.program.register_layout import Digit, Distribution, lanes_per_slot, split_by_warp
+from mirage_formal.codegen.program.register_layout import Distribution, ThreadDigit, lanes_per_slot, split_by_warp
 from mirage_formal.codegen.program.step import (
     Accumulation,
     BlockReduce,
@@ -43,7 +43,7 @@ from mirage_formal.codegen.program.step import (
 from mirage_formal.graph.types import DType
 
 
-class Steps:
+class KernelSteps:
     """The steps of a kernel with their shared-memory accesses, and the buffers with their live ranges.
 
     Args:
@@ -56,7 +56,7 @@ class Steps:
     def __init__(self, flat: FlatGraph, placements: Placements, stages: int, *, idles: bool = False) -> None:
         self.flat, self.placements, self.stages, self.idles = flat, placements, stages, idles
         self.tensors = list(placements.tensors)
-        self.makers = {n: op for op in flat.ops for n in results_of(op)}
+        self.makers = {n: op for op in flat.ops for n in defined_tensors(op)}
         self.buffers: dict[str, tuple[DType, int]] = {}
         moving = [n for n, chunks in placements.copied.items() if chunks and flat.tensors[n].phase is Phase.LOOP]
         self.ring = tuple(sorted(moving)) if stages > 1 else ()
@@ -79,7 +79,9 @@ class Steps:
 
     # --- accesses
 
-    def _read(self, number: int, result: int, over: Distribution | None, op: FlatOp | None = None) -> list[Access]:
+    def _read(
+        self, number: int, result: int, over: Distribution | None, op: FlatOp | None = None
+    ) -> list[SharedAccess]:
         """Return the shared-memory accesses of a step that reads a tensor and computes over the shape of a result.
 
         Args:
@@ -94,7 +96,7 @@ class Steps:
             return []
         if tensor.placement.shared is not None:
             owner = tensor.shape if op is not None and self._flat_owner(op, number) else None
-            return [Access(tensor.placement.shared.buffer, write=False, owner=owner)]
+            return [SharedAccess(tensor.placement.shared.buffer, write=False, owner=owner)]
         if tensor.placement.inline and number in self.makers:
             return [a for n in operands_of(self.makers[number]) for a in self._read(n, result, over, op)]
         return []
@@ -108,7 +110,7 @@ class Steps:
         through = self._transitive_operands(op)
         if any(self.tensors[n].placement.inline and isinstance(self.makers.get(n), Product) for n in through):
             return False  # an element of a product is of whole rows and columns, of square matrices as well
-        same = self.tensors[number].shape == self.tensors[results_of(op)[0]].shape
+        same = self.tensors[number].shape == self.tensors[defined_tensors(op)[0]].shape
         return same and all(self.tensors[n].shape == self.tensors[number].shape for n in through)
 
     def _transitive_operands(self, op: FlatOp) -> list[int]:
@@ -120,9 +122,9 @@ class Steps:
                 out += self._transitive_operands(self.makers[n])
         return out
 
-    def _write(self, number: int, owner: object = None) -> list[Access]:
+    def _write(self, number: int, owner: object = None) -> list[SharedAccess]:
         placement = self.tensors[number].placement.shared
-        return [] if placement is None else [Access(placement.buffer, write=True, owner=owner)]
+        return [] if placement is None else [SharedAccess(placement.buffer, write=True, owner=owner)]
 
     def _item(self, step: Computation) -> Item:
         """Return the step of an operator with its accesses."""
@@ -133,16 +135,16 @@ class Steps:
             case GenericOperation() | Initialize():
                 return Item(step, ((*read, *self._owned(step.op)),))
             case _:
-                wrote = [a for result in results_of(step.op) for a in self._write(result)]
+                wrote = [a for result in defined_tensors(step.op) for a in self._write(result)]
         if isinstance(step, Map | RunningMaximum) or not step.scratch:
             return Item(step, ((*read, *wrote),))
-        write, back = (Access(step.scratch, write=write) for write in (True, False))
+        write, back = (SharedAccess(step.scratch, write=write) for write in (True, False))
         return Item(step, ((*read, write), (back, *wrote)))
 
-    def _owned(self, op: FlatOp) -> list[Access]:
+    def _owned(self, op: FlatOp) -> list[SharedAccess]:
         """Return the generic way's accesses to results in shared memory; loop-carried results are read too."""
-        out: list[Access] = []
-        for result in results_of(op):
+        out: list[SharedAccess] = []
+        for result in defined_tensors(op):
             tensor = self.tensors[result]
             if tensor.placement.registers is None:
                 own = isinstance(op, Elementwise | Accumulate | Running)
@@ -152,11 +154,11 @@ class Steps:
                     out += [replace(access, write=False) for access in wrote]
         return out
 
-    def _operands(self, step: Computation) -> list[Access]:
+    def _operands(self, step: Computation) -> list[SharedAccess]:
         """Return the accesses to the operands of a step."""
         match step:
             case GenericOperation(op):
-                return [a for n in operands_of(op) for a in self._read(n, results_of(op)[0], None, op)]
+                return [a for n in operands_of(op) for a in self._read(n, defined_tensors(op)[0], None, op)]
             case Map(op, over):
                 return [a for n in operands_of(op) for a in self._read(n, op.result, over)]
             case Reduction(op, over):
@@ -174,14 +176,14 @@ class Steps:
             case Initialize() | BlockReduce():
                 return []
 
-    def _factor(self, op: Accumulate) -> list[Access]:
+    def _factor(self, op: Accumulate) -> list[SharedAccess]:
         over = self.tensors[op.result].placement.registers
         return [] if op.factor is None else self._read(op.factor, op.result, over)
 
-    def _shared_read(self, number: int) -> list[Access]:
+    def _shared_read(self, number: int) -> list[SharedAccess]:
         placement = self.tensors[number].placement.shared
         assert placement is not None
-        return [Access(placement.buffer, write=False)]
+        return [SharedAccess(placement.buffer, write=False)]
 
     # --- steps
 
@@ -245,7 +247,7 @@ class Steps:
             self.before += [Item(WaitGroups(left)), Item(Barrier())]
 
     def _operator(self, op: FlatOp) -> None:
-        step = self.placements.computes.get(results_of(op)[0])
+        step = self.placements.computes.get(defined_tensors(op)[0])
         if isinstance(op, Accumulate | LoopConcat | Running):
             if step is not None:
                 self._carried(op, step)
@@ -267,7 +269,7 @@ class Steps:
             scratch = self._scratch(op.result, step.digits)
             self.after.append(self._item(BlockReduce(op, step.digits, scratch)))
 
-    def _scratch(self, number: int, digits: Sequence[Digit]) -> str:
+    def _scratch(self, number: int, digits: Sequence[ThreadDigit]) -> str:
         """Return the buffer through which warps exchange partial results; an empty name if they exchange none."""
         if not split_by_warp(digits)[1]:
             return ""

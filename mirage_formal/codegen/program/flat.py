@@ -111,7 +111,7 @@ class Running:
 FlatOp = Elementwise | Reduce | Product | Concat | Repeat | Accumulate | LoopConcat | Running
 
 
-def results_of(op: FlatOp) -> tuple[int, ...]:
+def defined_tensors(op: FlatOp) -> tuple[int, ...]:
     """Return the numbers of the tensors that an operator defines."""
     return (op.largest, op.rescale) if isinstance(op, Running) else (op.result,)
 

@@ -14,7 +14,7 @@ ZERO: Final = Int(0)
 ONE: Final = Int(1)
 
 
-def evaluate(e: IntExpr, values: Mapping[str, int]) -> int | None:
+def evaluate_expression(e: IntExpr, values: Mapping[str, int]) -> int | None:
     """Return the value of an expression; None where division by 0 or a negative operand of ``/ % ^`` occurs."""
     match e:
         case Int(value):
@@ -22,10 +22,10 @@ def evaluate(e: IntExpr, values: Mapping[str, int]) -> int | None:
         case Var(name):
             return values[name]
         case IntBin(op, a, b):
-            x = evaluate(a, values)
+            x = evaluate_expression(a, values)
             if op is IntOp.AND and x == 0:
                 return 0
-            y = evaluate(b, values)
+            y = evaluate_expression(b, values)
             return None if x is None or y is None else apply_operator(op, x, y)
 
 

@@ -28,7 +28,7 @@ class Axis(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Digit:
+class ThreadDigit:
     """A digit of the thread number: (tid / div) % extent times ``stride`` is added to the coordinate along ``axis``."""
 
     div: int
@@ -38,7 +38,7 @@ class Digit:
 
 
 @dataclass(frozen=True, slots=True)
-class Slot:
+class RegisterLoop:
     """A loop over a thread's own elements: ``extent`` of them, ``stride`` apart along ``axis``."""
 
     axis: Axis
@@ -62,8 +62,8 @@ class Distribution:
     """
 
     threads: int
-    digits: tuple[Digit, ...]
-    slots: tuple[Slot, ...]
+    digits: tuple[ThreadDigit, ...]
+    slots: tuple[RegisterLoop, ...]
     plane: int | None = None
 
     @property
@@ -73,7 +73,7 @@ class Distribution:
 
     def span(self, axis: Axis) -> int:
         """Return one more than the largest coordinate along an axis."""
-        parts: list[Digit | Slot] = [*self.digits, *self.slots]
+        parts: list[ThreadDigit | RegisterLoop] = [*self.digits, *self.slots]
         return 1 + sum((part.extent - 1) * part.stride for part in parts if part.axis is axis)
 
     def only(self, axes: frozenset[Axis]) -> Distribution:
@@ -129,12 +129,17 @@ def fragment_layout(threads: int, warps: Warps, rows: int, cols: int) -> Fragmen
     high, wide = mma_tiles(warps, rows, cols)
     tall, flat = (Axis.COL, Axis.ROW) if warps.transposed else (Axis.ROW, Axis.COL)
     part = {tall: MMA[0] * high, flat: MMA[1] * wide}
-    digits = [Digit(1, 4, flat, 2), Digit(4, 8, tall, 1)]
+    digits = [ThreadDigit(1, 4, flat, 2), ThreadDigit(4, 8, tall, 1)]
     if warps.rows > 1:
-        digits.append(Digit(WARP, warps.rows, Axis.ROW, part[Axis.ROW]))
+        digits.append(ThreadDigit(WARP, warps.rows, Axis.ROW, part[Axis.ROW]))
     if warps.cols > 1:
-        digits.append(Digit(WARP * warps.rows, warps.cols, Axis.COL, part[Axis.COL]))
-    slots = (Slot(tall, high, 16), Slot(flat, wide, 8), Slot(tall, 2, 8), Slot(flat, 2, 1))
+        digits.append(ThreadDigit(WARP * warps.rows, warps.cols, Axis.COL, part[Axis.COL]))
+    slots = (
+        RegisterLoop(tall, high, 16),
+        RegisterLoop(flat, wide, 8),
+        RegisterLoop(tall, 2, 8),
+        RegisterLoop(flat, 2, 1),
+    )
     return Fragment(threads, tuple(digits), slots)
 
 
@@ -148,9 +153,9 @@ def mma_tiles(warps: Warps, rows: int, cols: int) -> tuple[int, int]:
     return -(-tall // MMA[0]), -(-flat // MMA[1])
 
 
-def inner_digits(warps: Warps) -> tuple[Digit, ...]:
+def inner_digits(warps: Warps) -> tuple[ThreadDigit, ...]:
     """Return the digits in which threads hold partial sums of one element when the inner dim is split over warps."""
-    return (Digit(WARP * warps.rows * warps.cols, warps.inner, Axis.COL, 0),) if warps.inner > 1 else ()
+    return (ThreadDigit(WARP * warps.rows * warps.cols, warps.inner, Axis.COL, 0),) if warps.inner > 1 else ()
 
 
 def fragment_tiles(over: Fragment) -> tuple[int, int]:
@@ -183,22 +188,22 @@ def vector_layout(
         runs = kept // width
         across = across if runs & (runs - 1) == 0 else min(across, runs & -runs)
     down = min(_ceil_power(rows), threads // across)
-    digits: list[Digit] = []
+    digits: list[ThreadDigit] = []
     if across > 1:
         inner = across if kept is None or across * width <= kept else kept // width
         if inner > 1:
-            digits.append(Digit(1, inner, Axis.COL, width))
+            digits.append(ThreadDigit(1, inner, Axis.COL, width))
         if across > inner:
-            digits.append(Digit(inner, across // inner, Axis.COL, width * inner))
+            digits.append(ThreadDigit(inner, across // inner, Axis.COL, width * inner))
     if down > 1:
-        digits.append(Digit(across, down, Axis.ROW, 1))
+        digits.append(ThreadDigit(across, down, Axis.ROW, 1))
     run = across * width
-    slots = [Slot(Axis.ROW, -(-rows // down), down)]
+    slots = [RegisterLoop(Axis.ROW, -(-rows // down), down)]
     if kept is not None and run < kept and kept % run == 0:
-        slots += [Slot(Axis.COL, -(-cols // kept), kept), Slot(Axis.COL, kept // run, run)]
+        slots += [RegisterLoop(Axis.COL, -(-cols // kept), kept), RegisterLoop(Axis.COL, kept // run, run)]
     else:
-        slots.append(Slot(Axis.COL, -(-cols // run), run))
-    slots.append(Slot(Axis.COL, width, 1))
+        slots.append(RegisterLoop(Axis.COL, -(-cols // run), run))
+    slots.append(RegisterLoop(Axis.COL, width, 1))
     return Distribution(threads, tuple(digits), tuple(slot for slot in slots if slot.extent > 1))
 
 
@@ -214,8 +219,8 @@ def transposed_vector_layout(threads: int, rows: int, cols: int, width: int, *, 
     """
     over = vector_layout(threads, cols, rows, width, wide=wide)
     other = {Axis.ROW: Axis.COL, Axis.COL: Axis.ROW}
-    digits = tuple(Digit(d.div, d.extent, other[d.axis], d.stride) for d in over.digits)
-    return Distribution(threads, digits, tuple(Slot(other[s.axis], s.extent, s.stride) for s in over.slots))
+    digits = tuple(ThreadDigit(d.div, d.extent, other[d.axis], d.stride) for d in over.digits)
+    return Distribution(threads, digits, tuple(RegisterLoop(other[s.axis], s.extent, s.stride) for s in over.slots))
 
 
 def batched_layout(
@@ -266,17 +271,17 @@ def batched_layout(
         (Axis.COL, across // inner, width * inner),
         (Axis.ROW, down // above, above),
     )
-    digits: list[Digit] = []
+    digits: list[ThreadDigit] = []
     div = 1
     for axis, extent, stride in parts:
         if extent > 1:
-            digits.append(Digit(div, extent, axis, stride))
+            digits.append(ThreadDigit(div, extent, axis, stride))
         div *= extent
     slots = (
-        Slot(Axis.PLANE, -(-planes // lanes), lanes),
-        Slot(Axis.ROW, -(-rows // down), down),
-        Slot(Axis.COL, -(-count // (across * width)), across * width),
-        Slot(Axis.COL, width, 1),
+        RegisterLoop(Axis.PLANE, -(-planes // lanes), lanes),
+        RegisterLoop(Axis.ROW, -(-rows // down), down),
+        RegisterLoop(Axis.COL, -(-count // (across * width)), across * width),
+        RegisterLoop(Axis.COL, width, 1),
     )
     return Distribution(threads, tuple(digits), tuple(slot for slot in slots if slot.extent > 1), plane=plane)
 
@@ -289,16 +294,16 @@ def _ceil_power(n: int) -> int:
     return 1 << (n - 1).bit_length()
 
 
-def reduce_layout(over: Distribution, axis: Axis, kept: int) -> tuple[Distribution, tuple[Digit, ...]] | None:
+def reduce_layout(over: Distribution, axis: Axis, kept: int) -> tuple[Distribution, tuple[ThreadDigit, ...]] | None:
     """Return the distribution that remains when one axis is summed over positions equal modulo ``kept``.
 
     Returns:
         The distribution of the result once the threads that differ in the returned digits have added up; None if a
         digit or slot crosses the boundary.
     """
-    digits: list[Digit] = []
-    gone: list[Digit] = []
-    slots: list[Slot] = []
+    digits: list[ThreadDigit] = []
+    gone: list[ThreadDigit] = []
+    slots: list[RegisterLoop] = []
     for digit in over.digits:
         if digit.axis is not axis or (digit.stride * digit.extent <= kept and kept > 1):
             digits.append(digit)
@@ -316,7 +321,7 @@ def reduce_layout(over: Distribution, axis: Axis, kept: int) -> tuple[Distributi
     return kind(over.threads, tuple(digits), tuple(slots), plane), tuple(gone)
 
 
-def is_reduced(slot: Slot, axis: Axis, kept: int) -> bool:
+def is_reduced(slot: RegisterLoop, axis: Axis, kept: int) -> bool:
     """Return whether a reduction covers a slot (see ``reduce_layout``)."""
     return slot.axis is axis and not (slot.stride * slot.extent <= kept and kept > 1)
 
@@ -343,21 +348,21 @@ def replicated_digits(over: Distribution) -> tuple[tuple[int, int], ...]:
     return tuple(out)
 
 
-def split_by_warp(digits: Sequence[Digit]) -> tuple[tuple[Digit, ...], tuple[Digit, ...]]:
+def split_by_warp(digits: Sequence[ThreadDigit]) -> tuple[tuple[ThreadDigit, ...], tuple[ThreadDigit, ...]]:
     """Split digits at the warp size: those inside a warp (lanes), and those that number warps."""
-    low: list[Digit] = []
-    high: list[Digit] = []
+    low: list[ThreadDigit] = []
+    high: list[ThreadDigit] = []
     for digit in digits:
         inside = min(digit.extent, max(1, WARP // digit.div))
         if inside > 1:
-            low.append(Digit(digit.div, inside, digit.axis, digit.stride))
+            low.append(ThreadDigit(digit.div, inside, digit.axis, digit.stride))
         if digit.extent > inside:
             extent = digit.extent // inside
-            high.append(Digit(digit.div * inside, extent, digit.axis, digit.stride * inside))
+            high.append(ThreadDigit(digit.div * inside, extent, digit.axis, digit.stride * inside))
     return tuple(low), tuple(high)
 
 
-def lanes_per_slot(digits: Sequence[Digit]) -> int:
+def lanes_per_slot(digits: Sequence[ThreadDigit]) -> int:
     """Return the number of lanes that share one place in the buffer through which warps combine sums over some digits.
 
     All lanes that differ in these digits alone hold the same sum. One of them writes it if two conditions hold: many

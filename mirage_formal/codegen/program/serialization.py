@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from mirage_formal.codegen.program import program as ir
 from mirage_formal.graph.types import DType
-from mirage_formal.records import Record, decode, line
+from mirage_formal.records import Record, decode, json_line
 from mirage_formal.records import programs as records
 from mirage_formal.records.programs import PROGRAMS_FILE, ProgramEntry, ProgramsRecord
 from mirage_formal.support.errors import FormatError
@@ -84,7 +84,7 @@ def decode_programs(text: bytes, where: str = PROGRAMS_FILE) -> tuple[ir.Program
 
 
 def _encode(programs: Sequence[ir.Program]) -> bytes:
-    return line(ProgramsRecord(programs=tuple(map(_entry, programs))))
+    return json_line(ProgramsRecord(programs=tuple(map(_entry, programs))))
 
 
 def _entry(program: ir.Program) -> ProgramEntry:

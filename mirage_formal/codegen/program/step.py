@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from mirage_formal.codegen.program.flat import Accumulate, Elementwise, FlatOp, Product, Reduce, Repeat, Running
 from mirage_formal.codegen.program.program import Barrier, Commit, WaitGroups
-from mirage_formal.codegen.program.register_layout import Digit, Distribution, Fragment, Warps, inner_digits
+from mirage_formal.codegen.program.register_layout import Distribution, Fragment, ThreadDigit, Warps, inner_digits
 
 # --- operators -------------------------------------------------------------------------------------------------------
 
@@ -45,7 +45,7 @@ class Reduction:
 
     op: Reduce
     over: Distribution
-    digits: tuple[Digit, ...]
+    digits: tuple[ThreadDigit, ...]
     scratch: str = ""
 
 
@@ -66,7 +66,7 @@ class Multiplication:
     packed: bool
 
     @property
-    def digits(self) -> tuple[Digit, ...]:
+    def digits(self) -> tuple[ThreadDigit, ...]:
         """Return the digits of the thread number in which threads hold partial sums of one element."""
         return inner_digits(self.warps)
 
@@ -97,7 +97,7 @@ class Accumulation:
 
     op: Accumulate
     over: Distribution
-    digits: tuple[Digit, ...]
+    digits: tuple[ThreadDigit, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class BlockReduce:
     """
 
     op: Accumulate
-    digits: tuple[Digit, ...]
+    digits: tuple[ThreadDigit, ...]
     scratch: str
 
 

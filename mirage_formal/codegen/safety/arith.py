@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from mirage_formal.codegen.program.integers import Range, evaluate, operator_bounds
+from mirage_formal.codegen.program.integers import Range, evaluate_expression, operator_bounds
 from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Var
 from mirage_formal.logic.process import Question
-from mirage_formal.logic.script import RESERVED, Script, parse
+from mirage_formal.logic.script import RESERVED, Script, parse_script
 from mirage_formal.logic.session import Satisfiability, SolverResult
 from mirage_formal.logic.session import ask as ask_solvers
 
@@ -174,7 +174,7 @@ def _symbol(name: str) -> str:
     return f"v!{name}" if name in RESERVED else name
 
 
-def to_smt2(query: Query) -> str:
+def query_to_smt2(query: Query) -> str:
     """Return the query as a self-contained SMT-LIB text; unsatisfiable means that no such values exist."""
     if any(extent < 1 for _, extent in query.variables):
         raise ValueError("expected extents of at least 1")
@@ -184,7 +184,7 @@ def to_smt2(query: Query) -> str:
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
-def solve(query: Query, timeout_ms: int, *, second: bool = True) -> Reply:
+def solve_query(query: Query, timeout_ms: int, *, second: bool = True) -> Reply:
     """Ask z3 whether a query is satisfiable, and cvc5 as well about queries that z3 refuted quickly.
 
     Args:
@@ -192,7 +192,7 @@ def solve(query: Query, timeout_ms: int, *, second: bool = True) -> Reply:
         timeout_ms: Time limit of each solver.
         second: Whether cvc5 is asked too.
     """
-    script = parse(to_smt2(query))
+    script = parse_script(query_to_smt2(query))
     first, values = _z3(script, query, timeout_ms)
     model = _model(query, values) if first.answer is Satisfiability.SAT else ()
     if second and first.answer is Satisfiability.UNSAT and first.milliseconds < _QUICK_MS:
@@ -215,5 +215,5 @@ def _z3(script: Script, query: Query, timeout_ms: int) -> tuple[SolverResult, di
 
 def _model(query: Query, values: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     complete = {name: values.get(name, 0) for name, _ in query.variables}
-    shown = [(name, evaluate(e, complete)) for name, e in query.show]
+    shown = [(name, evaluate_expression(e, complete)) for name, e in query.show]
     return (*complete.items(), *((name, value) for name, value in shown if value is not None))

@@ -54,7 +54,15 @@ from mirage_formal.codegen.program.program import (
 from mirage_formal.codegen.safety.access_disjointness import extents, query_variables
 from mirage_formal.codegen.safety.arith import Query
 from mirage_formal.codegen.safety.enumerate import MAX_POINTS, Values, evaluate_at, variable_grids
-from mirage_formal.codegen.safety.obligations import Broken, Finding, Held, Kind, Means, Obligation, UndecidedObligation
+from mirage_formal.codegen.safety.obligations import (
+    Broken,
+    Finding,
+    Held,
+    Means,
+    Obligation,
+    ObligationKind,
+    UndecidedObligation,
+)
 from mirage_formal.graph.types import DType
 
 #: The most points that are enumerated; more are left to a solver.
@@ -139,8 +147,8 @@ def assignment_obligations(program: Program) -> Iterator[Obligation]:
                     means = how if how is not Means.FORM else means
                 case _:
                     what = f"{claim}: {read.used} from {array.path} on" if read.used > 1 else claim
-                    open_.append(Obligation(Kind.ASSIGNMENT, read.path, array.name, what, query, finding))
-        yield Obligation(Kind.ASSIGNMENT, array.path, array.name, claim, None, Held(means))
+                    open_.append(Obligation(ObligationKind.ASSIGNMENT, read.path, array.name, what, query, finding))
+        yield Obligation(ObligationKind.ASSIGNMENT, array.path, array.name, claim, None, Held(means))
         yield from open_
 
 

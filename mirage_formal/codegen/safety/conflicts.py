@@ -19,7 +19,14 @@ from mirage_formal.codegen.safety.happens_before import (
     distinct_blocks,
     unordered_pairs,
 )
-from mirage_formal.codegen.safety.obligations import Finding, Held, Kind, Means, Obligation, UndecidedObligation
+from mirage_formal.codegen.safety.obligations import (
+    Finding,
+    Held,
+    Means,
+    Obligation,
+    ObligationKind,
+    UndecidedObligation,
+)
 
 #: The most accesses that write one parameter for which pairs are listed one by one.
 MAX_WRITES = 512
@@ -42,7 +49,7 @@ def conflict_obligations(program: Program, listing: Listing) -> Iterator[Obligat
                 found[pair] = found.get(pair, ThreadRelation(0)) | who
     except TimelineError as error:
         yield Obligation(
-            Kind.CONFLICT, "", "shared memory", "accesses are ordered", None, UndecidedObligation(str(error))
+            ObligationKind.CONFLICT, "", "shared memory", "accesses are ordered", None, UndecidedObligation(str(error))
         )
         return
     for (first, second), who in sorted(found.items()):
@@ -50,7 +57,7 @@ def conflict_obligations(program: Program, listing: Listing) -> Iterator[Obligat
         path = a.context.path if a.context.path == b.context.path else f"{a.context.path} & {b.context.path}"
         subject = a.target.name if a.target == b.target else f"{a.target.name}, {b.target.name}"
         claim = f"{_threads(a, b, who)} never touch the same byte by {a.mode} and {b.mode} with nothing between them"
-        yield _pair_obligation(pairs, a, b, who, Obligation(Kind.CONFLICT, path, subject, claim))
+        yield _pair_obligation(pairs, a, b, who, Obligation(ObligationKind.CONFLICT, path, subject, claim))
 
 
 def _threads(a: Access, b: Access, who: ThreadRelation) -> str:
@@ -88,7 +95,7 @@ def liveness_obligations(program: Program, listing: Listing) -> Iterator[Obligat
                 listed.append(access.target.name)
     for path, finding in check_liveness(program, listing).items():
         claim = "what is read was written last through the same buffer"
-        yield Obligation(Kind.LIVE, path, ", ".join(names[path]), claim, None, finding)
+        yield Obligation(ObligationKind.LIVE, path, ", ".join(names[path]), claim, None, finding)
 
 
 def writer_obligations(program: Program, listing: Listing) -> Iterator[Obligation]:
@@ -111,7 +118,7 @@ def _param(program: Program, param: Param, accesses: list[Access]) -> Iterator[O
     exact = _Injectivity()
     if len(accesses) > MAX_WRITES:
         many = UndecidedObligation(f"more than {MAX_WRITES} statements write it")
-        yield Obligation(Kind.SINGLE_WRITER, "", param.name, "one writer for each element", None, many)
+        yield Obligation(ObligationKind.SINGLE_WRITER, "", param.name, "one writer for each element", None, many)
         return
     for a, b in combinations_with_replacement(accesses, 2):
         found = _single_writer(pairs, param, a, b, exact)
@@ -123,7 +130,7 @@ def _param(program: Program, param: Param, accesses: list[Access]) -> Iterator[O
     if finding == Held(Means.RADIX) and len(accesses) == 1:
         # What the count rests on: no element is written twice.
         query = pairs.query(accesses[0], accesses[0], ThreadRelation.OTHERS | ThreadRelation.SAME)
-    yield Obligation(Kind.COVERAGE, "", param.name, claim, query, finding)
+    yield Obligation(ObligationKind.COVERAGE, "", param.name, claim, query, finding)
 
 
 def _single_writer(pairs: PairAnalysis, param: Param, a: Access, b: Access, exact: _Injectivity) -> Obligation | None:
@@ -132,7 +139,7 @@ def _single_writer(pairs: PairAnalysis, param: Param, a: Access, b: Access, exac
     path = a.context.path if a is b else f"{a.context.path} & {b.context.path}"
     claim = "two threads, of one block or two, never write the same element"
     found = _pair_obligation(
-        pairs, a, b, ThreadRelation.OTHERS, Obligation(Kind.SINGLE_WRITER, path, param.name, claim)
+        pairs, a, b, ThreadRelation.OTHERS, Obligation(ObligationKind.SINGLE_WRITER, path, param.name, claim)
     )
     if a is b:
         exact.so_far &= pairs.exact(a)

@@ -15,7 +15,7 @@ from mirage_formal.codegen.program.integers import conjuncts, fold, variables
 from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Program, Var
 from mirage_formal.codegen.safety.happens_before import (
     Interpreter,
-    Step,
+    LoopAccess,
     TimelineError,
     distinct_blocks,
     leaves,
@@ -298,7 +298,7 @@ class _Memory:
         self._touched = touched
         self._partial = False
 
-    def follow(self, step: Step) -> Finding:
+    def follow(self, step: LoopAccess) -> Finding:
         access = step.access
         if step.number not in self._touched:
             self._touched[step.number] = self._units(access)

@@ -31,7 +31,7 @@ class TimelineError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class LoopAccess:
     """An access in one iteration of the loops that are run.
 
     Attributes:
@@ -56,7 +56,7 @@ class ThreadRelation(IntFlag):
 
 @dataclass(slots=True)
 class _Copy:
-    step: Step
+    step: LoopAccess
     epoch: int
     group: int
     waited: tuple[int, int] | None = None
@@ -73,8 +73,8 @@ class Timeline:
         distinct: One access for each number.
     """
 
-    steps: list[Step] = field(default_factory=list)
-    epochs: list[list[Step]] = field(default_factory=lambda: [[]])
+    steps: list[LoopAccess] = field(default_factory=list)
+    epochs: list[list[LoopAccess]] = field(default_factory=lambda: [[]])
     copies: list[_Copy] = field(default_factory=list)
     distinct: list[Access] = field(default_factory=list)
 
@@ -222,7 +222,7 @@ class Interpreter:
             found = self._instance(access)
             if found is None:
                 continue
-            step = Step(found[0], self._item, found[1])
+            step = LoopAccess(found[0], self._item, found[1])
             timeline = self.timeline
             if len(timeline.steps) >= MAX_STEPS:
                 raise TimelineError(f"more than {MAX_STEPS} accesses in iterations that synchronise")
@@ -335,7 +335,7 @@ def unordered_pairs(timeline: Timeline, apart: Callable[[int, int], bool]) -> Ma
     """
     found: dict[tuple[int, int], ThreadRelation] = {}
 
-    def meet(a: Step, b: Step, who: ThreadRelation) -> None:
+    def meet(a: LoopAccess, b: LoopAccess, who: ThreadRelation) -> None:
         if not (a.access.mode.writes or b.access.mode.writes):
             return
         pair = (a.number, b.number) if a.number <= b.number else (b.number, a.number)

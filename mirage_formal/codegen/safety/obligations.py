@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from mirage_formal.codegen.safety.arith import Query, to_smt2
+from mirage_formal.codegen.safety.arith import Query, query_to_smt2
 from mirage_formal.graph.verdict import NoTruthValue, Unknown
 from mirage_formal.logic.session import SolverResult
 
 
-class Kind(StrEnum):
+class ObligationKind(StrEnum):
     """The kind of an obligation."""
 
     #: Statements fit together: names, types, sizes, collectives in uniform control flow, countable copy groups; a wait
@@ -97,7 +97,7 @@ class Obligation:
         finding: The finding without a solver; None where a solver must be asked.
     """
 
-    kind: Kind
+    kind: ObligationKind
     path: str
     subject: str
     claim: str
@@ -107,7 +107,7 @@ class Obligation:
     @property
     def text(self) -> str:
         """Return the query in SMT-LIB 2.6, which must be unsatisfiable; empty if there is none."""
-        return "" if self.query is None else to_smt2(self.query)
+        return "" if self.query is None else query_to_smt2(self.query)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ from mirage_formal.codegen.program.integers import (
 )
 from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Param, Program, Var
 from mirage_formal.codegen.safety.access_disjointness import SECOND, extents, not_equal, query_variables, remainder
-from mirage_formal.codegen.safety.arith import INT_MAX, Query, Reply, solve
+from mirage_formal.codegen.safety.arith import INT_MAX, Query, Reply, solve_query
 from mirage_formal.codegen.safety.assignment import assignment_obligations
 from mirage_formal.codegen.safety.conflicts import conflict_obligations, liveness_obligations, writer_obligations
 from mirage_formal.codegen.safety.mixed_radix import to_digits
@@ -46,9 +46,9 @@ from mirage_formal.codegen.safety.obligations import (
     DischargedObligations,
     Finding,
     Held,
-    Kind,
     Means,
     Obligation,
+    ObligationKind,
     Safe,
     SafetyReport,
     SafetyVerdict,
@@ -60,7 +60,7 @@ from mirage_formal.logic.session import Satisfiability
 from mirage_formal.support.limits import SAFETY_MS
 
 
-def obligations(program: Program) -> tuple[Obligation, ...]:
+def safety_obligations(program: Program) -> tuple[Obligation, ...]:
     """Return all proof obligations for the safety of a Program.
 
     Sound: the claims cover what the module's first lines list, for all values of thread, block and loop variables;
@@ -70,11 +70,11 @@ def obligations(program: Program) -> tuple[Obligation, ...]:
     found = list_accesses(program)
     if found.faults or found.unruly:
         return tuple(
-            Obligation(Kind.STRUCTURE, path, subject, what, None, Broken(Means.FORM, (), what))
+            Obligation(ObligationKind.STRUCTURE, path, subject, what, None, Broken(Means.FORM, (), what))
             for path, subject, what in dict.fromkeys((*found.faults, *found.unruly))
         )
     return (
-        Obligation(Kind.STRUCTURE, "", program.name, "statements fit together", None, Held(Means.FORM)),
+        Obligation(ObligationKind.STRUCTURE, "", program.name, "statements fit together", None, Held(Means.FORM)),
         *_expressions(program, found),
         *(_register_obligation(program, use) for use in found.registers),
         *(_access_obligation(program, access) for access in found.accesses),
@@ -139,7 +139,7 @@ def _arithmetic_obligation(program: Program, use: ExpressionUse, e: IntExpr, gua
     query = Query(query_variables(names, sizes), true, parts, divisors, tuple(show))
     claim = f"the {use.role} is computed within 0..2^31-1"
     finding = Held(Means.INTERVAL) if held else None
-    return Obligation(Kind.ARITHMETIC, use.context.path, use.role, claim, query, finding)
+    return Obligation(ObligationKind.ARITHMETIC, use.context.path, use.role, claim, query, finding)
 
 
 def _bounds_obligation(
@@ -162,14 +162,14 @@ def _bounds_obligation(
 
 def _register_obligation(program: Program, use: RegisterUse) -> Obligation:
     claim = f"{use.used} of {use.count} registers, at a constant"
-    stated = Obligation(Kind.BOUNDS, use.context.path, use.array, claim)
+    stated = Obligation(ObligationKind.BOUNDS, use.context.path, use.array, claim)
     return _bounds_obligation(program, use.context, use.index, use.used, use.count, stated)
 
 
 def _access_obligation(program: Program, access: Access) -> Obligation:
     size, name = access.target.elements, access.target.name
     claim = f"a {access.mode} of {access.count} elements lies within {size}"
-    stated = Obligation(Kind.BOUNDS, access.context.path, name, claim)
+    stated = Obligation(ObligationKind.BOUNDS, access.context.path, name, claim)
     return _bounds_obligation(program, access.context, access.index, access.count, size, stated)
 
 
@@ -186,14 +186,14 @@ def _alignment_obligation(program: Program, access: Access) -> Obligation:
     claim = f"a {access.mode} of {size} bytes is aligned"
     if isinstance(access.target, Param) and access.target.align % size:
         reason = f"the pointer is aligned to {access.target.align} bytes only"
-        return Obligation(Kind.ALIGNMENT, at.path, name, claim, None, Broken(Means.FORM, (), reason))
+        return Obligation(ObligationKind.ALIGNMENT, at.path, name, claim, None, Broken(Means.FORM, (), reason))
     address = access.address
     sizes = _sizes(program, at)
     true = (*conjuncts(at.guards), not_equal(remainder(address, size), Int(0)))
     names = variables(address).union(*map(variables, true))
     query = Query(query_variables(names, sizes), true, show=(("index", access.index), ("address", address)))
     finding = Held(Means.INTERVAL) if divisor(address) % size == 0 else None
-    return Obligation(Kind.ALIGNMENT, at.path, name, claim, query, finding)
+    return Obligation(ObligationKind.ALIGNMENT, at.path, name, claim, query, finding)
 
 
 def _uniformity_obligation(program: Program, use: ExpressionUse) -> Obligation:
@@ -209,7 +209,7 @@ def _uniformity_obligation(program: Program, use: ExpressionUse) -> Obligation:
     names = set().union(*map(variables, conditions), *map(variables, true))
     query = Query(query_variables(names, sizes), true)
     finding = None if "tid" in variables(use.expression) else Held(Means.FORM)
-    return Obligation(Kind.UNIFORM, at.path, "condition", claim, query, finding)
+    return Obligation(ObligationKind.UNIFORM, at.path, "condition", claim, query, finding)
 
 
 # --- discharging -----------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class _SolverClient:
         key = query.variables, query.true, query.broken, query.zero
         start = perf_counter()
         if key not in self.replies:
-            self.replies[key] = solve(query, self.timeout_ms, second=self.second)
+            self.replies[key] = solve_query(query, self.timeout_ms, second=self.second)
         reply = self.replies[key]
         finding = _finding(reply)
         if known is not None and isinstance(finding, Held):
@@ -260,8 +260,8 @@ def discharge_safety(
 ) -> SafetyReport:
     """State and settle all obligations of a Program, and return the report.
 
-    Sound: the verdict is Safe only if every obligation is Held: by an argument named in ``obligations``, or because z3
-    refutes its query and cvc5 does not contradict. Anything else is Unsafe, where a model or a fault was found, or
+    Sound: the verdict is Safe only if every obligation is Held: by an argument named in ``safety_obligations``, or because
+    z3 refutes its query and cvc5 does not contradict. Anything else is Unsafe, where a model or a fault was found, or
     Unknown.
 
     Args:
@@ -272,7 +272,7 @@ def discharge_safety(
     """
     start = perf_counter()
     desk = _SolverClient(timeout_ms, second, recheck)
-    discharged = tuple(desk.settle(obligation) for obligation in obligations(program))
+    discharged = tuple(desk.settle(obligation) for obligation in safety_obligations(program))
     return SafetyReport(program.name, _verdict(discharged), discharged, 1e3 * (perf_counter() - start))
 
 
@@ -304,5 +304,5 @@ __all__ = [
     "Unknown",
     "Unsafe",
     "discharge_safety",
-    "obligations",
+    "safety_obligations",
 ]

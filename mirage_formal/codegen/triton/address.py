@@ -55,7 +55,7 @@ def integer_constant(value: int) -> Index:
 
 @dataclass(frozen=True, slots=True)
 class TextArithmetic:
-    """An implementation of ``graph.memory.place.Arithmetic`` on expressions of Triton."""
+    """An implementation of ``graph.memory.place.IndexArithmetic`` on expressions of Triton."""
 
     def number(self, value: int) -> Index:
         """Implement ``Arithmetic.number``."""
@@ -129,7 +129,7 @@ TEXT: Final = TextArithmetic()
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
+class BlockTile:
     """The tile of a device tensor in a block.
 
     Attributes:
@@ -162,7 +162,7 @@ class Address:
     mask: tuple[Index, ...]
 
 
-def tile_address(tile: Tile, ranges: Sequence[Index | None], graph: BlockGraph) -> Address:
+def tile_address(tile: BlockTile, ranges: Sequence[Index | None], graph: BlockGraph) -> Address:
     """Return the address of the elements of a block's tile.
 
     Args:
@@ -208,7 +208,7 @@ def _memory_conditions(at: Sequence[Index], place: StorageLocation, shape: Shape
     return found
 
 
-def _tile_start(tile: Tile, dim: int, graph: BlockGraph) -> Index:
+def _tile_start(tile: BlockTile, dim: int, graph: BlockGraph) -> Index:
     """Return the first index of a block's tile along a dim: the block's slab first, the loop's chunk inside it."""
     parts = [(PIDS[axis], graph.grid[axis]) for axis in range(3) if tile.imap[axis] == dim and graph.grid[axis] > 1]
     if tile.fmap == dim and graph.forloop_range > 1:

@@ -10,7 +10,7 @@ from typing import Final
 from mirage_formal.codegen.program.lines import LineRange, merge_lines
 from mirage_formal.codegen.target import Target
 from mirage_formal.codegen.triton.functions import HELPERS as OWN_HELPERS
-from mirage_formal.codegen.triton.host import TORCH, Host, host_calls, input_names
+from mirage_formal.codegen.triton.host import TORCH, HostCalls, host_calls, input_names
 from mirage_formal.codegen.triton.kernel import Function
 from mirage_formal.codegen.triton.options import OWN, LaunchOptions
 from mirage_formal.codegen.triton.reference import HELPERS, torch_reference
@@ -173,7 +173,7 @@ def _starts(parts: Sequence[str]) -> list[int]:
     return list(accumulate((part.count("\n") + 2 for part in parts[:-1]), initial=1))
 
 
-def _lines(made: Host, functions: Sequence[int], run: int) -> tuple[LineRange, ...]:
+def _lines(made: HostCalls, functions: Sequence[int], run: int) -> tuple[LineRange, ...]:
     """Return the lines of the file by parts of the µGraph.
 
     Args:

@@ -96,7 +96,7 @@ def apply_function(fn: UnaryFn | BinaryFn | MapFn, *operands: str, finite: bool 
     """
     match fn:
         case BinaryFn.SUB if finite:
-            return f"{operands[0]} - {apply_function(BinaryFn.MAX, operands[1], float_literal(LOWEST))}"
+            return f"{operands[0]} - {apply_function(BinaryFn.MAX, operands[1], python_float(LOWEST))}"
         case OpKind() | KernelFn():
             return _UNARY[fn].format(*operands)
         case BinaryFn():
@@ -110,7 +110,7 @@ def apply_function(fn: UnaryFn | BinaryFn | MapFn, *operands: str, finite: bool 
             assert_never(fn)
 
 
-def float_literal(value: float) -> str:
+def python_float(value: float) -> str:
     """Return a constant as text."""
     if value in (float("inf"), float("-inf")):
         return f'float("{value}")'

@@ -17,7 +17,7 @@ from mirage_formal.codegen.planning.expand import maxima_of, subtracts_maximum
 from mirage_formal.codegen.predefined import block_forms
 from mirage_formal.codegen.program.lines import About
 from mirage_formal.codegen.target import Target
-from mirage_formal.codegen.triton.functions import LOWEST, float_literal
+from mirage_formal.codegen.triton.functions import LOWEST, python_float
 from mirage_formal.codegen.triton.kernel import Function, triton_function
 from mirage_formal.codegen.triton.options import OWN, LaunchOptions
 from mirage_formal.codegen.triton.writer import Operand
@@ -51,7 +51,7 @@ _INFIX: Final = frozenset({OpKind.ADD, OpKind.SUB, OpKind.MUL, OpKind.DIV})
 
 
 @dataclass(frozen=True, slots=True)
-class Host:
+class HostCalls:
     """The host calls of a µGraph.
 
     Attributes:
@@ -71,7 +71,7 @@ class Host:
     results: tuple[str, ...]
 
 
-def host_calls(graph: KernelGraph, target: Target, options: LaunchOptions = OWN) -> Host:
+def host_calls(graph: KernelGraph, target: Target, options: LaunchOptions = OWN) -> HostCalls:
     """Return the calls and functions of a well-formed µGraph.
 
     Raises:
@@ -104,7 +104,7 @@ class _Calls:
     position: int = 0
     names: dict[int, str] = field(default_factory=dict)
 
-    def made(self) -> Host:
+    def made(self) -> HostCalls:
         graph, needed = self.graph, set(launched_operators(self.graph))
         given = input_names(graph.inputs)
         self.names = dict(enumerate(given))
@@ -124,7 +124,7 @@ class _Calls:
             else:
                 results.append(self.names[number])
         functions, operators = tuple(self.functions), tuple(self.operators)
-        return Host(given, functions, operators, tuple(self.lines), tuple(self.about), tuple(results))
+        return HostCalls(given, functions, operators, tuple(self.lines), tuple(self.about), tuple(results))
 
     def _line(self, text: str, does: str) -> None:
         self.lines.append(text)
@@ -272,18 +272,18 @@ def _call_with_constant(op: Op, operands: Sequence[str]) -> str:
     attrs, x = op.attrs, operands[0]
     match op.kind:
         case OpKind.SELECT:
-            last = operands[2] if attrs.value is None else float_literal(float(attrs.value))
+            last = operands[2] if attrs.value is None else python_float(float(attrs.value))
             return f"torch.where({x}, {operands[1]}, {last})"
         case OpKind.EQ | OpKind.LT | OpKind.LE | OpKind.GT | OpKind.GE:
             if attrs.value is None:
                 return f"({x} {_COMPARISONS[op.kind]} {operands[1]})"
             # The number is one of float32, as in kernels, and not rounded to the element type.
-            return f"({x}.float() {_COMPARISONS[op.kind]} {float_literal(float(attrs.value))})"
+            return f"({x}.float() {_COMPARISONS[op.kind]} {python_float(float(attrs.value))})"
         case OpKind.SCALE:
             assert attrs.factor is not None
-            return f"({x} * {float_literal(float(attrs.factor))})" if attrs.factor else f"torch.zeros_like({x})"
+            return f"({x} * {python_float(float(attrs.factor))})" if attrs.factor else f"torch.zeros_like({x})"
         case OpKind.SHIFT:
-            return f"({x} + {float_literal(float(attrs.shift or 0))})"
+            return f"({x} + {python_float(float(attrs.shift or 0))})"
         case _:
             raise AssertionError(op.kind)
 
@@ -304,4 +304,4 @@ def _norm(op: Op, operands: Sequence[str], dtype: DType) -> str:
     return f"({text}).to({TORCH[dtype]}).contiguous()"
 
 
-__all__ = ["TORCH", "Host", "host_calls", "input_names", "torch_call"]
+__all__ = ["TORCH", "HostCalls", "host_calls", "input_names", "torch_call"]

@@ -24,16 +24,16 @@ from mirage_formal.codegen.program.flat import (
     Reduce,
     Repeat,
     Running,
+    defined_tensors,
     operands_of,
-    results_of,
 )
 from mirage_formal.codegen.program.lines import LineRange, merge_lines, node_names
 from mirage_formal.codegen.program.plan import Phase
 from mirage_formal.codegen.program.program import BinaryFn, UnaryFn
-from mirage_formal.codegen.triton.address import PIDS, STEP, Tile
-from mirage_formal.codegen.triton.functions import LOWEST, NEEDED, STRICT, ZERO_AT_ZERO, apply_function, float_literal
+from mirage_formal.codegen.triton.address import PIDS, STEP, BlockTile
+from mirage_formal.codegen.triton.functions import LOWEST, NEEDED, STRICT, ZERO_AT_ZERO, apply_function, python_float
 from mirage_formal.codegen.triton.padding import next_power_of_two, on_tensor_cores, pad_tensors
-from mirage_formal.codegen.triton.writer import NEUTRAL, Operand, Writer, contains_name
+from mirage_formal.codegen.triton.writer import NEUTRAL, Operand, TritonWriter, contains_name
 from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.graph.types import DType
 from mirage_formal.support.errors import UnsupportedError
@@ -111,13 +111,15 @@ def triton_function(
 
 
 @dataclass(slots=True)
-class _Kernel(Writer):
+class _Kernel(TritonWriter):
     def function(self) -> Function:
         for op in self.flat.ops:
             for number in operands_of(op):
                 self.readers.setdefault(number, []).append(op)
         for number, (iterator, operand) in enumerate(zip(self.graph.inputs, self.reads, strict=True)):
-            tile = Tile(operand.place, operand.tensor, self.flat.tensors[number].shape, iterator.imap, iterator.fmap)
+            tile = BlockTile(
+                operand.place, operand.tensor, self.flat.tensors[number].shape, iterator.imap, iterator.fmap
+            )
             self._begin((number,), "reads")
             self._load(number, tile, operand)
         for op in self.flat.ops:
@@ -125,7 +127,7 @@ class _Kernel(Writer):
             self._operator(op)
         stores = zip(self.graph.outputs, self.flat.outputs, self.writes, strict=True)
         for position, (saver, number, operand) in enumerate(stores):
-            tile = Tile(operand.place, operand.tensor, self.flat.tensors[number].shape, saver.omap)
+            tile = BlockTile(operand.place, operand.tensor, self.flat.tensors[number].shape, saver.omap)
             self.owner = ((f"sv{position}",), "writes to device memory")
             self._store(number, tile, operand)
         return self._finished()
@@ -170,8 +172,8 @@ class _Kernel(Writer):
 
     def _computed_tensors(self, op: FlatOp) -> Iterator[int]:
         """Yield the tensors computed at an operator: its result, then concatenations that only its terms read."""
-        makers = {number: one for one in self.flat.ops for number in results_of(one)}
-        yield results_of(op)[0]
+        makers = {number: one for one in self.flat.ops for number in defined_tensors(one)}
+        yield defined_tensors(op)[0]
         left = [makers.get(number) for number in operands_of(op)] if isinstance(op, Product) else []
         while left:
             one = left.pop(0)
@@ -211,7 +213,7 @@ class _Kernel(Writer):
             return
         operands = [self._value(number) for number in op.operands]
         if op.constant is not None:
-            operands.append(float_literal(op.constant))
+            operands.append(python_float(op.constant))
         if isinstance(op.fn, UnaryFn) and op.fn in NEEDED:
             self.helpers.add(NEEDED[op.fn])
         text = apply_function(op.fn, *operands, finite=op.finite)

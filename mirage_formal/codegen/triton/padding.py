@@ -23,8 +23,8 @@ from mirage_formal.codegen.program.flat import (
     Reduce,
     Repeat,
     Running,
+    defined_tensors,
     operands_of,
-    results_of,
 )
 from mirage_formal.graph.types import Shape
 
@@ -67,7 +67,7 @@ def pad_tensors(flat: FlatGraph) -> Padding:
     for op in flat.ops:
         for one, other in _aligned_dims(op, flat):
             classes.join(one, other)
-        numbers = (*operands_of(op), *results_of(op))
+        numbers = (*operands_of(op), *defined_tensors(op))
         for number in numbers[1:]:
             together.join(numbers[0], number)
         if isinstance(op, Product):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final
 
-from mirage_formal.codegen.triton.functions import float_literal
+from mirage_formal.codegen.triton.functions import python_float
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
@@ -57,7 +57,7 @@ HELPERS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
+class TorchReference:
     """A program in torch.
 
     Attributes:
@@ -71,7 +71,7 @@ class Reference:
     helpers: tuple[str, ...]
 
 
-def torch_reference(program: KernelGraph, names: Sequence[str]) -> Reference:
+def torch_reference(program: KernelGraph, names: Sequence[str]) -> TorchReference:
     """Return the statements that compute a program's outputs from inputs of these names."""
     domain = _TorchDomain()
     results = evaluate(program, list(names), domain)
@@ -82,7 +82,7 @@ def torch_reference(program: KernelGraph, names: Sequence[str]) -> Reference:
         live |= set(read)
         kept.append(f"{', '.join(made)} = {text}")
     text = "\n".join(kept)
-    return Reference(tuple(reversed(kept)), results, tuple(name for name in HELPERS if f"{name}(" in text))
+    return TorchReference(tuple(reversed(kept)), results, tuple(name for name in HELPERS if f"{name}(" in text))
 
 
 @dataclass(slots=True)
@@ -114,11 +114,11 @@ class _TorchDomain(UntiledDomain[str]):
 
     def scale(self, a: str, factor: Fraction) -> str:
         """Implement ``Domain.scale``."""
-        return self.line(f"{{0}} * {float_literal(float(factor))}" if factor else "torch.zeros_like({0})", a)
+        return self.line(f"{{0}} * {python_float(float(factor))}" if factor else "torch.zeros_like({0})", a)
 
     def offset(self, a: str, constant: Fraction) -> str:
         """Implement ``Domain.offset``."""
-        return self.line(f"{{0}} + {float_literal(float(constant))}", a)
+        return self.line(f"{{0}} + {python_float(float(constant))}", a)
 
     def sum(self, a: str, axis: int, extent: int, kept: int) -> str:
         """Implement ``Domain.sum``."""

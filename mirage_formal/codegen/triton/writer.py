@@ -12,7 +12,7 @@ from mirage_formal.codegen.program.flat import Concat, FlatOp, Product
 from mirage_formal.codegen.program.lines import About
 from mirage_formal.codegen.program.plan import Phase
 from mirage_formal.codegen.program.program import BinaryFn
-from mirage_formal.codegen.triton.address import WIDE, Address, Index, Tile, tile_address
+from mirage_formal.codegen.triton.address import WIDE, Address, BlockTile, Index, tile_address
 from mirage_formal.codegen.triton.padding import Padding, on_tensor_cores
 from mirage_formal.graph.graph import BlockGraph
 from mirage_formal.graph.memory.place import StorageLocation
@@ -45,7 +45,7 @@ class Operand:
 
 
 @dataclass(slots=True)
-class Writer:
+class TritonWriter:
     """A Triton function of a block graph while it is written."""
 
     name: str
@@ -79,7 +79,7 @@ class Writer:
 
     # --- device memory
 
-    def _load(self, number: int, tile: Tile, operand: Operand) -> None:
+    def _load(self, number: int, tile: BlockTile, operand: Operand) -> None:
         tensor = self.flat.tensors[number]
         uses = self.readers.get(number, [])
         stored = number in self.flat.outputs
@@ -100,7 +100,7 @@ class Writer:
             self._load_from(own, number, tile, operand, "", suffix)
             self.values[number] = own
 
-    def _load_from(self, name: str, number: int, tile: Tile, operand: Operand, policy: str, suffix: str) -> None:
+    def _load_from(self, name: str, number: int, tile: BlockTile, operand: Operand, policy: str, suffix: str) -> None:
         at = tile_address(tile, self._ranges(number), self.graph)
         mask = _mask(at)
         zero = "0.0" if operand.tensor.dtype.floating else "0"
@@ -108,7 +108,7 @@ class Writer:
         more += [f'eviction_policy="{policy}"'] if policy else []
         self._call(self._phase(number), f"{name} = tl.load", [self._pointer(number, at, operand), *more], suffix)
 
-    def _store(self, number: int, tile: Tile, operand: Operand) -> None:
+    def _store(self, number: int, tile: BlockTile, operand: Operand) -> None:
         at = tile_address(tile, self._ranges(number), self.graph)
         mask = _mask(at)
         value = self._value(number)

@@ -23,7 +23,7 @@ class Offer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class InterfaceName:
     """One name of the reference system's interface.
 
     Attributes:
@@ -49,11 +49,11 @@ class Section:
 
     owner: str
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[InterfaceName, ...]
 
 
-def _rows(offer: Offer, difference: str, *names: str) -> Iterator[Row]:
-    return (Row(name, offer, difference) for name in names)
+def _rows(offer: Offer, difference: str, *names: str) -> Iterator[InterfaceName]:
+    return (InterfaceName(name, offer, difference) for name in names)
 
 
 _YES, _NO, _IGNORED = Offer.YES, Offer.NO, Offer.IGNORED
@@ -69,94 +69,108 @@ MODULE: Final = Section(
     "",
     "Names of the module",
     (
-        Row("new_kernel_graph", _YES),
-        Row("new_threadblock_graph", _YES, "`reduction_dimx` may be left out: 64"),
+        InterfaceName("new_kernel_graph", _YES),
+        InterfaceName("new_threadblock_graph", _YES, "`reduction_dimx` may be left out: 64"),
         *_rows(_YES, "", "float16", "bfloat16", "float32"),
         *_rows(_NO, _DTYPE, "float64", "float8", "float8_e4m3", "int8", "int16", "int32", "int64"),
         *_rows(_NO, _DTYPE, "uint8", "uint16", "uint32", "uint64"),
-        Row("convert_dtype_to_torch_type", _YES),
-        Row("convert_torch_type_to_dtype", _YES),
-        Row(
+        InterfaceName("convert_dtype_to_torch_type", _YES),
+        InterfaceName("convert_torch_type_to_dtype", _YES),
+        InterfaceName(
             "generate_cuda_program",
             _YES,
             "takes the graph itself; kernels whose safety obligations hold; `input_strides` must be the graph's; no "
             "`profiling`",
         ),
-        Row(
+        InterfaceName(
             "generate_triton_program",
             _YES,
             "takes the graph itself; one file for all of it, which checks itself when it is run",
         ),
-        Row("generate_nki_program", _NO, "kernels are CUDA C++: `generate_cuda_program`"),
-        Row("set_gpu_device_id", _IGNORED, "calls run on the device of their tensors"),
-        Row("bypass_compile_errors", _IGNORED, "a candidate without kernels is passed over, with a warning"),
-        Row("global_config", _NO, "there are no settings of the process: `verbose=` is an option of `superoptimize`"),
-        Row("graph_dataset", _NO, _FRESH),
-        Row("search_symbolic", _NO, '`superoptimize` searches by expressions already: `engine="guided"`'),
-        Row("InputNotFoundError", _NO, "every mistake is a `MirageError`"),
+        InterfaceName("generate_nki_program", _NO, "kernels are CUDA C++: `generate_cuda_program`"),
+        InterfaceName("set_gpu_device_id", _IGNORED, "calls run on the device of their tensors"),
+        InterfaceName("bypass_compile_errors", _IGNORED, "a candidate without kernels is passed over, with a warning"),
+        InterfaceName(
+            "global_config", _NO, "there are no settings of the process: `verbose=` is an option of `superoptimize`"
+        ),
+        InterfaceName("graph_dataset", _NO, _FRESH),
+        InterfaceName("search_symbolic", _NO, '`superoptimize` searches by expressions already: `engine="guided"`'),
+        InterfaceName("InputNotFoundError", _NO, "every mistake is a `MirageError`"),
         *_rows(_NO, _PERSISTENT, "PersistentKernel", "MPK", "MPKMetadata", "MirageModelConfig", "spec_decode_class"),
-        Row("visualizer", _NO, "`graph.visualize(file_name)`"),
-        Row("profiler", _NO, "no profile is taken within kernels"),
+        InterfaceName("visualizer", _NO, "`graph.visualize(file_name)`"),
+        InterfaceName("profiler", _NO, "no profile is taken within kernels"),
         *_rows(_NO, "`superoptimize(measure=N)` measures, and Triton files check themselves", "TritonProfiler"),
         *_rows(_NO, "`superoptimize(measure=N)` measures", "profile_and_select_best_graph"),
-        Row("get_shared_memory_capacity", _NO, "`target=` names a GPU, whose file has its limits"),
-        Row("core", _NO, "there is no extension module below the graphs"),
-        Row("new_graph", _NO, "an older name of `new_kernel_graph`"),
-        Row("optimize", _NO, "of a graph, `superoptimize`, which returns all candidates; here it is for torch modules"),
+        InterfaceName("get_shared_memory_capacity", _NO, "`target=` names a GPU, whose file has its limits"),
+        InterfaceName("core", _NO, "there is no extension module below the graphs"),
+        InterfaceName("new_graph", _NO, "an older name of `new_kernel_graph`"),
+        InterfaceName(
+            "optimize", _NO, "of a graph, `superoptimize`, which returns all candidates; here it is for torch modules"
+        ),
     ),
 )
 MAKING: Final = Section(
     "new_",
     "Options of `new_kernel_graph`, of `new_threadblock_graph` and of a block graph's `new_output`",
     (
-        Row("new_kernel_graph(gpu_dim)", _NO, _ONE_GPU),
-        Row("new_threadblock_graph(cluster_dim)", _NO, _CLUSTERS),
+        InterfaceName("new_kernel_graph(gpu_dim)", _NO, _ONE_GPU),
+        InterfaceName("new_threadblock_graph(cluster_dim)", _NO, _CLUSTERS),
         *_rows(_IGNORED, _STAGES, *(f"new_threadblock_graph({n})" for n in ("pipe_stage", "num_warp_groups"))),
-        Row("new_output(epilogue)", _NO, _ONE_GPU),
+        InterfaceName("new_output(epilogue)", _NO, _ONE_GPU),
     ),
 )
 GRAPH: Final = Section(
     "KNGraph",
     "Methods of a kernel graph, which is a `Graph` here",
     (
-        Row("KNGraph.new_input", _YES, "`(dims, strides, dtype)` and `(dims, dtype, strides)`; inputs have names"),
-        Row(
+        InterfaceName(
+            "KNGraph.new_input", _YES, "`(dims, strides, dtype)` and `(dims, dtype, strides)`; inputs have names"
+        ),
+        InterfaceName(
             "KNGraph.mark_output",
             _YES,
             "row-major strides only; where nothing is marked, the outputs are the results that nothing reads",
         ),
         *_rows(_YES, "", *(f"KNGraph.{n}" for n in ("matmul", "exp", "silu", "relu", "sqrt", "square"))),
-        Row("KNGraph.gelu", _YES, "with erf"),
-        Row("KNGraph.reduction", _YES, "negative dims count from the last"),
+        InterfaceName("KNGraph.gelu", _YES, "with erf"),
+        InterfaceName("KNGraph.reduction", _YES, "negative dims count from the last"),
         *_rows(_YES, "ranks may differ, as in numpy", *(f"KNGraph.{n}" for n in ("add", "mul", "div"))),
-        Row("KNGraph.clamp", _YES, "bounds belong to the operator"),
-        Row("KNGraph.pow", _YES),
-        Row("KNGraph.rms_norm", _YES, "`normalized_shape` may be left out, or a weight; `weight=`, `eps=`"),
-        Row("KNGraph.customized", _YES, "types are checked at once"),
-        Row("KNGraph.chunk", _YES),
-        Row("KNGraph.allreduce", _NO, _ONE_GPU),
-        Row(
+        InterfaceName("KNGraph.clamp", _YES, "bounds belong to the operator"),
+        InterfaceName("KNGraph.pow", _YES),
+        InterfaceName("KNGraph.rms_norm", _YES, "`normalized_shape` may be left out, or a weight; `weight=`, `eps=`"),
+        InterfaceName("KNGraph.customized", _YES, "types are checked at once"),
+        InterfaceName("KNGraph.chunk", _YES),
+        InterfaceName("KNGraph.allreduce", _NO, _ONE_GPU),
+        InterfaceName(
             "KNGraph.superoptimize",
             _YES,
             "what it returns is called as there; the function `superoptimize` returns all candidates",
         ),
-        Row(
+        InterfaceName(
             "KNGraph.__call__",
             _YES,
             "`g(X, W)` too; nothing has to be compiled before; inputs must be as they were declared; without a GPU the "
             "reference semantics in float64 compute it; `outputs=` is where to write, or which of the graph's outputs",
         ),
-        Row("KNGraph.compile", _YES, "builds kernels where there is a GPU, and is not needed; no `profiling`"),
-        Row("KNGraph.visualize", _YES, "writes Graphviz text and draws nothing"),
-        Row("KNGraph.to_json", _YES, "writes its checkpoint format (mirage_json.md), of the operators that it has"),
-        Row("KNGraph.from_json", _NO, "`mf.equivalence(program, file)` and `mirage-formal verify` read such files"),
-        Row("KNGraph.valid_kernels", _NO, "a graph without kernels says why when it is called"),
-        Row("KNGraph.get_error_message", _NO, "a graph without kernels says why when it is called"),
-        Row("KNGraph.get_owner_independent_hash", _NO, "`digest` of a result"),
-        Row("KNGraph.cygraph", _YES, "the graph itself; of a result, `graph`"),
+        InterfaceName(
+            "KNGraph.compile", _YES, "builds kernels where there is a GPU, and is not needed; no `profiling`"
+        ),
+        InterfaceName("KNGraph.visualize", _YES, "writes Graphviz text and draws nothing"),
+        InterfaceName(
+            "KNGraph.to_json", _YES, "writes its checkpoint format (mirage_json.md), of the operators that it has"
+        ),
+        InterfaceName(
+            "KNGraph.from_json", _NO, "`mf.equivalence(program, file)` and `mirage-formal verify` read such files"
+        ),
+        InterfaceName("KNGraph.valid_kernels", _NO, "a graph without kernels says why when it is called"),
+        InterfaceName("KNGraph.get_error_message", _NO, "a graph without kernels says why when it is called"),
+        InterfaceName("KNGraph.get_owner_independent_hash", _NO, "`digest` of a result"),
+        InterfaceName("KNGraph.cygraph", _YES, "the graph itself; of a result, `graph`"),
         *_rows(_NO, "`graph.freeze().inputs` has shapes and strides", "KNGraph.get_input_dtensors"),
         *_rows(_NO, "`graph.freeze().inputs` has shapes and strides", "KNGraph.get_input_dtensor_layout"),
-        Row("KNGraph.generate_triton_program", _YES, "takes the file to write, and returns its text under `code`"),
+        InterfaceName(
+            "KNGraph.generate_triton_program", _YES, "takes the file to write, and returns its text under `code`"
+        ),
         *_rows(
             _NO,
             _PERSISTENT,
@@ -173,17 +187,19 @@ OPTIONS: Final = Section(
         *_rows(
             _YES, "", *(f"superoptimize({n})" for n in ("imaps", "omaps", "griddims", "blockdims", "fmaps", "franges"))
         ),
-        Row("superoptimize(config)", _YES, "the presets here, or a TOML file; left out, chosen by the operators"),
-        Row("superoptimize(verbose)", _YES),
-        Row("superoptimize(backend)", _YES, '`"cuda"`, `"triton"` or `"auto"`; `"nki"` is refused'),
-        Row("superoptimize(num_search_thread)", _YES, "`workers`; -1 leaves it out"),
-        Row("superoptimize(search_time_limit_sec)", _YES, "`time_limit`; -1 leaves it out"),
+        InterfaceName(
+            "superoptimize(config)", _YES, "the presets here, or a TOML file; left out, chosen by the operators"
+        ),
+        InterfaceName("superoptimize(verbose)", _YES),
+        InterfaceName("superoptimize(backend)", _YES, '`"cuda"`, `"triton"` or `"auto"`; `"nki"` is refused'),
+        InterfaceName("superoptimize(num_search_thread)", _YES, "`workers`; -1 leaves it out"),
+        InterfaceName("superoptimize(search_time_limit_sec)", _YES, "`time_limit`; -1 leaves it out"),
         *_rows(_IGNORED, "`measure=N`", "superoptimize(warmup_iters)", "superoptimize(profile_iters)"),
         *_rows(_IGNORED, _FRESH, "superoptimize(use_graph_dataset)", "superoptimize(use_cached_graphs)"),
         *_rows(_IGNORED, _FRESH, "superoptimize(previous_checkpoint)", "superoptimize(symbolic_checkpoint)"),
-        Row("superoptimize(save_codes)", _IGNORED, "`mirage-formal tools build` writes them"),
-        Row("superoptimize(is_formal_verified)", _IGNORED, "every candidate is proved"),
-        Row("superoptimize(use_symbolic_search)", _IGNORED, "`engine=` chooses"),
+        InterfaceName("superoptimize(save_codes)", _IGNORED, "`mirage-formal tools build` writes them"),
+        InterfaceName("superoptimize(is_formal_verified)", _IGNORED, "every candidate is proved"),
+        InterfaceName("superoptimize(use_symbolic_search)", _IGNORED, "`engine=` chooses"),
         *_rows(
             _IGNORED,
             "inputs count there: `max_block_ops`, `max_kernel_ops`",
@@ -196,35 +212,41 @@ CODE: Final = Section(
     "compile",
     "Options of calls, of `compile` and of `generate_cuda_program`",
     (
-        Row("compile(inputs)", _YES, "of `compile`: what calls have"),
-        Row("compile(target_cc)", _YES, "of `generate_cuda_program`; calls run on the device of their tensors"),
-        Row("compile(input_strides)", _YES, "of `generate_cuda_program`: must be the graph's"),
+        InterfaceName("compile(inputs)", _YES, "of `compile`: what calls have"),
+        InterfaceName(
+            "compile(target_cc)", _YES, "of `generate_cuda_program`; calls run on the device of their tensors"
+        ),
+        InterfaceName("compile(input_strides)", _YES, "of `generate_cuda_program`: must be the graph's"),
         *_rows(_IGNORED, _STAGES, "compile(num_warp_groups)", "compile(pipeline_stages)"),
-        Row("compile(enable_online_softmax)", _IGNORED, "sums of exponentials have running maxima wherever they can"),
-        Row("compile(file_id)", _IGNORED, "`mirage-formal tools build` writes files"),
-        Row("compile(output_tensors)", _IGNORED, "the outputs are what is marked"),
-        Row("compile(async_)", _IGNORED, "of `compile`, which waits"),
-        Row("compile(profiling)", _NO, "no profile is taken within kernels"),
-        Row("compile(rank)", _NO, _ONE_GPU),
+        InterfaceName(
+            "compile(enable_online_softmax)", _IGNORED, "sums of exponentials have running maxima wherever they can"
+        ),
+        InterfaceName("compile(file_id)", _IGNORED, "`mirage-formal tools build` writes files"),
+        InterfaceName("compile(output_tensors)", _IGNORED, "the outputs are what is marked"),
+        InterfaceName("compile(async_)", _IGNORED, "of `compile`, which waits"),
+        InterfaceName("compile(profiling)", _NO, "no profile is taken within kernels"),
+        InterfaceName("compile(rank)", _NO, _ONE_GPU),
     ),
 )
 BLOCK: Final = Section(
     "TBGraph",
     "Methods of a block graph, which is a `BlockBuilder` here",
     (
-        Row("TBGraph.new_input", _YES, "all inputs come before the operators; no `store_in_dmem`"),
-        Row("TBGraph.new_output", _YES, "no `forloop_dim`"),
-        Row("TBGraph.cluster_accum", _NO, _CLUSTERS),
-        Row("TBGraph.assign_task", _NO, _STAGES),
+        InterfaceName("TBGraph.new_input", _YES, "all inputs come before the operators; no `store_in_dmem`"),
+        InterfaceName("TBGraph.new_output", _YES, "no `forloop_dim`"),
+        InterfaceName("TBGraph.cluster_accum", _NO, _CLUSTERS),
+        InterfaceName("TBGraph.assign_task", _NO, _STAGES),
         *_rows(_YES, "", *(f"TBGraph.{n}" for n in _TILES)),
-        Row("TBGraph.gelu", _YES, "with erf"),
-        Row("TBGraph.mul_scalar", _YES, "the number is kept exactly"),
-        Row("TBGraph.clamp", _YES, "bounds belong to the operator"),
-        Row("TBGraph.rms_norm", _YES, "`dim=`, `eps=`"),
-        Row("TBGraph.reduction_max", _YES, "the difference of maxima is good for `exp` only, and 0 comes of the first"),
-        Row("TBGraph.forloop_accum", _YES, '`acc` is None, "sum", "mean", "rms" or "sum_todimx"'),
-        Row("TBGraph.forloop_accum_rescale", _YES),
-        Row("TBGraph.forloop_accum_max", _YES),
+        InterfaceName("TBGraph.gelu", _YES, "with erf"),
+        InterfaceName("TBGraph.mul_scalar", _YES, "the number is kept exactly"),
+        InterfaceName("TBGraph.clamp", _YES, "bounds belong to the operator"),
+        InterfaceName("TBGraph.rms_norm", _YES, "`dim=`, `eps=`"),
+        InterfaceName(
+            "TBGraph.reduction_max", _YES, "the difference of maxima is good for `exp` only, and 0 comes of the first"
+        ),
+        InterfaceName("TBGraph.forloop_accum", _YES, '`acc` is None, "sum", "mean", "rms" or "sum_todimx"'),
+        InterfaceName("TBGraph.forloop_accum_rescale", _YES),
+        InterfaceName("TBGraph.forloop_accum_max", _YES),
     ),
 )
 SECTIONS: Final = (MODULE, MAKING, GRAPH, OPTIONS, CODE, BLOCK)

@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.wire import SCHEMA, VERSION, FieldError, GraphRecord, graph_of, record_of, schema
+from mirage_formal.graph.wire import SCHEMA, VERSION, FieldError, GraphRecord, graph_of, graph_schema, record_of
 from mirage_formal.support.errors import FormatError
-from mirage_formal.support.strict_json import load
+from mirage_formal.support.strict_json import load_strict_json
 
 #: Largest file that is read; a µGraph of a thousand operators is far below it.
 MAX_BYTES: Final = 8 << 20
@@ -24,7 +24,7 @@ _HINT: Final = "the file must be one that mirage-formal wrote: give mugraph.json
 
 def to_json(graph: KernelGraph) -> str:
     """Return readable JSON text of a graph; ``from_json`` gives the same graph back, exactly."""
-    return pretty(msgspec.to_builtins(record_of(graph))) + "\n"
+    return pretty_json(msgspec.to_builtins(record_of(graph))) + "\n"
 
 
 def embed(graph: KernelGraph) -> msgspec.Raw:
@@ -73,7 +73,7 @@ def encode(graph: KernelGraph) -> bytes:
     return msgspec.msgpack.encode(record_of(graph))
 
 
-def decode(data: bytes) -> KernelGraph:
+def decode_graph(data: bytes) -> KernelGraph:
     """Return the graph in bytes that ``encode`` made.
 
     Raises:
@@ -85,9 +85,9 @@ def decode(data: bytes) -> KernelGraph:
         raise FormatError(f"encoded graph: {error}", hint="the bytes must come from serialize.encode") from error
 
 
-def schema_text() -> str:
+def graph_schema_text() -> str:
     """Return the text of docs/schemas/mugraph.schema.json."""
-    return json.dumps(schema(), indent=2, sort_keys=True) + "\n"
+    return json.dumps(graph_schema(), indent=2, sort_keys=True) + "\n"
 
 
 def load_json(text: str | bytes, where: str = "") -> object:
@@ -97,7 +97,7 @@ def load_json(text: str | bytes, where: str = "") -> object:
         FormatError: See ``strict_json.load``.
     """
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
-    return load(data, where, limit=MAX_BYTES, hint=_HINT)
+    return load_strict_json(data, where, limit=MAX_BYTES, hint=_HINT)
 
 
 def field_message(error: msgspec.ValidationError) -> str:
@@ -108,16 +108,18 @@ def field_message(error: msgspec.ValidationError) -> str:
     return f"field {path.rstrip('`')}: {what[:1].lower()}{what[1:]}"
 
 
-def pretty(value: object, indent: int = 0) -> str:
+def pretty_json(value: object, indent: int = 0) -> str:
     """Return JSON text in which a value that fits on one line stays on one line."""
     flat = json.dumps(value, ensure_ascii=False, allow_nan=False)
     if len(flat) + indent <= _WIDTH or not isinstance(value, dict | list | tuple) or not value:
         return flat
     pad = " " * (indent + 1)
     if isinstance(value, dict):
-        items = [f"{json.dumps(key, ensure_ascii=False)}: {pretty(item, indent + 1)}" for key, item in value.items()]
+        items = [
+            f"{json.dumps(key, ensure_ascii=False)}: {pretty_json(item, indent + 1)}" for key, item in value.items()
+        ]
         return "{\n" + ",\n".join(pad + item for item in items) + "\n" + " " * indent + "}"
-    return "[\n" + ",\n".join(pad + pretty(item, indent + 1) for item in value) + "\n" + " " * indent + "]"
+    return "[\n" + ",\n".join(pad + pretty_json(item, indent + 1) for item in value) + "\n" + " " * indent + "]"
 
 
 def _shorten(value: object) -> str:

@@ -19,7 +19,7 @@ from mirage_formal.graph.types import Shape, row_major
 _T = TypeVar("_T")
 
 
-class Arithmetic(Protocol[_T]):
+class IndexArithmetic(Protocol[_T]):
     """Arithmetic of integers, or of expressions that stand for them."""
 
     def number(self, value: int) -> _T:
@@ -57,7 +57,7 @@ class Move:
     given: Shape
     shape: Shape
 
-    def back(self, at: Sequence[_T], ix: Arithmetic[_T]) -> tuple[list[_T], list[_T]]:
+    def back(self, at: Sequence[_T], ix: IndexArithmetic[_T]) -> tuple[list[_T], list[_T]]:
         """Return the operand's index of an element of the result, and conditions under which it is no zero of a pad.
 
         No intermediate number is negative. Where a condition is 0, the element is a pad's zero, and the index would lie
@@ -169,7 +169,7 @@ class IndexMap:
         kept = (prod(move.given) / prod(move.shape) for move in self.moves if move.kind is OpKind.PAD)
         return prod(kept) * self.source.share(self.given)
 
-    def back(self, at: Sequence[_T], ix: Arithmetic[_T]) -> tuple[list[_T], list[_T]]:
+    def back(self, at: Sequence[_T], ix: IndexArithmetic[_T]) -> tuple[list[_T], list[_T]]:
         """Return an element's index in the first move's operand, and conditions, see ``Move.back``."""
         conditions: list[_T] = []
         found = list(at)
@@ -278,4 +278,4 @@ class _Integers:
 INTEGERS: Final = _Integers()
 
 
-__all__ = ["INTEGERS", "Arithmetic", "IndexMap", "Move", "StorageLocation"]
+__all__ = ["INTEGERS", "IndexArithmetic", "IndexMap", "Move", "StorageLocation"]

@@ -89,7 +89,7 @@ def resize(program: KernelGraph, shapes: Sequence[Shape]) -> KernelGraph | None:
             return None
         old, new = before[op.operands[0]].shape, types[number[op.operands[0]]].shape
         if op.kind is OpKind.RESHAPE:
-            op = replace(op, attrs=replace(op.attrs, shape=reshape(old, new, before[first].shape)))
+            op = replace(op, attrs=replace(op.attrs, shape=reshape_target(old, new, before[first].shape)))
         for step in _operators_at_extent(op, old, new):
             # An operand below 0 is a step of this operator, counted from the last one.
             given = tuple(len(types) + n if n < 0 else number[n] for n in step.operands)
@@ -118,7 +118,7 @@ def _operators_at_extent(op: Op, old: Shape, new: Shape) -> list[Op]:
     return [*found, Op(OpKind.MUL, (-1, weight[0]))] if weight else found
 
 
-def reshape(before: Shape, given: Shape, target: Shape) -> Shape:
+def reshape_target(before: Shape, given: Shape, target: Shape) -> Shape:
     """Return the target of a reshape at other extents: dims that stay one dim have the new ones."""
     out = list(target)
     for old, new in equal_index_dims(before, target):
@@ -136,4 +136,4 @@ def equal_index_dims(before: Shape, target: Shape) -> list[tuple[int, int]]:
     return found
 
 
-__all__ = ["RemainderTiles", "decompose_remainder_tiles", "equal_index_dims", "reshape", "resize", "with_shape"]
+__all__ = ["RemainderTiles", "decompose_remainder_tiles", "equal_index_dims", "reshape_target", "resize", "with_shape"]

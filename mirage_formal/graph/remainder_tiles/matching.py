@@ -18,7 +18,7 @@ from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.remainder_tiles.extents import (
     decompose_remainder_tiles,
     equal_index_dims,
-    reshape,
+    reshape_target,
     resize,
     with_shape,
 )
@@ -167,7 +167,7 @@ def _at_padded_extents(program: KernelGraph, candidate: KernelGraph) -> tuple[Ke
         results: Sequence[DTensor] | str = types[first : first + op.results]
         if isinstance(op, Op) and first in found.how:
             if op.kind is OpKind.RESHAPE:
-                shape = reshape(types[op.operands[0]].shape, given[0].shape, types[first].shape)
+                shape = reshape_target(types[op.operands[0]].shape, given[0].shape, types[first].shape)
                 op = replace(op, attrs=replace(op.attrs, shape=shape))
             results = device_results(op.kind, op.attrs, given)
         elif given != tuple(types[n] for n in op.operands):

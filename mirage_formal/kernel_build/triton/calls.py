@@ -13,7 +13,7 @@ from typing import Any
 
 from mirage_formal.codegen.executable import Executable
 from mirage_formal.device.launch import Optimized, TensorError
-from mirage_formal.device.tensors import Kind, adapter
+from mirage_formal.device.tensors import TensorLibrary, adapter
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.support.errors import UnsupportedError
 
@@ -58,10 +58,10 @@ class TritonOptimized(Optimized):
                 self._module = load_module(self._write())
             return self._module
 
-    def _on_device(self, given: Sequence[Any], kind: Kind, out: list[Any] | None) -> list[Any]:
-        if kind is not Kind.TORCH and self._otherwise is not None:
+    def _on_device(self, given: Sequence[Any], kind: TensorLibrary, out: list[Any] | None) -> list[Any]:
+        if kind is not TensorLibrary.TORCH and self._otherwise is not None:
             return self._otherwise._on_device(given, kind, out)
-        if kind is not Kind.TORCH:
+        if kind is not TensorLibrary.TORCH:
             raise TensorError(f"{_KIND}, got a {kind.value}", where="inputs", hint='backend="cuda" takes it')
         read = adapter(kind)
         device = read.device(given[0])

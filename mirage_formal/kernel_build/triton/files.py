@@ -52,14 +52,14 @@ def write_run(root: Path, count: int, out: Path | None = None, *, force: bool = 
             tried.append((name, str(error)))
             continue
         path = where / f"{name}.py"
-        save(made.code, path, force=force)
+        save_file(made.code, path, force=force)
         note = f"; {made.stable.note}" if made.stable.note else ""
         tried.append((name, f"built {path}{note}"))
         done += 1
     return tried
 
 
-def save(text: str, path: Path, *, force: bool) -> None:
+def save_file(text: str, path: Path, *, force: bool) -> None:
     """Write a file, unless another one is there that may not be replaced.
 
     Raises:

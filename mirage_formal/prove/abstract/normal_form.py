@@ -39,7 +39,7 @@ from mirage_formal.logic.terms import (
     Mul,
     Sum,
     Unary,
-    Var,
+    Variable,
     add,
     children,
     div,
@@ -168,7 +168,7 @@ class NormalForms:
     def _build(self, e: Expr) -> int:
         forms = self._forms
         match e:
-            case Var() | Const():
+            case Variable() | Const():
                 return self._single(e)
             case Unary(function, a):
                 return self._single((function, forms[a]))

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 from mirage_formal.logic.axioms import Binding
 from mirage_formal.logic.certificate import Certificate
-from mirage_formal.logic.session import Answer, AxiomSession
+from mirage_formal.logic.session import AxiomSession, SubexpressionAnswer
 from mirage_formal.logic.terms import (
     Add,
     Const,
@@ -20,7 +20,7 @@ from mirage_formal.logic.terms import (
     Mul,
     Sum,
     Unary,
-    Var,
+    Variable,
     add,
     children,
     div,
@@ -57,7 +57,7 @@ class Oracle(Protocol):
     cache_hits: int
     unknown: int
 
-    def contains(self, e: Expr) -> Answer:
+    def contains(self, e: Expr) -> SubexpressionAnswer:
         """Return whether ``e`` is part of some target; a branch is pruned only on REFUTED."""
 
     def certificate(self, e: Expr) -> Certificate | None:
@@ -110,7 +110,7 @@ class _Profiles:
     def _build(self, e: Expr) -> _Profile:
         known = self._known
         match e:
-            case Var() | Const():
+            case Variable() | Const():
                 return _Profile(1, 1, 1, self._symbol(e))
             case Unary(function, a):
                 x = known[a]
@@ -140,7 +140,7 @@ class NormalFormOracle:
         self.calls = 0
         self.cache_hits = 0
         self.unknown = 0
-        self._answers: dict[Expr, Answer] = {}
+        self._answers: dict[Expr, SubexpressionAnswer] = {}
         self._where: dict[Expr, int] = {}
         self._forms = NormalForms()
         self._profiles = _Profiles()
@@ -153,7 +153,7 @@ class NormalFormOracle:
                 form = self._forms.of(target)
                 self._limits.append((form, self._forms.widest(form), profile.symbols))
 
-    def contains(self, e: Expr) -> Answer:
+    def contains(self, e: Expr) -> SubexpressionAnswer:
         """Return whether ``e`` is part of some target."""
         self.calls += 1
         found = self._answers.get(e)
@@ -161,7 +161,7 @@ class NormalFormOracle:
             self.cache_hits += 1
             return found
         found = self._answers[e] = self._decide(e)
-        if found is Answer.UNKNOWN:
+        if found is SubexpressionAnswer.UNKNOWN:
             self.unknown += 1
         return found
 
@@ -178,42 +178,46 @@ class NormalFormOracle:
         found = self._answers.get(e)
         if found is None:
             found = self._decide(e)
-        return self._forms.key(self._forms.of(e)) if found is Answer.PROVED else None
+        return self._forms.key(self._forms.of(e)) if found is SubexpressionAnswer.PROVED else None
 
-    def _decide(self, e: Expr) -> Answer:
-        out = Answer.REFUTED
+    def _decide(self, e: Expr) -> SubexpressionAnswer:
+        out = SubexpressionAnswer.REFUTED
         for number in range(len(self.targets)):
             match self._decide_one(e, number):
-                case Answer.PROVED:
+                case SubexpressionAnswer.PROVED:
                     self._where[e] = number
-                    return Answer.PROVED
-                case Answer.UNKNOWN:
-                    out = Answer.UNKNOWN
-                case Answer.REFUTED:
+                    return SubexpressionAnswer.PROVED
+                case SubexpressionAnswer.UNKNOWN:
+                    out = SubexpressionAnswer.UNKNOWN
+                case SubexpressionAnswer.REFUTED:
                     pass
         return out
 
-    def _decide_one(self, e: Expr, number: int) -> Answer:
+    def _decide_one(self, e: Expr, number: int) -> SubexpressionAnswer:
         limit = self._limits[number]
         if limit is None:
-            return Answer.UNKNOWN
+            return SubexpressionAnswer.UNKNOWN
         form, widest, symbols = limit
         profile = self._profiles.of(e)
         # Whatever is in e is in the target too, so it has no symbol and no size that the target does not have. This
         # also keeps every normal form below no wider than the target's.
         if profile.widest > widest or profile.symbols & ~symbols:
-            return Answer.REFUTED
+            return SubexpressionAnswer.REFUTED
         try:
-            return Answer.REFUTED if self._forms.contained(self._forms.of(e), form) is None else Answer.PROVED
+            return (
+                SubexpressionAnswer.REFUTED
+                if self._forms.contained(self._forms.of(e), form) is None
+                else SubexpressionAnswer.PROVED
+            )
         except AmbiguousLeadingTerm:
-            return Answer.UNKNOWN
+            return SubexpressionAnswer.UNKNOWN
 
     def certificate(self, e: Expr) -> Certificate | None:
         """Return a certificate for the first target that contains ``e``; it depends on ``e`` and the targets alone.
 
         None if there is none, or if it would be too long.
         """
-        if self.contains(e) is not Answer.PROVED:
+        if self.contains(e) is not SubexpressionAnswer.PROVED:
             return None
         target = self.targets[self._where[e]]
         try:
@@ -289,25 +293,28 @@ class Z3Oracle:
         self.calls = 0
         self.cache_hits = 0
         self.unknown = 0
-        self._answers: dict[Expr, Answer] = {}
+        self._answers: dict[Expr, SubexpressionAnswer] = {}
         self._session = AxiomSession()
         self._writer = NormalFormOracle(targets)
 
-    def contains(self, e: Expr) -> Answer:
+    def contains(self, e: Expr) -> SubexpressionAnswer:
         """Return whether ``e`` is part of some target."""
         self.calls += 1
         found = self._answers.get(e)
         if found is not None:
             self.cache_hits += 1
             return found
-        answers: list[Answer] = []
+        answers: list[SubexpressionAnswer] = []
         for target in self.targets:
             answers.append(self._session.ask(e, target, self.timeout_ms))
-            if answers[-1] is Answer.PROVED:
+            if answers[-1] is SubexpressionAnswer.PROVED:
                 break
-        found = next((a for a in (Answer.PROVED, Answer.UNKNOWN) if a in answers), Answer.REFUTED)
+        found = next(
+            (a for a in (SubexpressionAnswer.PROVED, SubexpressionAnswer.UNKNOWN) if a in answers),
+            SubexpressionAnswer.REFUTED,
+        )
         self._answers[e] = found
-        if found is Answer.UNKNOWN:
+        if found is SubexpressionAnswer.UNKNOWN:
             self.unknown += 1
         return found
 

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from mirage_formal.logic.axioms import Binding, instantiate, load
+from mirage_formal.logic.axioms import Binding, instantiate, load_axioms
 from mirage_formal.logic.certificate import Certificate, Instance
-from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Var, order_key
+from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Variable, order_key
 from mirage_formal.support.limits import CERTIFICATE_INSTANCES
 
 #: The recursion limit for long chains of terms; Python-to-Python calls need no machine stack.
@@ -33,7 +33,7 @@ class Normaliser:
     """
 
     def __init__(self, *, expand: bool = True, most: float = math.inf) -> None:
-        self.axioms = load()
+        self.axioms = load_axioms()
         self._expand, self._most = expand, most
         self.instances: dict[Instance, None] = {}
         self._memo: dict[Expr, Expr] = {}
@@ -67,7 +67,7 @@ class Normaliser:
             return found
         out: Expr
         match e:
-            case Var() | Const():
+            case Variable() | Const():
                 out = e
             case Unary(function, a):
                 out = Unary(function, self._normal_form(a))

@@ -21,20 +21,20 @@ from mirage_formal.prove.counterexamples.compressed_tensor import axis_groups
 from mirage_formal.semantics.domain import LOOP_AXIS
 from mirage_formal.semantics.reference import FloatDomain, Floats
 from mirage_formal.semantics.straight_line_trace import (
-    Binary,
-    Concat,
-    Constant,
-    Load,
+    BinaryStep,
+    ConcatStep,
+    ConstantStep,
+    LoadStep,
     Matmul,
     OrderStep,
-    Repeat,
+    RepeatStep,
     Reshape,
-    Slice,
+    SliceStep,
     Step,
-    Sum,
+    SumStep,
     Tape,
     Transpose,
-    Unary,
+    UnaryStep,
     record_tape,
     step_operands,
 )
@@ -68,7 +68,7 @@ def evaluate_element(graph: KernelGraph, source: Source, output: int, index: tup
     with np.errstate(all="ignore"):
         for number in sorted(boxes):
             step = tape.steps[number]
-            if isinstance(step, Load):
+            if isinstance(step, LoadStep):
                 values[number] = np.asarray(source(step.index, boxes[number]), dtype=np.float64)
                 continue
             wanted = _operand_boxes(step, tape, boxes[number])
@@ -101,33 +101,33 @@ def _operand_boxes(step: Step, tape: Tape, box: Box) -> list[Box]:
     """Return the regions of its operands that a step reads for a region of its result."""
     shapes = [tape.steps[operand].shape for operand in step_operands(step)]
     match step:
-        case Load():
+        case LoadStep():
             return []
-        case Unary() | Constant():
+        case UnaryStep() | ConstantStep():
             return [box]
-        case Binary():
+        case BinaryStep():
             return [_broadcast(box, shape) for shape in shapes]
         case Matmul():
             inner = np.arange(step.inner)
             lead = [_broadcast(box[:-2], shape[:-2]) for shape in shapes]
             return [(*lead[0], box[-2], inner), (*lead[1], inner, box[-1])]
-        case Sum():
+        case SumStep():
             folded = np.arange(step.extent // step.kept)[:, None] * step.kept + box[step.axis][None, :]
             return [(*box[: step.axis], folded.reshape(-1), *box[step.axis + 1 :])]
         case Reshape():
             return [_reshape_box(box, step.shape, shapes[0])]
         case Transpose():
             return [tuple(box[step.perm.index(axis)] for axis in range(len(box)))]
-        case Concat():
+        case ConcatStep():
             first = shapes[0][step.axis]
             along = box[step.axis]
             # A box is never empty: of an operand that does not matter one element is read.
             parts = (along[along < first], along[along >= first] - first)
             cut = [part if len(part) else np.zeros(1, dtype=np.int64) for part in parts]
             return [(*box[: step.axis], part, *box[step.axis + 1 :]) for part in cut]
-        case Slice():
+        case SliceStep():
             return [(*box[: step.axis], box[step.axis] + step.start, *box[step.axis + 1 :])]
-        case Repeat():
+        case RepeatStep():
             return [(*box[: step.axis], np.zeros(1, dtype=np.int64), *box[step.axis + 1 :])]
         case OrderStep():
             return [_ordered_back(step, shape, box) for shape in shapes]
@@ -182,32 +182,32 @@ def _evaluate_step(
 ) -> Floats:
     """Return the elements of a step's result in a box, from those that it reads."""
     match step:
-        case Unary():
+        case UnaryStep():
             return domain.unary(step.kind, given[0])
-        case Constant():
+        case ConstantStep():
             operation = domain.scale if step.kind is OpKind.SCALE else domain.offset
             return operation(given[0], step.value)
-        case Binary():
+        case BinaryStep():
             return domain.binary(step.kind, *given)
         case Matmul():
             return domain.matmul(given[0], given[1], step.inner)
-        case Sum():
+        case SumStep():
             kept = len(box[step.axis])
             return domain.sum(given[0], step.axis, kept * (step.extent // step.kept), kept)
         case Reshape():
             return _reshape_forward(given[0], read[0], box, tape.steps[step.a].shape, step.shape)
         case Transpose():
             return domain.transpose(given[0], step.perm)
-        case Concat():
+        case ConcatStep():
             along, first = box[step.axis], tape.steps[step.a].shape[step.axis]
             parts = [
                 np.take(given[0], np.arange((along < first).sum()), axis=step.axis),
                 np.take(given[1], np.arange((along >= first).sum()), axis=step.axis),
             ]
             return np.concatenate(parts, axis=step.axis)
-        case Slice():
+        case SliceStep():
             return given[0]
-        case Repeat():
+        case RepeatStep():
             return domain.repeat(given[0], step.axis, len(box[step.axis]))
         case OrderStep():
             whole = domain.ordered(step.kind, tuple(given), step.axis, 0)[step.number]
@@ -215,7 +215,7 @@ def _evaluate_step(
                 np.arange(extent) if axis == LOOP_AXIS else box[axis] for axis, extent in enumerate(step.shape)
             )
             return whole if step.kind is OpKind.MAX else _restrict(whole, held, box)
-        case Load():
+        case LoadStep():
             raise AssertionError("inputs are read before")
         case _:
             assert_never(step)

@@ -44,7 +44,7 @@ _MINIMAL: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class OutputEvaluation:
     """One output element of both programs, in float64."""
 
     expected: float
@@ -115,7 +115,9 @@ def find_counterexample(
     return None
 
 
-def evaluate_counterexample(program: KernelGraph, candidate: KernelGraph, counterexample: Counterexample) -> Evaluation:
+def evaluate_counterexample(
+    program: KernelGraph, candidate: KernelGraph, counterexample: Counterexample
+) -> OutputEvaluation:
     """Return both values of the element that a counterexample names, evaluated by the reference.
 
     Raises:
@@ -131,7 +133,7 @@ def evaluate_counterexample(program: KernelGraph, candidate: KernelGraph, counte
         values.append(
             float(run(graph, input_arrays(program, counterexample))[number][index]) if value is None else value
         )
-    return Evaluation(values[0], values[1])
+    return OutputEvaluation(values[0], values[1])
 
 
 def input_arrays(program: KernelGraph, counterexample: Counterexample) -> list[NDArray[np.float64]]:
@@ -252,4 +254,4 @@ def _simplifications(trial: Trial) -> Iterator[dict[int, float]]:
                 yield {**trial.cells, place: wanted}
 
 
-__all__ = ["CLEAR", "Evaluation", "evaluate_counterexample", "find_counterexample", "input_arrays"]
+__all__ = ["CLEAR", "OutputEvaluation", "evaluate_counterexample", "find_counterexample", "input_arrays"]

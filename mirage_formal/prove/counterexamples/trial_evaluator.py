@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.graph.check import output_types
-from mirage_formal.graph.counterexample import Counterexample, Entry, Fill
+from mirage_formal.graph.counterexample import Counterexample, CounterexampleEntry, Fill
 from mirage_formal.graph.graph import KernelGraph, operators
 from mirage_formal.graph.ops import COMPARISONS, ROUNDINGS
 from mirage_formal.graph.types import Shape
@@ -183,9 +183,9 @@ class TrialEvaluator(ABC):
             places += (offset + np.ravel_multi_index(tuple(points.T), shape)).tolist()
         return rng.sample(places, min(len(places), _CELLS))
 
-    def entries(self, trial: Trial) -> tuple[Entry, ...]:
+    def entries(self, trial: Trial) -> tuple[CounterexampleEntry, ...]:
         """Return the changed elements."""
-        return tuple(Entry(*self.places.of(place), value) for place, value in sorted(trial.cells.items()))
+        return tuple(CounterexampleEntry(*self.places.of(place), value) for place, value in sorted(trial.cells.items()))
 
 
 class DenseEvaluator(TrialEvaluator):

@@ -14,10 +14,10 @@ from math import factorial, prod
 from typing import Any, Final
 
 from mirage_formal.prove.equality.colour_refinement import best_order
-from mirage_formal.prove.equality.index_substitution import Change, Folds, SubstitutionTerms, make_renaming
+from mirage_formal.prove.equality.index_substitution import DigitSubstitution, Folds, SubstitutionTerms, make_renaming
 from mirage_formal.prove.equality.polynomials import (
+    FactorKind,
     Index,
-    Kind,
     Monomial,
     Polynomial,
     ProofStuck,
@@ -103,7 +103,7 @@ class BinderTerms(SubstitutionTerms):
         return [
             (f, e)
             for f, e in m
-            if self.kind[f] == Kind.SUM and e > 0 and e % 2 == 0 and not bound.isdisjoint(self.free[f])
+            if self.kind[f] == FactorKind.SUM and e > 0 and e % 2 == 0 and not bound.isdisjoint(self.free[f])
         ]
 
     def _open(
@@ -136,8 +136,8 @@ class BinderTerms(SubstitutionTerms):
         """Return the factors grouped by shared bound digits; factors without bound digits go to ``outside``."""
         items: list[tuple[int, int]] = []
         for f, e in m:
-            if self.kind[f] == Kind.EXP and len(self.payload[f]) > 1 and not bound.isdisjoint(self.free[f]):
-                items += [(self.factor(Kind.EXP, (t,)), e) for t in self.payload[f]]
+            if self.kind[f] == FactorKind.EXP and len(self.payload[f]) > 1 and not bound.isdisjoint(self.free[f]):
+                items += [(self.factor(FactorKind.EXP, (t,)), e) for t in self.payload[f]]
             else:
                 items.append((f, e))
         groups: list[tuple[set[int], dict[int, int]]] = []
@@ -166,7 +166,7 @@ class BinderTerms(SubstitutionTerms):
         if len(body) != 1:
             raise ProofStuck("a renamed term has another shape")
         bound = tuple(target for target, _ in folds)
-        return self.factor(Kind.SUM, (bound, body[0][0])), folds, c * body[0][1]
+        return self.factor(FactorKind.SUM, (bound, body[0][0])), folds, c * body[0][1]
 
     def _canonical(self, digits: Iterable[int], p: Polynomial) -> tuple[Folds, Polynomial]:
         """Merge and name bound digits: return (new digit, chain) in canonical order, and the polynomial over them."""
@@ -194,13 +194,13 @@ class BinderTerms(SubstitutionTerms):
     def _fold(self, p: Polynomial, folds: Folds) -> Polynomial:
         if all(len(chain) == 1 for _, chain in folds):
             return self.change(p, make_renaming((chain[0], target) for target, chain in folds if chain[0] != target))
-        return self.change(p, Change(folds=folds))
+        return self.change(p, DigitSubstitution(folds=folds))
 
     def _ordered(self, chains: list[tuple[int, ...]], p: Polynomial, height: int) -> list[tuple[int, ...]]:
         """Return the chains in canonical order: by colours, ties by the least result."""
         if any(len(chain) > 1 for chain in chains):
             plain: Folds = tuple((self.fresh(prod(self.extent[d] for d in c)), c) for c in chains)
-            p = self.change(p, Change(folds=plain))
+            p = self.change(p, DigitSubstitution(folds=plain))
             by_digit = dict(plain)
         else:
             by_digit = {chain[0]: chain for chain in chains}
@@ -227,7 +227,7 @@ class BinderTerms(SubstitutionTerms):
         used = frozenset(digits) & self.free_of(p)
         if not used:
             return p
-        some = self.alone(p, Kind.TOP)
+        some = self.alone(p, FactorKind.TOP)
         if some is not None:
             return self.largest_of([self.max(q, digits) for q in self.payload[some]])
         key = (used, p)
@@ -244,22 +244,22 @@ class BinderTerms(SubstitutionTerms):
         opens, inner, wider = self._open_max(bound, p)
         used = wider & self.free_of(inner)
         folds, body = self._canonical(used, inner)
-        number = self.factor(Kind.MAX, (tuple(target for target, _ in folds), body))
+        number = self.factor(FactorKind.MAX, (tuple(target for target, _ in folds), body))
         if not opens and self._unchanged((number, folds)):
             return factor_power(number), None
         return factor_power(number), ("max", bound, p, opens, number, folds)
 
     def _open_max(self, bound: frozenset[int], p: Polynomial) -> tuple[tuple[int, ...], Polynomial, frozenset[int]]:
         """Flatten a maximum of maxima, or of a running maximum over all its prefixes, into one maximum."""
-        f = self.alone(p, Kind.MAX, Kind.PMAX)
+        f = self.alone(p, FactorKind.MAX, FactorKind.PMAX)
         if f is None:
             return (), p, bound
-        if self.kind[f] == Kind.MAX:
+        if self.kind[f] == FactorKind.MAX:
             digits, body = self.payload[f]
             wider = bound
         else:
             (offset, entries), u, inner, body = self.payload[f]
-            if self.alone(body, Kind.TOP) is not None:
+            if self.alone(body, FactorKind.TOP) is not None:
                 # The largest of some would be taken apart, and a lemma says of one maximum that it is another one.
                 return (), p, bound
             if offset or len(entries) != 1 or entries[0][0] != 1 or entries[0][1] not in bound:
@@ -273,9 +273,9 @@ class BinderTerms(SubstitutionTerms):
         body = self.change(body, make_renaming(zip(digits, fresh, strict=True)))
         return (f, *fresh), body, wider | set(fresh)
 
-    def prefix(self, kind: Kind, index: Index, u: int, digits: Sequence[int], p: Polynomial) -> Polynomial:
+    def prefix(self, kind: FactorKind, index: Index, u: int, digits: Sequence[int], p: Polynomial) -> Polynomial:
         """Return the canonical form of a running maximum over u and digits (PMAX), or its rescaling factor (CARRY)."""
-        if kind == Kind.PMAX and u not in self.free_of(p):
+        if kind == FactorKind.PMAX and u not in self.free_of(p):
             return self.max(p, digits)
         key = (index, u, frozenset(digits) & self.free_of(p), p)
         found = self._prefixes.get(key)
@@ -290,12 +290,14 @@ class BinderTerms(SubstitutionTerms):
     ) -> tuple[tuple[Any, ...], frozenset[int]]:
         target = self.named(self.extent[u], "prefix", 1 + self.height_of(p))
         with self.scope():
-            folds, _ = self._canonical(used, self.change(p, make_renaming(((u, target),)) if u != target else Change()))
+            folds, _ = self._canonical(
+                used, self.change(p, make_renaming(((u, target),)) if u != target else DigitSubstitution())
+            )
         folds = ((target, (u,)), *folds)
         with self.scope() as uses:
             body = self._fold(p, folds)
         payload = (index, target, tuple(t for t, _ in folds[1:]), body)
         if self._unchanged((0, folds)):
             return payload, frozenset()
-        pmax = self.factor(Kind.PMAX, payload)
+        pmax = self.factor(FactorKind.PMAX, payload)
         return payload, self._lemma(("pmax", index, u, used, p, pmax, folds), factor_power(pmax), uses)

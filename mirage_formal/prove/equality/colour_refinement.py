@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from mirage_formal.prove.equality.polynomials import Kind, Polynomial, scale_polynomial
+from mirage_formal.prove.equality.polynomials import FactorKind, Polynomial, scale_polynomial
 
 if TYPE_CHECKING:
     from mirage_formal.prove.equality.polynomials import TermInterner
@@ -29,29 +29,29 @@ class _Colours:
             return self.number(("same", f))
         payload = terms.payload[f]
         match terms.kind[f]:
-            case Kind.INPUT:
+            case FactorKind.INPUT:
                 shape: object = (payload[0], tuple(self.index(index, colour) for index in payload[1]))
-            case Kind.SUM:
+            case FactorKind.SUM:
                 inner = self.inside(payload[0], colour)
                 shape = tuple(sorted((self.factor(g, inner), e) for g, e in payload[1]))
-            case Kind.MAX:
+            case FactorKind.MAX:
                 shape = self.polynomial(payload[1], self.inside(payload[0], colour))
-            case Kind.PMAX | Kind.CARRY:
+            case FactorKind.PMAX | FactorKind.CARRY:
                 index, u, digits, p = payload
                 inner = self.inside(digits, colour)
                 inner[u] = self.number(("prefix", terms.extent[u]))
                 shape = (self.index(index, colour), self.polynomial(p, inner))
-            case Kind.EXP | Kind.POW:
+            case FactorKind.EXP | FactorKind.POW:
                 shape = self.polynomial(payload, colour)
-            case Kind.TOP:
+            case FactorKind.TOP:
                 shape = tuple(sorted(self.number(self.polynomial(p, colour)) for p in payload))
-            case Kind.FN:
+            case FactorKind.FN:
                 # The sign of an argument may depend on names of digits.
                 even = (payload[1], scale_polynomial(payload[1], -1)) if payload[0] in ("zero", "inv0") else payload[1:]
                 shape = (payload[0], *sorted(self.number(self.polynomial(p, colour)) for p in even))
-            case Kind.KEEP:
+            case FactorKind.KEEP:
                 shape = tuple(self.polynomial(p, colour) for p in payload)
-            case Kind.SURD:
+            case FactorKind.SURD:
                 shape = payload
         return self.number((terms.kind[f], shape))
 

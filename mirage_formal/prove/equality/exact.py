@@ -22,9 +22,9 @@ from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 from mirage_formal.prove.equality.facts import TensorFacts, combine_facts, infer_facts
-from mirage_formal.prove.equality.polynomials import Kind, ProofStuck
+from mirage_formal.prove.equality.polynomials import FactorKind, ProofStuck
 from mirage_formal.prove.equality.radicals import SquareRoots
-from mirage_formal.prove.equality.tensor_terms import Tensor, TensorTerms
+from mirage_formal.prove.equality.tensor_terms import TensorTerm, TensorTerms
 from mirage_formal.semantics.domain import LOOP_AXIS, UntiledDomain
 from mirage_formal.semantics.interpreter import evaluate
 
@@ -44,11 +44,11 @@ class MissingPiece:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockTensor:
+class TensorGrid:
     """A grid of tensors: ``lengths`` per axis, ``parts`` in row-major order."""
 
     lengths: tuple[Lengths, ...]
-    parts: tuple[Tensor | MissingPiece, ...]
+    parts: tuple[TensorTerm | MissingPiece, ...]
 
     @property
     def shape(self) -> Shape:
@@ -56,9 +56,9 @@ class BlockTensor:
         return tuple(sum(lengths) for lengths in self.lengths)
 
 
-def single_piece(shape: Shape, tensor: Tensor) -> BlockTensor:
+def single_piece(shape: Shape, tensor: TensorTerm) -> TensorGrid:
     """Return a value of one piece."""
-    return BlockTensor(tuple((n,) for n in shape), (tensor,))
+    return TensorGrid(tuple((n,) for n in shape), (tensor,))
 
 
 def common_segments(a: Lengths, b: Lengths) -> Lengths:
@@ -67,7 +67,7 @@ def common_segments(a: Lengths, b: Lengths) -> Lengths:
     return tuple(end - start for start, end in zip([0, *ends], ends, strict=False))
 
 
-class ExactDomain(UntiledDomain[BlockTensor]):
+class ExactDomain(UntiledDomain[TensorGrid]):
     """The domain of exact terms for the interpreter; one instance holds the terms and steps of one proof.
 
     Sound: a concatenation is its operands side by side, and every operator is applied to the pieces of a common cut.
@@ -88,17 +88,17 @@ class ExactDomain(UntiledDomain[BlockTensor]):
         self.atoms: list[tuple[int, int, int]] = []
         #: The reasons for pieces without exact terms.
         self.reasons: list[str] = []
-        self._results: dict[Op | GraphDefined, tuple[BlockTensor, ...]] = {}
+        self._results: dict[Op | GraphDefined, tuple[TensorGrid, ...]] = {}
         self._several: dict[Op | GraphDefined, list[int]] = {}
         self._names: dict[object, int] = {}
         self._inputs = 0
 
-    def inputs(self, shapes: Sequence[Shape]) -> list[BlockTensor]:
+    def inputs(self, shapes: Sequence[Shape]) -> list[TensorGrid]:
         """Return the inputs of the programs."""
         self._inputs = len(shapes)
         return [single_piece(shape, self.tensors.input(i, shape)) for i, shape in enumerate(shapes)]
 
-    def outputs(self, number: int, graph: KernelGraph, inputs: Sequence[BlockTensor]) -> tuple[BlockTensor, ...]:
+    def outputs(self, number: int, graph: KernelGraph, inputs: Sequence[TensorGrid]) -> tuple[TensorGrid, ...]:
         """Return the outputs of a program, the first or the second of two.
 
         Sound: an operator is computed once for the same values, and what it gives is used wherever it stands.
@@ -113,13 +113,13 @@ class ExactDomain(UntiledDomain[BlockTensor]):
             values += self._results[key]
         return tuple(values[i] for i in graph.outputs)
 
-    def _named(self, value: BlockTensor) -> int:
+    def _named(self, value: TensorGrid) -> int:
         steps = tuple(None if isinstance(part, MissingPiece) else part.step for part in value.parts)
         return self._names.setdefault((value.lengths, steps), len(self._names))
 
     def _results_of(
-        self, op: Op | GraphDefined, operands: list[BlockTensor], number: int, at: int
-    ) -> tuple[tuple[BlockTensor, ...], list[int]]:
+        self, op: Op | GraphDefined, operands: list[TensorGrid], number: int, at: int
+    ) -> tuple[tuple[TensorGrid, ...], list[int]]:
         """Return the results of an operator of the kernel graph, with an atom for each piece without exact terms.
 
         Returns:
@@ -134,8 +134,8 @@ class ExactDomain(UntiledDomain[BlockTensor]):
             found = tuple(self._joined(value, *range(len(value.lengths))) for value in found)
         return tuple(self._with_atoms(value, number, at + i) for i, value in enumerate(found)), several
 
-    def _with_atoms(self, value: BlockTensor, number: int, at: int) -> BlockTensor:
-        parts: list[Tensor] = []
+    def _with_atoms(self, value: TensorGrid, number: int, at: int) -> TensorGrid:
+        parts: list[TensorTerm] = []
         for place, where in enumerate(self._places(value.lengths)):
             part = value.parts[place]
             if isinstance(part, MissingPiece):
@@ -143,9 +143,11 @@ class ExactDomain(UntiledDomain[BlockTensor]):
                 shape = tuple(lengths[k] for lengths, k in zip(value.lengths, where, strict=True))
                 part = self.tensors.input(self._inputs + len(self.atoms) - 1, shape, part.fact)
             parts.append(part)
-        return BlockTensor(value.lengths, tuple(parts))
+        return TensorGrid(value.lengths, tuple(parts))
 
-    def _made(self, body: Body, make: Callable[..., Tensor], *operands: Tensor | MissingPiece) -> Tensor | MissingPiece:
+    def _made(
+        self, body: Body, make: Callable[..., TensorTerm], *operands: TensorTerm | MissingPiece
+    ) -> TensorTerm | MissingPiece:
         """Return a step's result; Missing where an operand is Missing, or where the exact terms fail."""
         if not any(isinstance(x, MissingPiece) for x in operands):
             try:
@@ -158,7 +160,7 @@ class ExactDomain(UntiledDomain[BlockTensor]):
 
     # --- the domain --------------------------------------------------------------------------------------------
 
-    def unary(self, kind: OpKind, a: BlockTensor) -> BlockTensor:
+    def unary(self, kind: OpKind, a: TensorGrid) -> TensorGrid:
         """Implement ``Domain.unary``; 1 / x is a quotient, and tanh(x) is 1 - 2 / (1 + exp(2 x))."""
         if kind is OpKind.RECIPROCAL:
             return self.binary(OpKind.DIV, self.offset(self.scale(a, Fraction(0)), Fraction(1)), a)
@@ -168,7 +170,7 @@ class ExactDomain(UntiledDomain[BlockTensor]):
             return self.offset(self.scale(self.binary(OpKind.DIV, one, below), Fraction(-2)), Fraction(1))
         return self._each(("unary", kind.value), a, lambda x: self.tensors.unary(kind, x))
 
-    def binary(self, kind: OpKind, a: BlockTensor, b: BlockTensor) -> BlockTensor:
+    def binary(self, kind: OpKind, a: TensorGrid, b: TensorGrid) -> TensorGrid:
         """Implement ``Domain.binary``; the smaller of two values is minus the larger of their negatives."""
         if kind is OpKind.MINIMUM:
             a, b = (self.scale(x, Fraction(-1)) for x in (a, b))
@@ -178,9 +180,9 @@ class ExactDomain(UntiledDomain[BlockTensor]):
         a, b = self._aligned(a, b, range(len(a.lengths)))
         lengths = tuple(x if sum(x) > 1 else y for x, y in zip(a.lengths, b.lengths, strict=True))
         parts = tuple(self._both(kind, self._at(a, where), self._at(b, where)) for where in self._places(lengths))
-        return BlockTensor(lengths, parts)
+        return TensorGrid(lengths, parts)
 
-    def matmul(self, a: BlockTensor, b: BlockTensor, inner: int) -> BlockTensor:
+    def matmul(self, a: TensorGrid, b: TensorGrid, inner: int) -> TensorGrid:
         """Implement ``Domain.matmul``."""
         a, b = self._fewer(a, b)
         last = len(a.lengths) - 1
@@ -196,24 +198,24 @@ class ExactDomain(UntiledDomain[BlockTensor]):
                 for k in range(len(shared))
             )
             parts.append(reduce(partial(self._both, OpKind.ADD), terms))
-        return BlockTensor(lengths, tuple(parts))
+        return TensorGrid(lengths, tuple(parts))
 
-    def scale(self, a: BlockTensor, factor: Fraction) -> BlockTensor:
+    def scale(self, a: TensorGrid, factor: Fraction) -> TensorGrid:
         """Implement ``Domain.scale``."""
         return self._each(("scale", factor), a, lambda x: self.tensors.scale(x, factor))
 
-    def offset(self, a: BlockTensor, constant: Fraction) -> BlockTensor:
+    def offset(self, a: TensorGrid, constant: Fraction) -> TensorGrid:
         """Implement ``Domain.offset``."""
         return self._each(("offset", constant), a, lambda x: self.tensors.offset(x, constant))
 
-    def sum(self, a: BlockTensor, axis: int, extent: int, kept: int) -> BlockTensor:
+    def sum(self, a: TensorGrid, axis: int, extent: int, kept: int) -> TensorGrid:
         """Implement ``Domain.sum``."""
         a = a if kept == 1 else self._joined(a, axis)
         return self._folded(OpKind.ADD, lambda x: self.tensors.fold(x, axis, kept), a, axis, kept)
 
     def _folded(
-        self, join: OpKind, make: Callable[[Tensor], Tensor], a: BlockTensor, axis: int, kept: int
-    ) -> BlockTensor:
+        self, join: OpKind, make: Callable[[TensorTerm], TensorTerm], a: TensorGrid, axis: int, kept: int
+    ) -> TensorGrid:
         """Return the value with an axis folded, and the results of its segments joined by an operator."""
         lengths = (*a.lengths[:axis], (kept,), *a.lengths[axis + 1 :])
         parts = []
@@ -221,11 +223,9 @@ class ExactDomain(UntiledDomain[BlockTensor]):
             places = ((*where[:axis], k, *where[axis + 1 :]) for k in range(len(a.lengths[axis])))
             terms = (self._made(("sum",), make, self._at(a, place)) for place in places)
             parts.append(reduce(partial(self._both, join), terms))
-        return BlockTensor(lengths, tuple(parts))
+        return TensorGrid(lengths, tuple(parts))
 
-    def ordered(
-        self, kind: OpKind, operands: tuple[BlockTensor, ...], axis: int, extent: int
-    ) -> tuple[BlockTensor, ...]:
+    def ordered(self, kind: OpKind, operands: tuple[TensorGrid, ...], axis: int, extent: int) -> tuple[TensorGrid, ...]:
         """Implement ``Domain.ordered``."""
         a = operands[0]
         match kind:
@@ -236,7 +236,7 @@ class ExactDomain(UntiledDomain[BlockTensor]):
                     a = self.ordered(OpKind.MAX, (a,), axis, extent)[0]
                 a = self._joined(a, LOOP_AXIS)
                 lengths = (*a.lengths[:axis], (1,), *a.lengths[axis + 1 :])
-                rows = ((Kind.PMAX, "running_max"), (Kind.CARRY, "carry"))
+                rows = ((FactorKind.PMAX, "running_max"), (FactorKind.CARRY, "carry"))
                 made = (self._each((name,), a, partial(self.tensors.running, axis=axis, kind=k)) for k, name in rows)
                 return tuple(replace(value, lengths=lengths) for value in made)
             case OpKind.ACCUM_RESCALED_SUM:
@@ -244,7 +244,7 @@ class ExactDomain(UntiledDomain[BlockTensor]):
             case _:
                 raise AssertionError(f"{kind} needs no order")
 
-    def _rescaled(self, x: BlockTensor, carry: BlockTensor) -> BlockTensor:
+    def _rescaled(self, x: TensorGrid, carry: TensorGrid) -> TensorGrid:
         x, carry = self._fewer(self._joined(x, LOOP_AXIS), self._joined(carry, LOOP_AXIS))
         x, carry = self._aligned(x, carry, range(len(x.lengths)))
         lengths = [a if sum(a) > 1 else b for a, b in zip(x.lengths, carry.lengths, strict=True)]
@@ -253,13 +253,13 @@ class ExactDomain(UntiledDomain[BlockTensor]):
             self._made(("rescaled",), self.tensors.rescaled, self._at(x, where), self._at(carry, where))
             for where in self._places(lengths)
         )
-        return BlockTensor(tuple(lengths), parts)
+        return TensorGrid(tuple(lengths), parts)
 
-    def softmax(self, a: BlockTensor, axis: int, extent: int) -> BlockTensor:
+    def softmax(self, a: TensorGrid, axis: int, extent: int) -> TensorGrid:
         """Implement ``Domain.softmax``."""
         raise AssertionError("softmax is expanded by the walk")
 
-    def reshape(self, a: BlockTensor, shape: Shape) -> BlockTensor:
+    def reshape(self, a: TensorGrid, shape: Shape) -> TensorGrid:
         """Implement ``Domain.reshape``."""
         if shape == a.shape:
             return a
@@ -268,17 +268,17 @@ class ExactDomain(UntiledDomain[BlockTensor]):
         for part, where in zip(a.parts, self._places(lengths), strict=True):
             size = tuple(lengths[axis][k] for axis, k in enumerate(where))
             parts.append(self._made(("reshape",), lambda x, size=size: self.tensors.reshape(x, size), part))
-        return BlockTensor(lengths, tuple(parts))
+        return TensorGrid(lengths, tuple(parts))
 
-    def transpose(self, a: BlockTensor, perm: tuple[int, ...]) -> BlockTensor:
+    def transpose(self, a: TensorGrid, perm: tuple[int, ...]) -> TensorGrid:
         """Implement ``Domain.transpose``."""
         lengths = tuple(a.lengths[i] for i in perm)
         back = [perm.index(i) for i in range(len(perm))]
         sources = (self._at(a, tuple(where[i] for i in back)) for where in self._places(lengths))
         turned = (self._made(("transpose",), lambda x: self.tensors.transpose(x, perm), part) for part in sources)
-        return BlockTensor(lengths, tuple(turned))
+        return TensorGrid(lengths, tuple(turned))
 
-    def concat(self, a: BlockTensor, b: BlockTensor, axis: int) -> BlockTensor:
+    def concat(self, a: TensorGrid, b: TensorGrid, axis: int) -> TensorGrid:
         """Implement ``Domain.concat``."""
         a, b = self._fewer(a, b)
         a, b = self._aligned(a, b, [i for i in range(len(a.lengths)) if i != axis])
@@ -289,9 +289,9 @@ class ExactDomain(UntiledDomain[BlockTensor]):
             k = where[axis]
             source, at = (a, k) if k < first else (b, k - first)
             parts.append(self._at(source, (*where[:axis], at, *where[axis + 1 :])))
-        return BlockTensor(lengths, tuple(parts))
+        return TensorGrid(lengths, tuple(parts))
 
-    def slice(self, a: BlockTensor, axis: int, start: int, stop: int) -> BlockTensor:
+    def slice(self, a: TensorGrid, axis: int, start: int, stop: int) -> TensorGrid:
         """Implement ``Domain.slice``."""
         ends = sorted({0, start, stop, sum(a.lengths[axis])})
         a = self._refined(a, axis, common_segments(a.lengths[axis], tuple(y - x for x, y in pairwise(ends))))
@@ -299,22 +299,24 @@ class ExactDomain(UntiledDomain[BlockTensor]):
         kept = [k for k in range(len(a.lengths[axis])) if start <= starts[k] < stop]
         lengths = (*a.lengths[:axis], tuple(a.lengths[axis][k] for k in kept), *a.lengths[axis + 1 :])
         sources = ((*where[:axis], kept[where[axis]], *where[axis + 1 :]) for where in self._places(lengths))
-        return BlockTensor(lengths, tuple(self._at(a, where) for where in sources))
+        return TensorGrid(lengths, tuple(self._at(a, where) for where in sources))
 
-    def repeat(self, a: BlockTensor, axis: int, times: int) -> BlockTensor:
+    def repeat(self, a: TensorGrid, axis: int, times: int) -> TensorGrid:
         """Implement ``Domain.repeat``."""
         lengths = (*a.lengths[:axis], (times,), *a.lengths[axis + 1 :])
         return replace(self._each(("repeat",), a, lambda x: self.tensors.repeat(x, axis, times)), lengths=lengths)
 
     # --- pieces ------------------------------------------------------------------------------------------------
 
-    def _each(self, body: Body, a: BlockTensor, make: Callable[[Tensor], Tensor]) -> BlockTensor:
-        return BlockTensor(a.lengths, tuple(self._made(body, make, part) for part in a.parts))
+    def _each(self, body: Body, a: TensorGrid, make: Callable[[TensorTerm], TensorTerm]) -> TensorGrid:
+        return TensorGrid(a.lengths, tuple(self._made(body, make, part) for part in a.parts))
 
-    def _both(self, kind: OpKind, a: Tensor | MissingPiece, b: Tensor | MissingPiece) -> Tensor | MissingPiece:
+    def _both(
+        self, kind: OpKind, a: TensorTerm | MissingPiece, b: TensorTerm | MissingPiece
+    ) -> TensorTerm | MissingPiece:
         return self._made(("binary", kind.value), partial(self.tensors.binary, kind), a, b)
 
-    def _joined(self, a: BlockTensor, *axes: int) -> BlockTensor:
+    def _joined(self, a: TensorGrid, *axes: int) -> TensorGrid:
         """Return the value with one segment along these axes; joined pieces have no exact terms."""
         lengths = tuple((sum(x),) if axis in axes else x for axis, x in enumerate(a.lengths))
         if lengths == a.lengths:
@@ -323,11 +325,9 @@ class ExactDomain(UntiledDomain[BlockTensor]):
         for where, part in zip(self._places(a.lengths), a.parts, strict=True):
             place = tuple(0 if axis in axes else k for axis, k in enumerate(where))
             groups.setdefault(place, []).append(part.fact)
-        return BlockTensor(
-            lengths, tuple(MissingPiece(combine_facts(groups[place])) for place in self._places(lengths))
-        )
+        return TensorGrid(lengths, tuple(MissingPiece(combine_facts(groups[place])) for place in self._places(lengths)))
 
-    def _fewer(self, a: BlockTensor, b: BlockTensor) -> tuple[BlockTensor, BlockTensor]:
+    def _fewer(self, a: TensorGrid, b: TensorGrid) -> tuple[TensorGrid, TensorGrid]:
         """Return two operands, joined if their common cut could exceed the checker's limit of pieces."""
         if len(a.parts) * (len(b.parts) if a.lengths != b.lengths else 2) <= MAX_PIECES:
             return a, b
@@ -338,14 +338,14 @@ class ExactDomain(UntiledDomain[BlockTensor]):
         return product(*(range(len(segments)) for segments in lengths))
 
     @staticmethod
-    def _at(a: BlockTensor, where: Sequence[int]) -> Tensor | MissingPiece:
+    def _at(a: TensorGrid, where: Sequence[int]) -> TensorTerm | MissingPiece:
         """Return the piece at a place; an axis of one segment broadcasts."""
         number = 0
         for k, segments in zip(where, a.lengths, strict=True):
             number = number * len(segments) + (k if len(segments) > 1 else 0)
         return a.parts[number]
 
-    def _aligned(self, a: BlockTensor, b: BlockTensor, axes: Sequence[int]) -> tuple[BlockTensor, BlockTensor]:
+    def _aligned(self, a: TensorGrid, b: TensorGrid, axes: Sequence[int]) -> tuple[TensorGrid, TensorGrid]:
         """Return both operands cut to common segments along axes, except where one has extent 1."""
         for axis in axes:
             x, y = a.lengths[axis], b.lengths[axis]
@@ -354,7 +354,7 @@ class ExactDomain(UntiledDomain[BlockTensor]):
                 a, b = self._refined(a, axis, segments), self._refined(b, axis, segments)
         return a, b
 
-    def _refined(self, a: BlockTensor, axis: int, segments: Lengths) -> BlockTensor:
+    def _refined(self, a: TensorGrid, axis: int, segments: Lengths) -> TensorGrid:
         """Return a value with finer segments along an axis."""
         if a.lengths[axis] == segments:
             return a
@@ -369,9 +369,11 @@ class ExactDomain(UntiledDomain[BlockTensor]):
             offset = start - (ends[source - 1] if source else 0)
             cut = partial(self.tensors.slice, axis=axis, start=offset, length=length)
             parts.append(self._made(("slice",), cut, piece))
-        return BlockTensor(lengths, tuple(parts))
+        return TensorGrid(lengths, tuple(parts))
 
-    def compared(self, a: BlockTensor, b: BlockTensor) -> list[tuple[Tensor | MissingPiece, Tensor | MissingPiece]]:
+    def compared(
+        self, a: TensorGrid, b: TensorGrid
+    ) -> list[tuple[TensorTerm | MissingPiece, TensorTerm | MissingPiece]]:
         """Return pairs of pieces of two values of one shape; unequal pieces get the digits of outputs."""
         for axis in range(len(a.lengths)):
             segments = common_segments(a.lengths[axis], b.lengths[axis])
@@ -380,7 +382,7 @@ class ExactDomain(UntiledDomain[BlockTensor]):
         pairs = zip(a.parts, b.parts, strict=True)
         return [(x, y) if x == y else (final(x), final(y)) for x, y in pairs]
 
-    def _regrouped(self, a: BlockTensor, shape: Shape) -> tuple[BlockTensor, tuple[Lengths, ...]]:
+    def _regrouped(self, a: TensorGrid, shape: Shape) -> tuple[TensorGrid, tuple[Lengths, ...]]:
         """Return a value and its segments after a reshape: a divided axis must stay the outermost one of its group.
 
         If it does not, or if a segment ends inside an element of the outermost new axis, the axis is joined.

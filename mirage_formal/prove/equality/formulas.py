@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from mirage_formal.prove.equality.polynomials import Index, Kind, Monomial, Polynomial, Rational, TermInterner
+from mirage_formal.prove.equality.polynomials import FactorKind, Index, Monomial, Polynomial, Rational, TermInterner
 from mirage_formal.semantics.functions import FUNCTION_SPECS, UNINTERPRETED
 
 _FUNCTIONS: Final = {
@@ -105,39 +105,43 @@ class FormulaPrinter:
         payload = self.terms.payload[f]
         latex = self.style.latex
         match self.terms.kind[f]:
-            case Kind.INPUT:
+            case FactorKind.INPUT:
                 number, indices = payload
                 inside = ", ".join(self.index(index) for index in indices)
                 return (
                     rf"\mathrm{{{self.inputs[number]}}}_{{{inside}}}" if latex else f"{self.inputs[number]}[{inside}]"
                 )
-            case Kind.SUM:
+            case FactorKind.SUM:
                 return self._bound(r"\sum" if latex else "sum", payload[0], self.term(payload[1], 1))
-            case Kind.MAX:
+            case FactorKind.MAX:
                 return self._bound(r"\max" if latex else "max", payload[0], self.polynomial(payload[1]))
-            case Kind.PMAX | Kind.CARRY as kind:
+            case FactorKind.PMAX | FactorKind.CARRY as kind:
                 index, u, digits, p = payload
                 until = f"{self.digit(u)} {chr(92) + 'le' if latex else '<='} {self.index(index)}"
                 names = ", ".join([until, *(self.digit(d) for d in digits)])
-                head = (r"\max" if latex else "max") if kind == Kind.PMAX else (r"\mathrm{carry}" if latex else "carry")
+                head = (
+                    (r"\max" if latex else "max")
+                    if kind == FactorKind.PMAX
+                    else (r"\mathrm{carry}" if latex else "carry")
+                )
                 return (
                     rf"\left({head}_{{{names}}} {self.polynomial(p)}\right)"
                     if latex
                     else f"{head}[{names}]({self.polynomial(p)})"
                 )
-            case Kind.EXP:
+            case FactorKind.EXP:
                 return rf"\exp\left({self.polynomial(payload)}\right)" if latex else f"exp({self.polynomial(payload)})"
-            case Kind.POW:
+            case FactorKind.POW:
                 return rf"\left({self.polynomial(payload)}\right)" if latex else f"({self.polynomial(payload)})"
-            case Kind.TOP:
+            case FactorKind.TOP:
                 inside = ", ".join(self.polynomial(p) for p in payload)
                 return rf"\max\left({inside}\right)" if latex else f"max({inside})"
-            case Kind.KEEP:
+            case FactorKind.KEEP:
                 inside = ", ".join(self.polynomial(p) for p in payload)
                 return rf"\operatorname{{keep}}\left({inside}\right)" if latex else f"keep({inside})"
-            case Kind.SURD:
+            case FactorKind.SURD:
                 return f"({payload})"
-            case Kind.FN:
+            case FactorKind.FN:
                 name, p = payload
                 return (
                     rf"{_FUNCTIONS[name]}\left({self.polynomial(p)}\right)"

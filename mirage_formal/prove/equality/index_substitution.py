@@ -10,8 +10,8 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_formal.prove.equality.polynomials import (
+    FactorKind,
     Index,
-    Kind,
     Monomial,
     Polynomial,
     Rational,
@@ -33,7 +33,7 @@ Folds = tuple[tuple[int, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class DigitSubstitution:
     """A substitution of digits: either each is replaced by an index, or chains of them are folded into one.
 
     Attributes:
@@ -44,22 +44,22 @@ class Change:
     affine: Affine = ()
     folds: Folds = ()
 
-    def within(self, free: frozenset[int]) -> Change | None:
+    def within(self, free: frozenset[int]) -> DigitSubstitution | None:
         """Return the part of the substitution that concerns these digits; None if there is none."""
         if self.affine:
             kept = tuple(pair for pair in self.affine if pair[0] in free)
-            return None if not kept else self if len(kept) == len(self.affine) else Change(affine=kept)
+            return None if not kept else self if len(kept) == len(self.affine) else DigitSubstitution(affine=kept)
         folds = tuple(fold for fold in self.folds if not free.isdisjoint(fold[1]))
-        return None if not folds else self if len(folds) == len(self.folds) else Change(folds=folds)
+        return None if not folds else self if len(folds) == len(self.folds) else DigitSubstitution(folds=folds)
 
 
-def make_renaming(pairs: Iterable[tuple[int, int]]) -> Change:
+def make_renaming(pairs: Iterable[tuple[int, int]]) -> DigitSubstitution:
     """Return the substitution of digits by digits."""
-    return Change(affine=tuple(sorted((a, (0, ((1, b),))) for a, b in pairs)))
+    return DigitSubstitution(affine=tuple(sorted((a, (0, ((1, b),))) for a, b in pairs)))
 
 
 @dataclass(frozen=True, slots=True)
-class Lemma:
+class LawUse:
     """One use of a law.
 
     Attributes:
@@ -83,9 +83,9 @@ class SubstitutionTerms(TermInterner, ABC):
 
     def __init__(self, radicals: SquareRoots | None = None) -> None:
         super().__init__(radicals)
-        self.lemmas: list[Lemma] = []
+        self.lemmas: list[LawUse] = []
         self._scope: list[set[int]] = [set()]
-        self._changed: dict[tuple[int, Change], tuple[Polynomial, frozenset[int]]] = {}
+        self._changed: dict[tuple[int, DigitSubstitution], tuple[Polynomial, frozenset[int]]] = {}
         self._contents: dict[tuple[Polynomial, int], int] = {}
         self._adjacent: dict[int, frozenset[tuple[int, int]]] = {}
 
@@ -102,17 +102,17 @@ class SubstitutionTerms(TermInterner, ABC):
         out: Polynomial = ()
         if name == "log" and len(p) == 1:
             ((m, c),) = p
-            exps = [(f, e) for f, e in m if self.kind[f] == Kind.EXP]
+            exps = [(f, e) for f, e in m if self.kind[f] == FactorKind.EXP]
             for f, e in exps:
                 out = add(out, self.payload[f], Fraction(e, 2))
             p = ((tuple(item for item in m if item not in exps), c),)
             if p == constant(1):
                 return out
-        return add(out, factor_power(self.factor(Kind.FN, (name, p))))
+        return add(out, factor_power(self.factor(FactorKind.FN, (name, p))))
 
     def keep(self, mask: Polynomial, p: Polynomial) -> Polynomial:
         """Return an opaque term that is p where the mask is 1, and 0 elsewhere."""
-        return factor_power(self.factor(Kind.KEEP, (mask, p)))
+        return factor_power(self.factor(FactorKind.KEEP, (mask, p)))
 
     def _inverse(self, p: Polynomial) -> Polynomial:
         """Return 1 / p where p is not 0, and 0 where p is 0.
@@ -123,17 +123,17 @@ class SubstitutionTerms(TermInterner, ABC):
         """
         if not p:
             return p
-        exponents = [dict(t for f, _ in m if self.kind[f] == Kind.EXP for t in self.payload[f]) for m, _ in p]
+        exponents = [dict(t for f, _ in m if self.kind[f] == FactorKind.EXP for t in self.payload[f]) for m, _ in p]
         terms = {t for mine in exponents for t in mine}
         argument = freeze({t: min(mine.get(t, 0) for mine in exponents) for t in terms})
-        common: Monomial = ((self.factor(Kind.EXP, argument), 2),) if argument else ()
+        common: Monomial = ((self.factor(FactorKind.EXP, argument), 2),) if argument else ()
         rest = self.times(p, tuple((f, -e) for f, e in common))
         q = content(rest)
         rest = scale_polynomial(rest, 1 / q)
         if len(p) > 1 and (common or q != 1):
             self.note_content(p, 0, (common, q, rest))
         out = scale_polynomial(self.exp(scale_polynomial(argument, -1)), 1 / q)
-        return out if rest == constant(1) else self.mul(out, factor_power(self.factor(Kind.FN, ("inv0", rest))))
+        return out if rest == constant(1) else self.mul(out, factor_power(self.factor(FactorKind.FN, ("inv0", rest))))
 
     # --- lemmas ------------------------------------------------------------------------------------------------
 
@@ -151,7 +151,7 @@ class SubstitutionTerms(TermInterner, ABC):
         self._scope[-1].update(lemmas)
 
     def _lemma(self, body: tuple[Any, ...], result: Polynomial, uses: Iterable[int]) -> frozenset[int]:
-        self.lemmas.append(Lemma(body, result, frozenset(uses)))
+        self.lemmas.append(LawUse(body, result, frozenset(uses)))
         return frozenset((len(self.lemmas) - 1,))
 
     def note_content(self, p: Polynomial, e2: int, found: tuple[Monomial, Fraction, Polynomial]) -> None:
@@ -164,7 +164,7 @@ class SubstitutionTerms(TermInterner, ABC):
 
     # --- digits changed ----------------------------------------------------------------------------------------
 
-    def change(self, p: Polynomial, change: Change) -> Polynomial:
+    def change(self, p: Polynomial, change: DigitSubstitution) -> Polynomial:
         """Return a polynomial with digits replaced or folded, in normal form."""
         part = change.within(self.free_of(p)) if p else None
         if part is None:
@@ -176,7 +176,7 @@ class SubstitutionTerms(TermInterner, ABC):
                 out[n] = out.get(n, 0) + c * d
         return freeze(out)
 
-    def _change_monomial(self, m: Monomial, change: Change) -> Polynomial:
+    def _change_monomial(self, m: Monomial, change: DigitSubstitution) -> Polynomial:
         items: dict[int, int] = {}
         others: list[Polynomial] = []
         for f, e in m:
@@ -195,7 +195,7 @@ class SubstitutionTerms(TermInterner, ABC):
             out = self.mul(out, q)
         return out
 
-    def _change_factor(self, f: int, change: Change) -> Polynomial:
+    def _change_factor(self, f: int, change: DigitSubstitution) -> Polynomial:
         """Return the image of factor^1 under a substitution."""
         key = (f, change)
         found = self._changed.get(key)
@@ -206,34 +206,34 @@ class SubstitutionTerms(TermInterner, ABC):
         self._use(found[1])
         return found[0]
 
-    def _change_new(self, f: int, change: Change) -> Polynomial:
+    def _change_new(self, f: int, change: DigitSubstitution) -> Polynomial:
         payload = self.payload[f]
         match self.kind[f]:
-            case Kind.INPUT:
+            case FactorKind.INPUT:
                 indices = tuple(self._index(index, change) for index in payload[1])
-                return factor_power(self.factor(Kind.INPUT, (payload[0], indices)))
-            case Kind.SUM:
+                return factor_power(self.factor(FactorKind.INPUT, (payload[0], indices)))
+            case FactorKind.SUM:
                 bound, body = payload
                 return self.sum(self._change_monomial(body, change), bound)
-            case Kind.MAX:
+            case FactorKind.MAX:
                 return self.max(self.change(payload[1], change), payload[0])
-            case Kind.PMAX | Kind.CARRY:
+            case FactorKind.PMAX | FactorKind.CARRY:
                 index, u, digits, p = payload
                 return self.prefix(self.kind[f], self._index(index, change), u, digits, self.change(p, change))
-            case Kind.EXP:
+            case FactorKind.EXP:
                 return self.exp(self.change(payload, change))
-            case Kind.POW:
+            case FactorKind.POW:
                 return self.change(payload, change)
-            case Kind.TOP:
+            case FactorKind.TOP:
                 return self.largest_of([self.change(p, change) for p in payload])
-            case Kind.KEEP:
+            case FactorKind.KEEP:
                 return self.keep(*(self.change(p, change) for p in payload))
-            case Kind.FN:
+            case FactorKind.FN:
                 return self.apply(payload[0], self.change(payload[1], change))
-            case Kind.SURD:
+            case FactorKind.SURD:
                 raise AssertionError("a constant has no digits")
 
-    def _index(self, index: Index, change: Change) -> Index:
+    def _index(self, index: Index, change: DigitSubstitution) -> Index:
         offset, entries = index
         if change.affine:
             table = dict(change.affine)
@@ -258,11 +258,11 @@ class SubstitutionTerms(TermInterner, ABC):
         """Return the maximum of some polynomials as one set, into which the members of nested maxima are merged."""
         found: set[Polynomial] = set()
         for p in polynomials:
-            f = self.alone(p, Kind.TOP)
+            f = self.alone(p, FactorKind.TOP)
             found.update((p,) if f is None else self.payload[f])
-        return factor_power(self.factor(Kind.TOP, tuple(sorted(found)))) if len(found) > 1 else found.pop()
+        return factor_power(self.factor(FactorKind.TOP, tuple(sorted(found)))) if len(found) > 1 else found.pop()
 
-    def alone(self, p: Polynomial, *kinds: Kind) -> int | None:
+    def alone(self, p: Polynomial, *kinds: FactorKind) -> int | None:
         """Return the factor that a polynomial consists of, if it is of one of these kinds; else None."""
         if len(p) != 1 or p[0][1] != 1 or len(p[0][0]) != 1 or p[0][0][0][1] != 2:
             return None
@@ -278,22 +278,22 @@ class SubstitutionTerms(TermInterner, ABC):
             pairs: set[tuple[int, int]] = set()
             payload = self.payload[f]
             match self.kind[f]:
-                case Kind.INPUT:
+                case FactorKind.INPUT:
                     for index in payload[1]:
                         self._pairs(index, pairs)
-                case Kind.SUM:
+                case FactorKind.SUM:
                     for g, _ in payload[1]:
                         pairs |= self.adjacent(g)
-                case Kind.PMAX | Kind.CARRY:
+                case FactorKind.PMAX | FactorKind.CARRY:
                     self._pairs(payload[0], pairs)
                     pairs |= self.adjacent_in(payload[3])
-                case Kind.MAX | Kind.FN:
+                case FactorKind.MAX | FactorKind.FN:
                     pairs |= self.adjacent_in(payload[1])
-                case Kind.EXP | Kind.POW:
+                case FactorKind.EXP | FactorKind.POW:
                     pairs |= self.adjacent_in(payload)
-                case Kind.TOP | Kind.KEEP:
+                case FactorKind.TOP | FactorKind.KEEP:
                     pairs.update(pair for p in payload for pair in self.adjacent_in(p))
-                case Kind.SURD:
+                case FactorKind.SURD:
                     pass
             found = self._adjacent[f] = frozenset(pairs)
         return found
@@ -343,7 +343,7 @@ class SubstitutionTerms(TermInterner, ABC):
         """Return the largest value of a polynomial over digits."""
 
     @abstractmethod
-    def prefix(self, kind: Kind, index: Index, u: int, digits: Sequence[int], p: Polynomial) -> Polynomial:
+    def prefix(self, kind: FactorKind, index: Index, u: int, digits: Sequence[int], p: Polynomial) -> Polynomial:
         """Return a running maximum (PMAX) or its rescaling factor (CARRY) at t = index.
 
         PMAX: m_t = largest p over u <= t and over digits. CARRY: exp(m_{t-1} - m_t), 0 at first.

@@ -43,7 +43,7 @@ class ProofStuck(Exception):
     """The procedure cannot go on; the answer is Unknown for this reason."""
 
 
-class Kind(IntEnum):
+class FactorKind(IntEnum):
     """Kinds of factors; payloads are given with each.
 
     INPUT: (input, indices). SUM: (digits, monomial). MAX: (digits, polynomial). PMAX and CARRY: (index, u, digits,
@@ -65,7 +65,7 @@ class Kind(IntEnum):
 
 
 _WORD: Final = 1 << 63
-_RING: Final = frozenset({Kind.EXP, Kind.POW, Kind.SURD})
+_RING: Final = frozenset({FactorKind.EXP, FactorKind.POW, FactorKind.SURD})
 
 
 def make_index(offset: int, entries: Iterable[tuple[int, int]]) -> Index:
@@ -125,13 +125,13 @@ class TermInterner:
 
     def __init__(self, radicals: SquareRoots | None = None) -> None:
         self.radicals = SquareRoots() if radicals is None else radicals
-        self.kind: list[Kind] = []
+        self.kind: list[FactorKind] = []
         self.payload: list[Any] = []
         self.free: list[frozenset[int]] = []
         self.height: list[int] = []
         self._depth: list[int] = []
         self.extent: list[int] = []
-        self._ids: dict[tuple[Kind, Any], int] = {}
+        self._ids: dict[tuple[FactorKind, Any], int] = {}
         self._content: dict[tuple[Polynomial, int], tuple[Monomial, Fraction, Polynomial] | None] = {}
         self._names: dict[tuple[object, ...], int] = {}
         self._work = 0
@@ -177,7 +177,7 @@ class TermInterner:
 
     # --- factors -----------------------------------------------------------------------------------------------
 
-    def factor(self, kind: Kind, payload: Any) -> int:
+    def factor(self, kind: FactorKind, payload: Any) -> int:
         """Return the number of a factor."""
         key = (kind, payload)
         number = self._ids.get(key)
@@ -195,47 +195,47 @@ class TermInterner:
             self.height.append(height)
         return number
 
-    def inside(self, kind: Kind, payload: Any) -> Iterable[Monomial]:
+    def inside(self, kind: FactorKind, payload: Any) -> Iterable[Monomial]:
         """Return the monomials inside a factor."""
         match kind:
-            case Kind.SUM:
+            case FactorKind.SUM:
                 return (payload[1],)
-            case Kind.MAX | Kind.FN:
+            case FactorKind.MAX | FactorKind.FN:
                 return (m for m, _ in payload[1])
-            case Kind.PMAX | Kind.CARRY:
+            case FactorKind.PMAX | FactorKind.CARRY:
                 return (m for m, _ in payload[3])
-            case Kind.EXP | Kind.POW:
+            case FactorKind.EXP | FactorKind.POW:
                 return (m for m, _ in payload)
-            case Kind.TOP | Kind.KEEP:
+            case FactorKind.TOP | FactorKind.KEEP:
                 return (m for p in payload for m, _ in p)
-            case Kind.INPUT | Kind.SURD:
+            case FactorKind.INPUT | FactorKind.SURD:
                 return ()
 
-    def _facts(self, kind: Kind, payload: Any) -> tuple[frozenset[int], int]:
+    def _facts(self, kind: FactorKind, payload: Any) -> tuple[frozenset[int], int]:
         match kind:
-            case Kind.INPUT:
+            case FactorKind.INPUT:
                 return frozenset(d for _, entries in payload[1] for _, d in entries), 0
-            case Kind.SUM:
+            case FactorKind.SUM:
                 height = max(self.height[f] for f, _ in payload[1])
                 return self.free_in(payload[1]) - frozenset(payload[0]), 1 + height
-            case Kind.MAX:
+            case FactorKind.MAX:
                 return self.free_of(payload[1]) - frozenset(payload[0]), 1 + self.height_of(payload[1])
-            case Kind.PMAX | Kind.CARRY:
+            case FactorKind.PMAX | FactorKind.CARRY:
                 index, u, digits, p = payload
                 inner = self.free_of(p) - {u, *digits}
                 return inner | {d for _, d in index[1]}, 1 + self.height_of(p)
-            case Kind.EXP | Kind.POW:
+            case FactorKind.EXP | FactorKind.POW:
                 return self.free_of(payload), self.height_of(payload)
-            case Kind.SURD:
+            case FactorKind.SURD:
                 return frozenset(), 0
-            case Kind.TOP | Kind.KEEP:
+            case FactorKind.TOP | FactorKind.KEEP:
                 return frozenset().union(*map(self.free_of, payload)), max(map(self.height_of, payload))
-            case Kind.FN:
+            case FactorKind.FN:
                 return self.free_of(payload[1]), self.height_of(payload[1])
 
     def exp(self, p: Polynomial) -> Polynomial:
         """Return an exponential, as a polynomial of one factor."""
-        return factor_power(self.factor(Kind.EXP, p)) if p else constant(1)
+        return factor_power(self.factor(FactorKind.EXP, p)) if p else constant(1)
 
     def root(self, value: Fraction) -> tuple[Fraction, int]:
         """Return (k, r) with sqrt(value) = k * sqrt(r) and r in normal form; ``value`` is positive."""
@@ -297,26 +297,26 @@ class TermInterner:
 
     def _special(self, items: dict[int, int], special: list[int], extra: list[Polynomial]) -> Rational:
         """Merge exponentials and surds of a product, and move powers of polynomials into ``extra``."""
-        exps = [f for f in special if self.kind[f] == Kind.EXP]
+        exps = [f for f in special if self.kind[f] == FactorKind.EXP]
         if len(exps) > 1 or (exps and items[exps[0]] != 2):
             argument: Polynomial = ()
             for f in exps:
                 self.charge(len(argument) + len(self.payload[f]) >> 3)
                 argument = add(argument, self.payload[f], Fraction(items.pop(f), 2))
             if argument:
-                items[self.factor(Kind.EXP, argument)] = 2
+                items[self.factor(FactorKind.EXP, argument)] = 2
         coefficient: Rational = 1
-        surds = [f for f in special if self.kind[f] == Kind.SURD]
+        surds = [f for f in special if self.kind[f] == FactorKind.SURD]
         if len(surds) > 1 or (surds and items[surds[0]] != 1):
             value = Fraction(1)
             for f in surds:
                 value *= Fraction(self.payload[f]) ** items.pop(f)
             coefficient, r = self.root(value)
             if r != 1:
-                items[self.factor(Kind.SURD, r)] = 1
+                items[self.factor(FactorKind.SURD, r)] = 1
         for f in special:
             e = items.get(f, 0)
-            if self.kind[f] != Kind.POW or not e:
+            if self.kind[f] != FactorKind.POW or not e:
                 continue
             base: Polynomial = self.payload[f]
             if (len(base) == 1 and e != 1) or (len(base) > 1 and e >= 2):
@@ -331,11 +331,11 @@ class TermInterner:
     def nonnegative(self, f: int, e2: int) -> bool:
         """Return whether f^(e2/2) is known to be at least 0: a root, an even power, or a composition of such only."""
         kind = self.kind[f]
-        if kind in (Kind.EXP, Kind.SURD) or e2 % 2 or e2 % 4 == 0:
+        if kind in (FactorKind.EXP, FactorKind.SURD) or e2 % 2 or e2 % 4 == 0:
             return True
-        if kind == Kind.SUM:
+        if kind == FactorKind.SUM:
             return all(self.nonnegative(g, x) for g, x in self.payload[f][1])
-        if kind == Kind.POW:
+        if kind == FactorKind.POW:
             return all(c > 0 and all(self.nonnegative(g, x) for g, x in m) for m, c in self.payload[f])
         return False
 
@@ -360,9 +360,9 @@ class TermInterner:
             return self._monomial_power(*p[0], e2)
         content = self.content(p, e2)
         if content is None:
-            return factor_power(self.factor(Kind.POW, p), e2)
+            return factor_power(self.factor(FactorKind.POW, p), e2)
         c, q, rest = content
-        out = self.product({self.factor(Kind.POW, rest): e2})
+        out = self.product({self.factor(FactorKind.POW, rest): e2})
         if c:
             out = self.mul(out, self._monomial_power(c, 1, e2))
         return self.mul(out, self._monomial_power(ONE, q, e2)) if q != 1 else out
@@ -371,7 +371,7 @@ class TermInterner:
         if e2 % 2 == 0:
             return scale_polynomial(self.product({f: x * (e2 // 2) for f, x in m}), Fraction(c) ** (e2 // 2))
         k, r = self.root(abs(Fraction(c)) ** e2)
-        items: dict[int, int] = {self.factor(Kind.SURD, r): 1} if r != 1 else {}
+        items: dict[int, int] = {self.factor(FactorKind.SURD, r): 1} if r != 1 else {}
         rest: list[tuple[int, int]] = []
         for f, x in m:
             # sqrt(f^2) is |f|: only of a factor that is not negative, or with an even power left, is it a power of f.
@@ -384,7 +384,7 @@ class TermInterner:
         if len(rest) == 1 and rest[0][1] == 2 and c > 0:
             items[rest[0][0]] = items.get(rest[0][0], 0) + e2
         elif rest:  # what is left of a negative number is its sign
-            f = self.factor(Kind.POW, ((tuple(rest), 1 if c > 0 else -1),))
+            f = self.factor(FactorKind.POW, ((tuple(rest), 1 if c > 0 else -1),))
             items[f] = items.get(f, 0) + e2
         return scale_polynomial(self.product(items), k)
 
@@ -422,9 +422,9 @@ class TermInterner:
         for m, _ in p:
             mine: dict[int | tuple[Monomial], Rational] = {}
             for f, e in m:
-                if self.kind[f] == Kind.EXP:
+                if self.kind[f] == FactorKind.EXP:
                     mine |= {(t,): c for t, c in self.payload[f]}
-                elif self.kind[f] != Kind.SURD:
+                elif self.kind[f] != FactorKind.SURD:
                     mine[f] = e
             if shared is None:
                 shared = mine
@@ -448,7 +448,7 @@ class TermInterner:
         argument = {m: c for m, c in argument.items() if c}
         out = {f: e for f, e in out.items() if e}
         if argument:
-            out[self.factor(Kind.EXP, freeze(argument))] = 2
+            out[self.factor(FactorKind.EXP, freeze(argument))] = 2
         return out
 
 
@@ -458,7 +458,7 @@ def multiplier(terms: TermInterner, p: Polynomial, q: Polynomial) -> Monomial | 
     Sound: the factors of m occur in denominators, so they are not zero where the programs are defined; then p = q.
     """
     whole = difference = add(p, q, -1)
-    known = divisors(terms, (*p, *q))
+    known = divisor_factors(terms, (*p, *q))
     total: dict[int, int] = {}
     for round_ in range(_ROUNDS):
         if not difference:
@@ -468,7 +468,7 @@ def multiplier(terms: TermInterner, p: Polynomial, q: Polynomial) -> Monomial | 
         needed: dict[int, int] = {}
         for m, _ in difference:
             for f, e in m:
-                if e < 0 and terms.kind[f] != Kind.EXP:
+                if e < 0 and terms.kind[f] != FactorKind.EXP:
                     needed[f] = max(needed.get(f, 0), -e)
         if not needed or not needed.keys() <= known:
             return None
@@ -478,7 +478,7 @@ def multiplier(terms: TermInterner, p: Polynomial, q: Polynomial) -> Monomial | 
     return None
 
 
-def divisors(terms: TermInterner, p: Polynomial) -> set[int]:
+def divisor_factors(terms: TermInterner, p: Polynomial) -> set[int]:
     """Return the factors that occur with a negative exponent in a polynomial, at any depth."""
     found: set[int] = set()
     seen: set[int] = set()

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from mirage_formal.prove.equality.index_substitution import Folds
-from mirage_formal.prove.equality.polynomials import Index, Kind, Monomial, Polynomial, ProofStuck, Rational
+from mirage_formal.prove.equality.polynomials import FactorKind, Index, Monomial, Polynomial, ProofStuck, Rational
 from mirage_formal.prove.equality.tensor_terms import TensorTerms
 
 VERSION: Final = 2
@@ -19,7 +19,7 @@ MAX_ENTRIES: Final = 5_000
 MAX_DIGITS: Final = 64
 MAX_EXTENT: Final = 1 << 40
 MAX_BASES: Final = 500
-_NAMES = {kind: kind.name.lower() for kind in Kind} | {Kind.INPUT: "in"}
+_NAMES = {kind: kind.name.lower() for kind in FactorKind} | {FactorKind.INPUT: "in"}
 
 
 def write_proof(
@@ -112,28 +112,28 @@ class _ProofWriter:
             self.table.append(entry)
         return number
 
-    def _entry(self, kind: Kind, payload: Any) -> list[Any]:
+    def _entry(self, kind: FactorKind, payload: Any) -> list[Any]:
         name = _NAMES[kind]
         match kind:
-            case Kind.INPUT:
+            case FactorKind.INPUT:
                 return [name, self._source(payload[0]), [self._index(index) for index in payload[1]]]
-            case Kind.SUM:
+            case FactorKind.SUM:
                 return [name, [self._digit(d) for d in payload[0]], self._monomial(payload[1])]
-            case Kind.MAX:
+            case FactorKind.MAX:
                 return [name, [self._digit(d) for d in payload[0]], self._polynomial(payload[1])]
-            case Kind.PMAX | Kind.CARRY:
+            case FactorKind.PMAX | FactorKind.CARRY:
                 index, u, digits, p = payload
                 bound = [self._digit(d) for d in digits]
                 return [name, self._index(index), self._digit(u), bound, self._polynomial(p)]
-            case Kind.EXP | Kind.POW:
+            case FactorKind.EXP | FactorKind.POW:
                 return [name, self._polynomial(payload)]
-            case Kind.TOP:
+            case FactorKind.TOP:
                 return [name, [self._polynomial(p) for p in payload]]
-            case Kind.KEEP:
+            case FactorKind.KEEP:
                 return [name, *(self._polynomial(p) for p in payload)]
-            case Kind.SURD:
+            case FactorKind.SURD:
                 return [name, payload]
-            case Kind.FN:
+            case FactorKind.FN:
                 return [name, payload[0], self._polynomial(payload[1])]
 
     def _monomial(self, m: Monomial) -> list[int]:

@@ -21,11 +21,11 @@ from mirage_formal.graph.ops import MOVES, Attrs, OpKind
 from mirage_formal.graph.remainder_tiles.extents import decompose_remainder_tiles
 from mirage_formal.graph.remainder_tiles.split import Wrapping, split_pads_and_slices
 from mirage_formal.graph.verdict import Equivalent, Unknown
-from mirage_formal.prove.equality.exact import BlockTensor, ExactDomain, MissingPiece
+from mirage_formal.prove.equality.exact import ExactDomain, MissingPiece, TensorGrid
 from mirage_formal.prove.equality.polynomials import Monomial, ProofStuck, multiplier
 from mirage_formal.prove.equality.proof import write_proof
 from mirage_formal.prove.equality.radicals import SquareRoots
-from mirage_formal.prove.equality.tensor_terms import Tensor, TensorTerms
+from mirage_formal.prove.equality.tensor_terms import TensorTerm, TensorTerms
 from mirage_formal.support.errors import GraphError
 
 #: The most rounds in which roots are rewritten.
@@ -321,16 +321,16 @@ def _list_text(signatures: list[str]) -> str:
     return f"[{', '.join(signatures)}]"
 
 
-def _compare(domain: ExactDomain, expected: BlockTensor, got: BlockTensor) -> list[FinalIdentity]:
+def _compare(domain: ExactDomain, expected: TensorGrid, got: TensorGrid) -> list[FinalIdentity]:
     """Return the closings for pairs of pieces of one output."""
     return [FinalIdentity(_step(p), _step(c), _multiplier(domain, p, c)) for p, c in domain.compared(expected, got)]
 
 
-def _step(a: Tensor | MissingPiece) -> int | None:
+def _step(a: TensorTerm | MissingPiece) -> int | None:
     return None if isinstance(a, MissingPiece) else a.step
 
 
-def _multiplier(domain: ExactDomain, p: Tensor | MissingPiece, c: Tensor | MissingPiece) -> Monomial | None:
+def _multiplier(domain: ExactDomain, p: TensorTerm | MissingPiece, c: TensorTerm | MissingPiece) -> Monomial | None:
     if isinstance(p, MissingPiece) or isinstance(c, MissingPiece) or p.strings != c.strings:
         return None
     if p.element == c.element:

@@ -17,10 +17,10 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.prove.equality.binders import BinderTerms
 from mirage_formal.prove.equality.facts import INPUT, Sign, TensorFacts, infer_facts
-from mirage_formal.prove.equality.index_substitution import Change, Folds, make_renaming
+from mirage_formal.prove.equality.index_substitution import DigitSubstitution, Folds, make_renaming
 from mirage_formal.prove.equality.polynomials import (
+    FactorKind,
     Index,
-    Kind,
     Polynomial,
     ProofStuck,
     add,
@@ -36,7 +36,7 @@ String = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TensorTerm:
     """A tensor of a proof step.
 
     Attributes:
@@ -53,7 +53,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ProofStep:
     """One step of a proof.
 
     Attributes:
@@ -80,7 +80,7 @@ class TensorTerms(BinderTerms):
 
     def __init__(self, radicals: SquareRoots | None = None) -> None:
         super().__init__(radicals)
-        self.steps: list[Step] = []
+        self.steps: list[ProofStep] = []
 
     # --- bookkeeping -------------------------------------------------------------------------------------------
 
@@ -88,32 +88,34 @@ class TensorTerms(BinderTerms):
         """Return the number of values of a string."""
         return prod(self.extent[d] for d in string)
 
-    def shape(self, a: Tensor) -> Shape:
+    def shape(self, a: TensorTerm) -> Shape:
         """Return the extents of the dims."""
         return tuple(self.extent_of(string) for string in a.strings)
 
     def _made(
         self,
         body: tuple[Any, ...],
-        operands: tuple[Tensor, ...],
+        operands: tuple[TensorTerm, ...],
         strings: Iterable[String],
         element: Polynomial,
         uses: Iterable[int] = (),
         known: TensorFacts | None = None,
-    ) -> Tensor:
+    ) -> TensorTerm:
         known = infer_facts(body, tuple(a.fact for a in operands)) if known is None else known
-        made = Tensor(len(self.steps), tuple(strings), element, known)
-        self.steps.append(Step(body, tuple(a.step for a in operands), made.strings, element, frozenset(uses)))
+        made = TensorTerm(len(self.steps), tuple(strings), element, known)
+        self.steps.append(ProofStep(body, tuple(a.step for a in operands), made.strings, element, frozenset(uses)))
         return made
 
-    def _moved(self, body: tuple[Any, ...], a: Tensor, strings: Iterable[String], change: Change) -> Tensor:
+    def _moved(
+        self, body: tuple[Any, ...], a: TensorTerm, strings: Iterable[String], change: DigitSubstitution
+    ) -> TensorTerm:
         with self.scope() as uses:
             element = self.change(a.element, change)
         return self._made(body, (a,), strings, element, uses)
 
     # --- digits ------------------------------------------------------------------------------------------------
 
-    def coarsen(self, a: Tensor) -> Tensor:
+    def coarsen(self, a: TensorTerm) -> TensorTerm:
         """Return the tensor with digits merged that are adjacent in every occurrence."""
         candidates = {d for string in a.strings if len(string) > 1 for d in string}
         if not candidates:
@@ -139,9 +141,9 @@ class TensorTerms(BinderTerms):
         if not folds:
             return a
         fixed: Folds = tuple(folds)
-        return self._moved(("fold", fixed), a, strings, Change(folds=fixed))
+        return self._moved(("fold", fixed), a, strings, DigitSubstitution(folds=fixed))
 
-    def cut(self, a: Tensor, axis: int, strides: Iterable[int]) -> Tensor:
+    def cut(self, a: TensorTerm, axis: int, strides: Iterable[int]) -> TensorTerm:
         """Split digits of a dim so that digit boundaries fall on all of ``strides``."""
         for stride in sorted(strides):
             below = 1
@@ -158,7 +160,7 @@ class TensorTerms(BinderTerms):
                     hi, lo = self.fresh(extent // low), self.fresh(low)
                     split = (*string[:place], hi, lo, *string[place + 1 :])
                     strings = (*a.strings[:axis], split, *a.strings[axis + 1 :])
-                    change = Change(affine=((digit, (0, ((low, hi), (1, lo)))),))
+                    change = DigitSubstitution(affine=((digit, (0, ((low, hi), (1, lo)))),))
                     a = self._moved(("split", digit, hi, lo), a, strings, change)
                     break
                 below *= extent
@@ -174,7 +176,7 @@ class TensorTerms(BinderTerms):
             out.add(below)
         return out
 
-    def rename(self, a: Tensor, names: dict[int, int]) -> Tensor:
+    def rename(self, a: TensorTerm, names: dict[int, int]) -> TensorTerm:
         """Return the tensor with other digits."""
         names = {d: e for d, e in names.items() if d != e}
         if not names:
@@ -183,7 +185,7 @@ class TensorTerms(BinderTerms):
         pairs = tuple(sorted(names.items()))
         return self._moved(("rename", pairs), a, strings, make_renaming(pairs))
 
-    def unify(self, a: Tensor, b: Tensor, pairs: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    def unify(self, a: TensorTerm, b: TensorTerm, pairs: Sequence[tuple[int, int]]) -> tuple[TensorTerm, TensorTerm]:
         """Give paired dims of both tensors the same digits, and all other digits of b and a different ones."""
         shared = [(i, j) for i, j in pairs if a.strings[i] and b.strings[j]]
         for i, j in shared:
@@ -196,7 +198,9 @@ class TensorTerms(BinderTerms):
             return self._rename_paired(b, a, [(j, i) for i, j in shared])[::-1]
         return self._rename_paired(a, b, shared)
 
-    def _rename_paired(self, a: Tensor, b: Tensor, shared: Sequence[tuple[int, int]]) -> tuple[Tensor, Tensor]:
+    def _rename_paired(
+        self, a: TensorTerm, b: TensorTerm, shared: Sequence[tuple[int, int]]
+    ) -> tuple[TensorTerm, TensorTerm]:
         taken = {d for string in a.strings for d in string}
         names: dict[int, int] = {}
         for i, j in shared:
@@ -209,14 +213,14 @@ class TensorTerms(BinderTerms):
 
     # --- operators ---------------------------------------------------------------------------------------------
 
-    def input(self, number: int, shape: Shape, known: TensorFacts = INPUT) -> Tensor:
+    def input(self, number: int, shape: Shape, known: TensorFacts = INPUT) -> TensorTerm:
         """Return an input of the program with digits of its own, or an atom."""
         strings = tuple((self.fresh(n),) if n > 1 else () for n in shape)
         indices = tuple((0, tuple((1, d) for d in string)) for string in strings)
-        element = factor_power(self.factor(Kind.INPUT, (number, indices)))
+        element = factor_power(self.factor(FactorKind.INPUT, (number, indices)))
         return self._made(("input", number), (), strings, element, known=known)
 
-    def unary(self, kind: OpKind, a: Tensor) -> Tensor:
+    def unary(self, kind: OpKind, a: TensorTerm) -> TensorTerm:
         """Return an elementwise function of a tensor."""
         with self.scope() as uses:
             element = self._unary(kind, a.element)
@@ -236,12 +240,12 @@ class TensorTerms(BinderTerms):
                 return self.apply(kind.value, p)
             case OpKind.GELU:
                 half = scale_polynomial(p, Fraction(1, 2))
-                inner = self.mul(half, factor_power(self.factor(Kind.SURD, self.root(Fraction(2))[1]), 1))
+                inner = self.mul(half, factor_power(self.factor(FactorKind.SURD, self.root(Fraction(2))[1]), 1))
                 return add(half, self.mul(half, self.apply("erf", inner)))
             case _:
                 raise ProofStuck(f"{kind} has no exact meaning")
 
-    def binary(self, kind: OpKind, a: Tensor, b: Tensor) -> Tensor:
+    def binary(self, kind: OpKind, a: TensorTerm, b: TensorTerm) -> TensorTerm:
         """Return the result of an elementwise operator; dims of extent 1 broadcast."""
         a, b = self.unify(a, b, [(i, i) for i in range(len(a.strings))])
         strings = [x or y for x, y in zip(a.strings, b.strings, strict=True)]
@@ -279,7 +283,7 @@ class TensorTerms(BinderTerms):
             case _:
                 raise ProofStuck(f"{kind} has no exact meaning")
 
-    def matmul(self, a: Tensor, b: Tensor) -> Tensor:
+    def matmul(self, a: TensorTerm, b: TensorTerm) -> TensorTerm:
         """Return the product over the last two dims; the dims before them broadcast."""
         last = len(a.strings) - 1
         a, b = self.unify(a, b, [*((i, i) for i in range(last - 1)), (last, last - 1)])
@@ -289,15 +293,15 @@ class TensorTerms(BinderTerms):
         made = self._made(("matmul",), (a, b), (*lead, a.strings[last - 1], b.strings[last]), element, uses)
         return self.coarsen(made)
 
-    def scale(self, a: Tensor, factor: Fraction) -> Tensor:
+    def scale(self, a: TensorTerm, factor: Fraction) -> TensorTerm:
         """Return the product with a constant."""
         return self._made(("scale", factor), (a,), a.strings, scale_polynomial(a.element, factor))
 
-    def offset(self, a: Tensor, value: Fraction) -> Tensor:
+    def offset(self, a: TensorTerm, value: Fraction) -> TensorTerm:
         """Return the sum with a constant."""
         return self._made(("offset", value), (a,), a.strings, add(a.element, constant(value)))
 
-    def fold(self, a: Tensor, axis: int, kept: int) -> Tensor:
+    def fold(self, a: TensorTerm, axis: int, kept: int) -> TensorTerm:
         """Return the sum over a dim that keeps the ``kept`` residues of its index."""
         a = self.cut(a, axis, (kept,))
         string = a.strings[axis]
@@ -309,26 +313,26 @@ class TensorTerms(BinderTerms):
             element = self.sum(a.element, string[:place])
         return self.coarsen(self._made(("sum", axis, kept), (a,), strings, element, uses))
 
-    def largest(self, a: Tensor, axis: int) -> Tensor:
+    def largest(self, a: TensorTerm, axis: int) -> TensorTerm:
         """Return the maximum over a dim."""
         strings = (*a.strings[:axis], (), *a.strings[axis + 1 :])
         with self.scope() as uses:
             element = self.max(a.element, a.strings[axis])
         return self.coarsen(self._made(("max", axis), (a,), strings, element, uses))
 
-    def running(self, a: Tensor, axis: int, kind: Kind) -> Tensor:
+    def running(self, a: TensorTerm, axis: int, kind: FactorKind) -> TensorTerm:
         """Return the running maximum over a dim and all iterations so far, or the rescaling factor of each iteration.
 
         In a loop of one iteration the rescaling factor is 0: there is no state yet.
         """
-        name = "running_max" if kind == Kind.PMAX else "carry"
+        name = "running_max" if kind == FactorKind.PMAX else "carry"
         loop = a.strings[LOOP_AXIS]
         if len(loop) > 1:
             raise ProofStuck("a running maximum over a loop whose index is split")
         strings = (*a.strings[:axis], (), *a.strings[axis + 1 :])
         if not loop:
             with self.scope() as uses:
-                element = self.max(a.element, a.strings[axis]) if kind == Kind.PMAX else ()
+                element = self.max(a.element, a.strings[axis]) if kind == FactorKind.PMAX else ()
             return self._made((name, axis), (a,), strings, element, uses)
         u = self.fresh(self.extent[loop[0]])
         with self.scope() as uses:
@@ -336,7 +340,7 @@ class TensorTerms(BinderTerms):
             element = self.prefix(kind, (0, ((1, loop[0]),)), u, a.strings[axis], inner)
         return self._made((name, axis, u), (a,), strings, element, uses)
 
-    def rescaled(self, x: Tensor, carry: Tensor) -> Tensor:
+    def rescaled(self, x: TensorTerm, carry: TensorTerm) -> TensorTerm:
         """Return the state after the loop of s = s * carry + x, by telescoping.
 
         Sound: carry is exp(m_{t-1} - m_t) for a running maximum m and nothing else, so the products of later carries
@@ -346,14 +350,14 @@ class TensorTerms(BinderTerms):
         joined = [s or c for s, c in zip(x.strings, carry.strings, strict=True)]
         if not joined[LOOP_AXIS]:
             return self._made(("rescaled",), (x, carry), joined, x.element, known=x.fact)
-        f = self.alone(carry.element, Kind.CARRY)
+        f = self.alone(carry.element, FactorKind.CARRY)
         loop = carry.strings[LOOP_AXIS]
         if f is None or len(loop) != 1 or self.payload[f][0] != (0, ((1, loop[0]),)):
             raise ProofStuck("the factor of a rescaling accumulator is not that of a running maximum")
         index, u, digits, p = self.payload[f]
         strings = (*joined[:LOOP_AXIS], (), *joined[LOOP_AXIS + 1 :])
         with self.scope() as uses:
-            now = self.prefix(Kind.PMAX, index, u, digits, p)
+            now = self.prefix(FactorKind.PMAX, index, u, digits, p)
             last = self.max(p, (u, *digits))
             weight = self.exp(add(now, last, -1))
             element = self.sum(self.mul(x.element, weight), loop)
@@ -361,7 +365,7 @@ class TensorTerms(BinderTerms):
 
     # --- layout ------------------------------------------------------------------------------------------------
 
-    def reshape(self, a: Tensor, shape: Shape) -> Tensor:
+    def reshape(self, a: TensorTerm, shape: Shape) -> TensorTerm:
         """Return the same elements in row-major order with other dims."""
         if shape == self.shape(a):
             return a
@@ -393,11 +397,11 @@ class TensorTerms(BinderTerms):
         made = self._made(("reshape", tuple(shape)), (a,), strings, a.element)
         return self.coarsen(made)
 
-    def transpose(self, a: Tensor, perm: Sequence[int]) -> Tensor:
+    def transpose(self, a: TensorTerm, perm: Sequence[int]) -> TensorTerm:
         """Return the tensor with dims permuted."""
         return self._made(("transpose", tuple(perm)), (a,), (a.strings[i] for i in perm), a.element)
 
-    def repeat(self, a: Tensor, axis: int, times: int) -> Tensor:
+    def repeat(self, a: TensorTerm, axis: int, times: int) -> TensorTerm:
         """Return the tensor with a dim of extent 1 repeated."""
         if times == 1:
             return a
@@ -405,17 +409,17 @@ class TensorTerms(BinderTerms):
         strings = (*a.strings[:axis], (digit,), *a.strings[axis + 1 :])
         return self._made(("repeat", axis, digit), (a,), strings, a.element)
 
-    def slice(self, a: Tensor, axis: int, start: int, length: int) -> Tensor:
+    def slice(self, a: TensorTerm, axis: int, start: int, length: int) -> TensorTerm:
         """Return ``length`` elements of a dim from ``start``."""
         if start == 0 and length == self.extent_of(a.strings[axis]):
             return a
         return self._slice(self.cut(a, axis, self._block(a, axis, start, length)), axis, start, length)
 
-    def _block(self, a: Tensor, axis: int, start: int, length: int) -> tuple[int, ...]:
+    def _block(self, a: TensorTerm, axis: int, start: int, length: int) -> tuple[int, ...]:
         """Return the strides to cut at so that the slice is a box of digits; none in a dim of one digit."""
         return () if len(a.strings[axis]) == 1 or start % length else (length,)
 
-    def _slice(self, a: Tensor, axis: int, start: int, length: int) -> Tensor:
+    def _slice(self, a: TensorTerm, axis: int, start: int, length: int) -> TensorTerm:
         string = a.strings[axis]
         place = len(string)
         while self.extent_of(string[place:]) < length:
@@ -435,12 +439,12 @@ class TensorTerms(BinderTerms):
         for d in reversed(string[:place]):
             indices[d] = (rest % self.extent[d], ())
             rest //= self.extent[d]
-        change = Change(affine=tuple(sorted(indices.items())))
+        change = DigitSubstitution(affine=tuple(sorted(indices.items())))
         strings = (*a.strings[:axis], inner, *a.strings[axis + 1 :])
         pairs = tuple((d, indices[d]) for d in string)
         return self.coarsen(self._moved(("slice", axis, start, inner, pairs), a, strings, change))
 
-    def final(self, a: Tensor) -> Tensor:
+    def final(self, a: TensorTerm) -> TensorTerm:
         """Return the tensor with digits named by dim and stride, for the comparison of outputs."""
         a = self.coarsen(a)
         names: dict[int, int] = {}
@@ -452,4 +456,4 @@ class TensorTerms(BinderTerms):
         return self.rename(a, names)
 
 
-__all__ = ["Step", "String", "Tensor", "TensorTerms"]
+__all__ = ["ProofStep", "String", "TensorTerm", "TensorTerms"]

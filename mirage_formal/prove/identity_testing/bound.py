@@ -15,22 +15,22 @@ from typing import Final, assert_never
 from mirage_formal.graph.ops import OPAQUE, OpKind
 from mirage_formal.prove.identity_testing.primes import FieldPair
 from mirage_formal.semantics.straight_line_trace import (
-    Binary,
-    Concat,
-    Constant,
-    Load,
+    BinaryStep,
+    ConcatStep,
+    ConstantStep,
+    LoadStep,
     Matmul,
     Needs,
     OrderStep,
-    Part,
-    Repeat,
+    RepeatStep,
     Reshape,
-    Slice,
+    ResiduePart,
+    SliceStep,
     Step,
-    Sum,
+    SumStep,
     Tape,
     Transpose,
-    Unary,
+    UnaryStep,
     needed_steps,
     read_part,
 )
@@ -130,7 +130,7 @@ class OutsideTheorem:
 
 def bound_growth(tape: Tape, wanted: Needs) -> QuotientBounds | OutsideTheorem:
     """Return bounds that hold for every output in Z_p."""
-    known: dict[tuple[int, Part], QuotientBounds] = {}
+    known: dict[tuple[int, ResiduePart], QuotientBounds] = {}
     for number, step, parts in needed_steps(tape, wanted):
         for part in parts:
             found = _step(step, part, known)
@@ -139,31 +139,33 @@ def bound_growth(tape: Tape, wanted: Needs) -> QuotientBounds | OutsideTheorem:
             known[number, part] = found
     total = QuotientBounds(ONE, ONE)
     for number in tape.outputs:
-        total = total.union(known[number, Part.P])
+        total = total.union(known[number, ResiduePart.P])
     return total
 
 
-def _step(step: Step, part: Part, known: dict[tuple[int, Part], QuotientBounds]) -> QuotientBounds | OutsideTheorem:
+def _step(
+    step: Step, part: ResiduePart, known: dict[tuple[int, ResiduePart], QuotientBounds]
+) -> QuotientBounds | OutsideTheorem:
     match step:
-        case Load(mask=True):
+        case LoadStep(mask=True):
             return OutsideTheorem("masks have two values: outside the theorem")
-        case Load():
+        case LoadStep():
             return QuotientBounds(ExponentialSum(1, 1, 0), ONE)
-        case Unary():
+        case UnaryStep():
             return _unary(step, part, known)
-        case Binary():
+        case BinaryStep():
             read = read_part(step, part)
             return _binary(step, known[step.a, read], known[step.b, read])
-        case Constant():
+        case ConstantStep():
             a = known[step.a, part]
             return a.plus(QuotientBounds(ONE, ONE)) if step.kind is OpKind.ADD else a
         case Matmul():
             return known[step.a, part].times(known[step.b, part]).summed(step.inner)
-        case Sum():
+        case SumStep():
             return known[step.a, part].summed(step.extent // step.kept)
-        case Concat():
+        case ConcatStep():
             return known[step.a, part].union(known[step.b, part])
-        case Reshape() | Transpose() | Slice() | Repeat():
+        case Reshape() | Transpose() | SliceStep() | RepeatStep():
             return known[step.a, part]
         case OrderStep():
             raise AssertionError("needs() has refused this tape")
@@ -171,7 +173,7 @@ def _step(step: Step, part: Part, known: dict[tuple[int, Part], QuotientBounds])
             assert_never(step)
 
 
-def _binary(step: Binary, a: QuotientBounds, b: QuotientBounds) -> QuotientBounds | OutsideTheorem:
+def _binary(step: BinaryStep, a: QuotientBounds, b: QuotientBounds) -> QuotientBounds | OutsideTheorem:
     match step.kind:
         case OpKind.ADD | OpKind.SUB:
             return a.plus(b)
@@ -187,14 +189,16 @@ def _binary(step: Binary, a: QuotientBounds, b: QuotientBounds) -> QuotientBound
             raise AssertionError(step.kind)
 
 
-def _unary(step: Unary, part: Part, known: dict[tuple[int, Part], QuotientBounds]) -> QuotientBounds | OutsideTheorem:
+def _unary(
+    step: UnaryStep, part: ResiduePart, known: dict[tuple[int, ResiduePart], QuotientBounds]
+) -> QuotientBounds | OutsideTheorem:
     match step.kind:
         case OpKind.SQUARE:
             return known[step.a, part].times(known[step.a, part])
         case OpKind.RECIPROCAL:
             return QuotientBounds(ONE, ONE).over(known[step.a, part])
         case OpKind.EXP:
-            inside = known[step.a, Part.Q]
+            inside = known[step.a, ResiduePart.Q]
             if inside.below != ONE:
                 return OutsideTheorem("an exponent with a division is outside the theorem")
             return QuotientBounds(ExponentialSum(1, 0, max(1, inside.above.degree)), ONE)

@@ -10,31 +10,31 @@ from numpy.typing import NDArray
 
 from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.straight_line_trace import (
-    Binary,
-    Concat,
-    Constant,
-    Load,
+    BinaryStep,
+    ConcatStep,
+    ConstantStep,
+    LoadStep,
     Matmul,
     Needs,
     OrderStep,
-    Part,
-    Repeat,
+    RepeatStep,
     Reshape,
-    Slice,
+    ResiduePart,
+    SliceStep,
     Step,
-    Sum,
+    SumStep,
     Tape,
     Transpose,
-    Unary,
+    UnaryStep,
     read_part,
 )
 
 Mask = NDArray[np.bool_]
 #: Masks over input elements, by input and part; inputs that do not matter are absent.
-Cone = dict[tuple[int, Part], Mask]
+Cone = dict[tuple[int, ResiduePart], Mask]
 
 
-def trace_cone(tape: Tape, wanted: Needs, roots: Iterable[tuple[int, Part, Mask]]) -> Cone:
+def trace_cone(tape: Tape, wanted: Needs, roots: Iterable[tuple[int, ResiduePart, Mask]]) -> Cone:
     """Return the input elements on which the masked elements of some steps may depend.
 
     Args:
@@ -46,7 +46,7 @@ def trace_cone(tape: Tape, wanted: Needs, roots: Iterable[tuple[int, Part, Mask]
         For each input part concerned, the mask of its elements. No element outside it has any influence, whatever the
         values; elements inside may have none.
     """
-    masks: dict[tuple[int, Part], Mask] = {}
+    masks: dict[tuple[int, ResiduePart], Mask] = {}
     for number, part, mask in roots:
         _join(masks, (number, part), mask)
     found: Cone = {}
@@ -56,7 +56,7 @@ def trace_cone(tape: Tape, wanted: Needs, roots: Iterable[tuple[int, Part, Mask]
             seen = masks.pop((number, part), None)
             if seen is None:
                 continue
-            if isinstance(step, Load):
+            if isinstance(step, LoadStep):
                 _join(found, (step.index, step.drawn(part)), seen)
                 continue
             behind = read_part(step, part)
@@ -65,7 +65,7 @@ def trace_cone(tape: Tape, wanted: Needs, roots: Iterable[tuple[int, Part, Mask]
     return found
 
 
-def _join(masks: dict[tuple[int, Part], Mask], key: tuple[int, Part], mask: Mask) -> None:
+def _join(masks: dict[tuple[int, ResiduePart], Mask], key: tuple[int, ResiduePart], mask: Mask) -> None:
     before = masks.get(key)
     masks[key] = mask if before is None else before | mask
 
@@ -73,18 +73,18 @@ def _join(masks: dict[tuple[int, Part], Mask], key: tuple[int, Part], mask: Mask
 def _operand_masks(step: Step, mask: Mask, tape: Tape) -> list[tuple[int, Mask]]:
     """Return the masks of a step's operands from the mask of its result."""
     match step:
-        case Load():
+        case LoadStep():
             return []
-        case Unary() | Constant():
+        case UnaryStep() | ConstantStep():
             return [(step.a, mask)]
-        case Binary():
+        case BinaryStep():
             return [(operand, _shrink(mask, tape.steps[operand].shape)) for operand in (step.a, step.b)]
         case Matmul():
             left, right = tape.steps[step.a].shape, tape.steps[step.b].shape
             rows = _shrink(_any_along(mask, (-1,)), (*left[:-1], 1))
             columns = _shrink(_any_along(mask, (-2,)), (*right[:-2], 1, right[-1]))
             return [(step.a, np.broadcast_to(rows, left)), (step.b, np.broadcast_to(columns, right))]
-        case Sum():
+        case SumStep():
             shape = (*step.shape[: step.axis], step.extent // step.kept, *step.shape[step.axis :])
             spread = np.broadcast_to(np.expand_dims(mask, step.axis), shape)
             return [(step.a, spread.reshape(tape.steps[step.a].shape))]
@@ -92,14 +92,14 @@ def _operand_masks(step: Step, mask: Mask, tape: Tape) -> list[tuple[int, Mask]]
             return [(step.a, mask.reshape(tape.steps[step.a].shape))]
         case Transpose():
             return [(step.a, mask.transpose(np.argsort(step.perm)))]
-        case Concat():
+        case ConcatStep():
             low, high = np.split(mask, [tape.steps[step.a].shape[step.axis]], axis=step.axis)
             return [(step.a, low), (step.b, high)]
-        case Slice():
+        case SliceStep():
             behind = tape.steps[step.a].shape[step.axis] - step.start - mask.shape[step.axis]
             around = [(step.start, behind) if axis == step.axis else (0, 0) for axis in range(mask.ndim)]
             return [(step.a, np.pad(mask, around))]
-        case Repeat():
+        case RepeatStep():
             return [(step.a, _any_along(mask, (step.axis,)))]
         case OrderStep():
             raise AssertionError("needs() has refused this tape")

@@ -14,7 +14,7 @@ from mirage_formal.graph.types import Shape
 from mirage_formal.prove.identity_testing.field import FieldPoint, HashKey
 from mirage_formal.prove.identity_testing.modular import BLOCK, Modulus, Residues, as_words
 from mirage_formal.prove.identity_testing.primes import FieldPair
-from mirage_formal.semantics.straight_line_trace import Part
+from mirage_formal.semantics.straight_line_trace import ResiduePart
 
 #: Names the rule in records; a change of any byte of any stream needs a new name.
 SCHEME: Final = "mirage_formal.fingerprint.1"
@@ -28,7 +28,7 @@ def stream(seed: int, round_: int, name: str) -> np.random.Philox:
     return np.random.Philox(key=np.frombuffer(digest[:16], dtype="<u8"))
 
 
-def input_name(index: int, part: Part, attempt: int) -> str:
+def input_name(index: int, part: ResiduePart, attempt: int) -> str:
     """Return the name of the stream that gives one part of one input; another attempt is another stream."""
     return f"input/{index}/{part.letter}/{attempt}"
 
@@ -80,7 +80,7 @@ def opaque_key(seed: int, round_: int, kind: OpKind) -> HashKey:
     return int(first), int(second)
 
 
-def digest(residues: Residues) -> str:
+def draw_digest(residues: Residues) -> str:
     """Return the SHA-256 of the residues as little-endian 32-bit words in row-major order."""
     state = sha256()
     flat = np.ascontiguousarray(residues).reshape(-1)

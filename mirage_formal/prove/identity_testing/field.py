@@ -23,29 +23,29 @@ from mirage_formal.prove.identity_testing.modular import Modulus, Powers, Residu
 from mirage_formal.prove.identity_testing.primes import FieldPair
 from mirage_formal.prove.identity_testing.value_cache import ValueCache
 from mirage_formal.semantics.straight_line_trace import (
-    Binary,
-    Concat,
-    Constant,
-    Load,
+    BinaryStep,
+    ConcatStep,
+    ConstantStep,
+    LoadStep,
     Matmul,
     Needs,
     OrderStep,
-    Part,
-    Repeat,
+    RepeatStep,
     Reshape,
-    Slice,
+    ResiduePart,
+    SliceStep,
     Step,
-    Sum,
+    SumStep,
     Tape,
     Transpose,
-    Unary,
+    UnaryStep,
     needed_steps,
     read_part,
     step_operands,
 )
 
 #: Reads one part of one input.
-Inputs = Callable[[int, Part], Residues]
+Inputs = Callable[[int, ResiduePart], Residues]
 #: The two 64-bit words that key a random function.
 HashKey = tuple[int, int]
 
@@ -65,17 +65,17 @@ class FieldPoint:
         assert pow(omega, pair.q, pair.p) == 1
         self.pair = pair
         self.omega = omega
-        self.fields: Final = {Part.P: Modulus(pair.p), Part.Q: Modulus(pair.q)}
+        self.fields: Final = {ResiduePart.P: Modulus(pair.p), ResiduePart.Q: Modulus(pair.q)}
         self.keys = keys
         self._powers: Powers | None = None
 
     def exp(self, x: Residues) -> Words:
         """Return omega^x in Z_p for x in Z_q."""
         if self._powers is None:
-            self._powers = Powers(self.fields[Part.P], self.omega, self.pair.q)
+            self._powers = Powers(self.fields[ResiduePart.P], self.omega, self.pair.q)
         return self._powers(x)
 
-    def opaque(self, kind: OpKind, x: Residues, part: Part) -> Words:
+    def opaque(self, kind: OpKind, x: Residues, part: ResiduePart) -> Words:
         """Return a keyed hash of x: two rounds of the splitmix64 finaliser, reduced modulo the field's prime.
 
         It is 0 at 0 for functions that are 0 there, so that padding zeros stay 0.
@@ -89,7 +89,7 @@ class FieldPoint:
         Sound: only what holds of all numbers holds of the bits: equal differences give equal ones, a = b is b = a and
         holds where the difference is 0, a < b does not hold there, and a <= b is the negation of b < a.
         """
-        field = self.fields[Part.P]
+        field = self.fields[ResiduePart.P]
         if kind is OpKind.LE:
             return np.uint64(1) - self.compared(OpKind.LT, b, a)
         difference = field.subtract(a, b)
@@ -105,7 +105,7 @@ class FieldPoint:
             return _splitmix_round(z ^ np.uint64(second))
 
 
-def key_of(kind: OpKind) -> OpKind:
+def opaque_key(kind: OpKind) -> OpKind:
     """Return the opaque function whose key an operator uses."""
     return OpKind.LT if kind is OpKind.LE else kind
 
@@ -130,7 +130,7 @@ class UndefinedStep:
 
     reader: int
     step: int
-    part: Part
+    part: ResiduePart
     bad: NDArray[np.bool_]
     reason: str
 
@@ -169,9 +169,9 @@ def run_tape(tape: Tape, wanted: Needs, point: FieldPoint, inputs: Inputs, kept:
             values[number, part] = value
             kept.add(step, todo[number, part], part, value)
         for dead in last.get(number, ()):
-            for part in Part:
+            for part in ResiduePart:
                 values.pop((dead, part), None)
-    return tuple(as_words(values[number, Part.P]) for number in tape.outputs)
+    return tuple(as_words(values[number, ResiduePart.P]) for number in tape.outputs)
 
 
 def _last_uses(tape: Tape, wanted: Needs) -> dict[int, list[int]]:
@@ -191,20 +191,20 @@ def _last_uses(tape: Tape, wanted: Needs) -> dict[int, list[int]]:
 def _value(
     number: int,
     step: Step,
-    part: Part,
+    part: ResiduePart,
     point: FieldPoint,
-    values: dict[tuple[int, Part], Residues],
+    values: dict[tuple[int, ResiduePart], Residues],
     inputs: Inputs,
 ) -> Residues | UndefinedStep | Unrepresentable:
     field = point.fields[part]
     match step:
-        case Load():
+        case LoadStep():
             return inputs(step.index, step.drawn(part))
-        case Unary():
+        case UnaryStep():
             return _unary(number, step, part, point, values)
-        case Binary():
+        case BinaryStep():
             return _binary(number, step, part, point, values)
-        case Constant():
+        case ConstantStep():
             constant = field.constant(step.value)
             if constant is None:
                 return Unrepresentable(f"the constant {step.value} has no faithful picture modulo {field.m}")
@@ -212,18 +212,18 @@ def _value(
             return act(values[step.a, part], constant)
         case Matmul():
             return field.matmul(values[step.a, part], values[step.b, part])
-        case Sum():
+        case SumStep():
             return field.sum(values[step.a, part], step.axis, step.kept)
-        case Concat():
+        case ConcatStep():
             return np.concatenate([as_words(values[step.a, part]), as_words(values[step.b, part])], axis=step.axis)
         case Reshape():
             return values[step.a, part].reshape(step.shape)
         case Transpose():
             return values[step.a, part].transpose(step.perm)
-        case Slice():
+        case SliceStep():
             length = step.shape[step.axis]
             return values[step.a, part][(*(slice(None),) * step.axis, slice(step.start, step.start + length))]
-        case Repeat():
+        case RepeatStep():
             return np.broadcast_to(values[step.a, part], step.shape)
         case OrderStep():
             raise AssertionError("needs() has refused this tape")
@@ -232,12 +232,12 @@ def _value(
 
 
 def _unary(
-    number: int, step: Unary, part: Part, point: FieldPoint, values: dict[tuple[int, Part], Residues]
+    number: int, step: UnaryStep, part: ResiduePart, point: FieldPoint, values: dict[tuple[int, ResiduePart], Residues]
 ) -> Residues | UndefinedStep:
     field = point.fields[part]
     match step.kind:
         case OpKind.EXP:
-            return point.exp(values[step.a, Part.Q])
+            return point.exp(values[step.a, ResiduePart.Q])
         case OpKind.SQUARE:
             return field.multiply(values[step.a, part], values[step.a, part])
         case OpKind.SQRT:
@@ -255,7 +255,7 @@ def _unary(
 
 
 def _binary(
-    number: int, step: Binary, part: Part, point: FieldPoint, values: dict[tuple[int, Part], Residues]
+    number: int, step: BinaryStep, part: ResiduePart, point: FieldPoint, values: dict[tuple[int, ResiduePart], Residues]
 ) -> Residues | UndefinedStep:
     read = read_part(step, part)
     a, b, field = values[step.a, read], values[step.b, read], point.fields[part]

@@ -16,12 +16,12 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import SPECS, Lax
 from mirage_formal.graph.verdict import Different, Probable, Unknown, Verdict
 from mirage_formal.prove.identity_testing.bound import Bound, error_bound
-from mirage_formal.prove.identity_testing.draw import SCHEME, digest, field_point
+from mirage_formal.prove.identity_testing.draw import SCHEME, draw_digest, field_point
 from mirage_formal.prove.identity_testing.modular import Words
 from mirage_formal.prove.identity_testing.point import LaxProgram, Point, evaluate_programs, lax_program
 from mirage_formal.prove.identity_testing.primes import GALOIS, field_pair
 from mirage_formal.records.fingerprint import Draw, FieldConfirmation, FingerprintRecord, InputDigest
-from mirage_formal.semantics.straight_line_trace import Binary, Matmul, NotLax, Part, Tape, Unary
+from mirage_formal.semantics.straight_line_trace import BinaryStep, Matmul, NotLax, ResiduePart, Tape, UnaryStep
 from mirage_formal.support.errors import GraphError, UnsupportedError
 
 
@@ -86,7 +86,7 @@ def _multiplications(tape: Tape) -> int:
     for step in tape.steps:
         if isinstance(step, Matmul):
             many += prod(step.shape) * tape.steps[step.a].shape[-1]
-        elif isinstance(step, Unary | Binary):
+        elif isinstance(step, UnaryStep | BinaryStep):
             many += prod(step.shape) * _STEPS[SPECS[step.kind].lax]
     return many
 
@@ -239,9 +239,9 @@ def _draw_record(
         omega=point.place.omega,
         opaque_keys=keys,
         redraws=point.redraws,
-        inputs=tuple(InputDigest(i, Part(part).letter, point.digest(i, part)) for i, part in read),
-        expected=tuple(digest(value) for value in expected),
-        got=tuple(digest(value) for value in got),
+        inputs=tuple(InputDigest(i, ResiduePart(part).letter, point.digest(i, part)) for i, part in read),
+        expected=tuple(draw_digest(value) for value in expected),
+        got=tuple(draw_digest(value) for value in got),
     )
 
 

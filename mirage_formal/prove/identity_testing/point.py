@@ -19,24 +19,24 @@ from mirage_formal.prove.identity_testing.bound import OutsideTheorem, QuotientB
 from mirage_formal.prove.identity_testing.cone_of_influence import Cone, Mask, trace_cone
 from mirage_formal.prove.identity_testing.draw import (
     collapse_mask,
-    digest,
+    draw_digest,
     input_name,
     input_residues,
     mask_residues,
     stream,
 )
-from mirage_formal.prove.identity_testing.field import FieldPoint, UndefinedStep, Unrepresentable, key_of, run_tape
+from mirage_formal.prove.identity_testing.field import FieldPoint, UndefinedStep, Unrepresentable, opaque_key, run_tape
 from mirage_formal.prove.identity_testing.modular import Residues, Words
 from mirage_formal.prove.identity_testing.value_cache import ValueCache
 from mirage_formal.records.fingerprint import Redraw
 from mirage_formal.semantics.straight_line_trace import (
-    Binary,
-    Load,
+    BinaryStep,
+    LoadStep,
     Needs,
     NotLax,
-    Part,
+    ResiduePart,
     Tape,
-    Unary,
+    UnaryStep,
     lax_class,
     needed_parts,
     needed_steps,
@@ -62,18 +62,18 @@ class LaxProgram:
     wanted: Needs
     growth: QuotientBounds | OutsideTheorem
     lax: Lax
-    reads: frozenset[tuple[int, Part]]
+    reads: frozenset[tuple[int, ResiduePart]]
     opaque: frozenset[OpKind]
     output_shapes: tuple[Shape, ...]
 
-    def roots(self, before: tuple[int, Part] | None = None) -> list[tuple[int, Part, Mask]]:
+    def roots(self, before: tuple[int, ResiduePart] | None = None) -> list[tuple[int, ResiduePart, Mask]]:
         """Return the radicands computed before a step and part (or all), with full masks."""
-        found: list[tuple[int, Part, Mask]] = []
+        found: list[tuple[int, ResiduePart, Mask]] = []
         for number, step, parts in needed_steps(self.tape, self.wanted):
             for part in parts:
                 if before is not None and (number, part) >= before:
                     return found
-                if isinstance(step, Unary) and step.kind is OpKind.SQRT:
+                if isinstance(step, UnaryStep) and step.kind is OpKind.SQRT:
                     found.append((step.a, part, np.ones(step.shape, dtype=np.bool_)))
         return found
 
@@ -95,10 +95,12 @@ def lax_program(graph: KernelGraph) -> LaxProgram | NotLax:
         bound_growth(tape, wanted),
         lax_class(tape, wanted),
         frozenset(
-            (step.index, step.drawn(part)) for _, step, parts in steps if isinstance(step, Load) for part in parts
+            (step.index, step.drawn(part)) for _, step, parts in steps if isinstance(step, LoadStep) for part in parts
         ),
         frozenset(
-            key_of(step.kind) for _, step, _ in steps if isinstance(step, Unary | Binary) and step.kind in OPAQUE
+            opaque_key(step.kind)
+            for _, step, _ in steps
+            if isinstance(step, UnaryStep | BinaryStep) and step.kind in OPAQUE
         ),
         tuple(tape.steps[number].shape for number in tape.outputs),
     )
@@ -128,8 +130,8 @@ class Point:
     number: int
     place: FieldPoint
     inputs: tuple[DTensor, ...]
-    values: dict[tuple[int, Part], Residues] = field(default_factory=dict)
-    digests: dict[tuple[int, Part], str] = field(default_factory=dict)
+    values: dict[tuple[int, ResiduePart], Residues] = field(default_factory=dict)
+    digests: dict[tuple[int, ResiduePart], str] = field(default_factory=dict)
     redraws: tuple[Redraw, ...] = ()
     attempt: int = 0
     kept: ValueCache = field(default_factory=ValueCache)
@@ -149,18 +151,18 @@ class Point:
             self.kept,
         )
 
-    def read(self, index: int, part: Part) -> Residues:
+    def read(self, index: int, part: ResiduePart) -> Residues:
         """Return one part of one input; a mask has part P alone."""
         key = (index, part)
         if key not in self.values:
             self.values[key] = self._drawn(index, part, 0)
         return self.values[key]
 
-    def digest(self, index: int, part: Part) -> str:
+    def digest(self, index: int, part: ResiduePart) -> str:
         """Return the SHA-256 of one part of one input."""
         key = (index, part)
         if key not in self.digests:
-            self.digests[key] = digest(self.read(index, part))
+            self.digests[key] = draw_digest(self.read(index, part))
         return self.digests[key]
 
     def redraw(self, masks: Cone, cause: str) -> None:
@@ -176,7 +178,7 @@ class Point:
             entry = Redraw(self.attempt, index, part.letter, small.shape, bits, cause)
             self.redraws = (*self.redraws, entry)
 
-    def _drawn(self, index: int, part: Part, attempt: int) -> Residues:
+    def _drawn(self, index: int, part: ResiduePart, attempt: int) -> Residues:
         source = stream(self.seed, self.number, input_name(index, part, attempt))
         tensor = self.inputs[index]
         if not tensor.dtype.floating:

@@ -14,9 +14,9 @@ from mirage_formal.prove.identity_testing.modular import Residues
 from mirage_formal.semantics.straight_line_trace import (
     Matmul,
     Needs,
-    Part,
+    ResiduePart,
     Step,
-    Sum,
+    SumStep,
     Tape,
     needed_steps,
     read_part,
@@ -28,9 +28,9 @@ from mirage_formal.semantics.straight_line_trace import (
 KEPT_BYTES: Final = 1 << 28
 
 #: Values by the number of their step in a tape and their part.
-Values = dict[tuple[int, Part], Residues]
+Values = dict[tuple[int, ResiduePart], Residues]
 #: Names of the values to be computed, by the number of their step in a tape and their part.
-Todo = dict[tuple[int, Part], int]
+Todo = dict[tuple[int, ResiduePart], int]
 
 
 class ValueCache:
@@ -44,7 +44,7 @@ class ValueCache:
         """Create a cache of at most ``most_bytes``; the least recently read values are evicted."""
         self._left = most_bytes
         self._names: dict[Step, int] = {}
-        self._values: OrderedDict[tuple[int, Part], Residues] = OrderedDict()
+        self._values: OrderedDict[tuple[int, ResiduePart], Residues] = OrderedDict()
 
     def begin(self, tape: Tape, wanted: Needs) -> tuple[Values, Todo]:
         """Return a tape's known values, and the further steps that its outputs need.
@@ -58,7 +58,7 @@ class ValueCache:
             names.append(self._names.setdefault(rename_operands(step, names), len(self._names)))
         known: Values = {}
         todo: Todo = {}
-        read = {(number, Part.P) for number in tape.outputs}
+        read = {(number, ResiduePart.P) for number in tape.outputs}
         for number, step, parts in reversed(list(needed_steps(tape, wanted))):
             for part in parts:
                 if (number, part) not in read:
@@ -72,9 +72,9 @@ class ValueCache:
                 read.update((operand, read_part(step, part)) for operand in step_operands(step))
         return known, todo
 
-    def add(self, step: Step, name: int, part: Part, value: Residues) -> None:
+    def add(self, step: Step, name: int, part: ResiduePart, value: Residues) -> None:
         """Cache the value of a product or sum; other steps are not worth it."""
-        if not isinstance(step, Matmul | Sum) or (name, part) in self._values:
+        if not isinstance(step, Matmul | SumStep) or (name, part) in self._values:
             return
         self._values[name, part] = value
         self._left -= value.nbytes

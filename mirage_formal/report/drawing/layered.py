@@ -24,7 +24,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class DrawingLayout:
     """Layout of a drawing: positions of nodes and routes of edges.
 
     Attributes:
@@ -39,7 +39,7 @@ class Layout:
 
 
 @lru_cache(maxsize=1 << 11)  # many candidates have graphs of one form
-def assign_layers(sizes: tuple[Size, ...], edges: tuple[tuple[int, int], ...]) -> Layout:
+def assign_layers(sizes: tuple[Size, ...], edges: tuple[tuple[int, int], ...]) -> DrawingLayout:
     """Lay out an acyclic graph from top to bottom.
 
     Args:
@@ -47,7 +47,7 @@ def assign_layers(sizes: tuple[Size, ...], edges: tuple[tuple[int, int], ...]) -
         edges: Pairs of source and target.
     """
     if not sizes:
-        return Layout((2 * MARGIN, 2 * MARGIN), (), ())
+        return DrawingLayout((2 * MARGIN, 2 * MARGIN), (), ())
     return _Drawing(sizes, edges).layout()
 
 
@@ -71,7 +71,7 @@ class _Drawing:
         self.place = [0] * len(self.sizes)
         self._number()
 
-    def layout(self) -> Layout:
+    def layout(self) -> DrawingLayout:
         self._order()
         x = self._across()
         heights = [max((self.sizes[node][1] for node in row), default=0.0) for row in self.rows]
@@ -93,7 +93,7 @@ class _Drawing:
                 row = self.rank[node]
                 points += [(x[node], tops[row]), (x[node], tops[row] + heights[row])]
             lines.append((*points, (into, centre[end] - self.sizes[end][1] / 2)))
-        return Layout((width, tops[-1] + heights[-1] + MARGIN), tuple(corners), tuple(lines))
+        return DrawingLayout((width, tops[-1] + heights[-1] + MARGIN), tuple(corners), tuple(lines))
 
     def _ranks(self) -> list[int]:
         rank = [0] * self.count

@@ -33,7 +33,7 @@ Kind = Literal["input", "op", "view", "kernel", "iterator", "thread", "saver", "
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TensorView:
     """A tensor as it is shown.
 
     Attributes:
@@ -72,10 +72,10 @@ class Node:
     id: str
     kind: Kind
     label: str
-    results: tuple[Tensor, ...] = ()
+    results: tuple[TensorView, ...] = ()
     attributes: tuple[tuple[str, str], ...] = ()
     words: tuple[str, ...] = ()
-    inner: Level | None = None
+    inner: LevelView | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Edge:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class LevelView:
     """Level of a µGraph: one graph as nodes and edges.
 
     Attributes:
@@ -118,7 +118,7 @@ class Level:
     edges: tuple[Edge, ...]
 
 
-def levels(graph: KernelGraph, expressions: Mapping[str, str] | None = None) -> Level:
+def levels(graph: KernelGraph, expressions: Mapping[str, str] | None = None) -> LevelView:
     """Return the kernel level of a well-formed graph, with the block and thread levels inside.
 
     Args:
@@ -168,7 +168,7 @@ def levels(graph: KernelGraph, expressions: Mapping[str, str] | None = None) -> 
         nodes.append(Node(f"out{number}", "output", f"output {number}"))
         edges.append(Edge(made[n], f"out{number}", n, 0))
     edges = [_add_write_map(edge, savers) for edge in edges]
-    return Level("kernel", (), tuple(nodes), tuple(edges))
+    return LevelView("kernel", (), tuple(nodes), tuple(edges))
 
 
 def _savers(graph: KernelGraph) -> dict[int, tuple[str, tuple[str, ...]]]:
@@ -193,9 +193,9 @@ def _tensor_name(graph: KernelGraph, number: int) -> str:
     return graph.inputs[number].name if number < len(graph.inputs) else f"d{number}"
 
 
-def _device(number: int, tensor: DTensor, known: Mapping[str, str], about: str, name: str = "") -> Tensor:
+def _device(number: int, tensor: DTensor, known: Mapping[str, str], about: str, name: str = "") -> TensorView:
     shape, dtype = shape_text(tensor.shape), tensor.dtype.value
-    return Tensor(number, name or f"d{number}", shape, dtype, tensor.bytes, about, known.get(f"k{number}", ""))
+    return TensorView(number, name or f"d{number}", shape, dtype, tensor.bytes, about, known.get(f"k{number}", ""))
 
 
 def _describe_sizes(block: BlockGraph) -> tuple[str, ...]:
@@ -210,7 +210,7 @@ def _block(
     operands: tuple[DTensor, ...],
     near: tuple[str, ...],
     named: tuple[str, tuple[tuple[str, str], ...]],
-) -> Level:
+) -> LevelView:
     types = block_types(block, operands)
     name, known = named[0], dict(named[1])
     nodes: list[Node] = []
@@ -240,7 +240,7 @@ def _block(
         wrote = (("omap", format_value(saver.omap)),)
         nodes.append(Node(here, "saver", f"save {write_map(saver)}", (), wrote, describe_writes(saver, block)))
         edges.append(Edge(made[saver.operand], here, saver.operand, 0))
-    return Level("block", _geometry(block), tuple(nodes), tuple(edges))
+    return LevelView("block", _geometry(block), tuple(nodes), tuple(edges))
 
 
 def _geometry(block: BlockGraph) -> tuple[tuple[str, str], ...]:
@@ -248,13 +248,13 @@ def _geometry(block: BlockGraph) -> tuple[tuple[str, str], ...]:
     return tuple((name, format_value(getattr(block, name))) for name in names)
 
 
-def _shared(number: int, tensor: STensor, known: Mapping[str, str]) -> Tensor:
+def _shared(number: int, tensor: STensor, known: Mapping[str, str]) -> TensorView:
     about = "behind the loop" if tensor.after_loop else "inside the loop"
     shape, dtype = shape_text(tensor.shape), tensor.dtype.value
-    return Tensor(number, f"s{number}", shape, dtype, tensor.bytes, about, known.get(str(number), ""))
+    return TensorView(number, f"s{number}", shape, dtype, tensor.bytes, about, known.get(str(number), ""))
 
 
-def _thread(op: ThreadDefined, operands: Sequence[STensor], name: str) -> Level:
+def _thread(op: ThreadDefined, operands: Sequence[STensor], name: str) -> LevelView:
     graph = op.graph
     types = thread_types(graph, tuple(operands))
     nodes: list[Node] = []
@@ -273,19 +273,19 @@ def _thread(op: ThreadDefined, operands: Sequence[STensor], name: str) -> Level:
     for number, n in enumerate(graph.outputs):
         nodes.append(Node(f"{name}.out{number}", "output", f"output {number}"))
         edges.append(Edge(made[n], f"{name}.out{number}", n, 0))
-    return Level("thread", (), tuple(nodes), tuple(edges))
+    return LevelView("thread", (), tuple(nodes), tuple(edges))
 
 
-def _register(number: int, tensor: RTensor) -> Tensor:
+def _register(number: int, tensor: RTensor) -> TensorView:
     count = 1
     for extent in tensor.shape:
         count *= extent
-    return Tensor(
+    return TensorView(
         number, f"r{number}", shape_text(tensor.shape), tensor.dtype.value, count * tensor.dtype.bytes, "in registers"
     )
 
 
-def all_nodes(level: Level) -> Iterable[Node]:
+def all_nodes(level: LevelView) -> Iterable[Node]:
     """Yield the nodes of a level and of all levels inside."""
     for node in level.nodes:
         yield node

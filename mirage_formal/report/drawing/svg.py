@@ -14,8 +14,8 @@ from html import escape
 from typing import Final
 
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.report.drawing.layered import Layout, Size, assign_layers
-from mirage_formal.report.drawing.levels import Edge, Level, Node, levels
+from mirage_formal.report.drawing.layered import DrawingLayout, Size, assign_layers
+from mirage_formal.report.drawing.levels import Edge, LevelView, Node, levels
 from mirage_formal.support.terminal import escape_line
 
 _LINE: Final = 15.0
@@ -78,7 +78,7 @@ def graph_svg(graph: KernelGraph, *, opened: bool = True, told: bool = True, tit
     return _document(Picture(text, made.size), title, f"<style>{STYLE.strip()}{SHAPES}</style>")
 
 
-def level_svg(level: Level, title: str, *, opened: bool = False) -> str:
+def level_svg(level: LevelView, title: str, *, opened: bool = False) -> str:
     """Return one level as an SVG element of a page; inner levels are drawn elsewhere, unless ``opened``."""
     return _document(_picture(level, opened), title, "")
 
@@ -93,7 +93,7 @@ def _document(made: Picture, title: str, style: str) -> str:
 
 
 @lru_cache(maxsize=1 << 12)  # candidates of one program have many kernels in common
-def _picture(level: Level, opened: bool) -> Picture:
+def _picture(level: LevelView, opened: bool) -> Picture:
     inside = {n: _picture(node.inner, opened) for n, node in enumerate(level.nodes) if opened and node.inner}
     room = {} if opened else _label_widths(level)
     sizes = tuple(_size(node, inside.get(n), room.get(node.id, 0.0)) for n, node in enumerate(level.nodes))
@@ -107,7 +107,7 @@ def _picture(level: Level, opened: bool) -> Picture:
     return Picture(f"<g{about}>{''.join(parts)}{''.join(labels)}</g>", _size_with_labels(layout, level))
 
 
-def _label_widths(level: Level) -> dict[str, float]:
+def _label_widths(level: LevelView) -> dict[str, float]:
     """Return the width of each node at which the labels of its edges fit side by side."""
     room: dict[str, list[float]] = {}
     for edge in level.edges:
@@ -120,7 +120,7 @@ def _label_widths(level: Level) -> dict[str, float]:
     return out
 
 
-def _size_with_labels(layout: Layout, level: Level) -> Size:
+def _size_with_labels(layout: DrawingLayout, level: LevelView) -> Size:
     """Return the size of a drawing with room for edge labels at the right."""
     right = layout.size[0]
     for edge, points in zip(level.edges, layout.edges, strict=True):
@@ -187,7 +187,7 @@ def _describe_node(node: Node) -> str:
     return "\n".join([*head, *node.words])
 
 
-def _edge(edge: Edge, layout: Layout, number: int) -> str:
+def _edge(edge: Edge, layout: DrawingLayout, number: int) -> str:
     points = layout.edges[number]
     data = _data("from", edge.source) + _data("to", edge.target)
     data += _data("tensor", str(edge.tensor)) + _data("slot", str(edge.slot)) + _data("maps", json.dumps(edge.maps))

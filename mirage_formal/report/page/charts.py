@@ -25,7 +25,7 @@ class Dot:
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class ChartAxis:
     """An axis: its title, its ends, and whether it is logarithmic."""
 
     title: str
@@ -57,8 +57,8 @@ class Plot:
     """A plot of points, and of named lines; a point of a line may have a description."""
 
     title: str
-    x: Axis
-    y: Axis
+    x: ChartAxis
+    y: ChartAxis
     dots: Sequence[Dot] = ()
     lines: Sequence[tuple[str, Sequence[tuple[float, float] | tuple[float, float, str]]]] = ()
 
@@ -87,23 +87,23 @@ class BarChart:
     notes: list[str]
 
     @property
-    def axis(self) -> Axis:
+    def axis(self) -> ChartAxis:
         """Return the axis, which holds the ends of all bars."""
         high = max((bar.start + bar.length for _, row in self.rows for bar in row), default=0.0)
-        return Axis(self.unit, 0.0, max(high * 1.02, 1e-3))
+        return ChartAxis(self.unit, 0.0, max(high * 1.02, 1e-3))
 
 
-def linear(title: str, values: Sequence[float], *, zero: bool = True) -> Axis:
+def linear_axis(title: str, values: Sequence[float], *, zero: bool = True) -> ChartAxis:
     """Return an axis that holds the values, with a margin."""
     low, high = (0.0 if zero else min(values)), max(values)
     room = (high - low) * 0.06 or 1.0
-    return Axis(title, low if zero else low - room, high + room)
+    return ChartAxis(title, low if zero else low - room, high + room)
 
 
-def logarithmic(title: str, values: Sequence[float]) -> Axis:
+def logarithmic(title: str, values: Sequence[float]) -> ChartAxis:
     """Return a logarithmic axis that holds the values, which are above 0."""
     low, high = min(values), max(values)
-    return Axis(title, low / 1.6, high * 1.6, True)
+    return ChartAxis(title, low / 1.6, high * 1.6, True)
 
 
 def tick(value: float) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
-from mirage_formal.report.model import Lines
+from mirage_formal.report.model import SourceLines
 from mirage_formal.support.terminal import escape_line
 
 #: Most lines of a source that are shown.
@@ -50,9 +50,9 @@ def highlight(source: str, language: str = "cuda") -> list[Markup]:
     return [Markup(line) for line in "".join([*out, escape(text[at:])]).split("\n")]
 
 
-def margin_marks(pieces: Sequence[Lines]) -> dict[int, tuple[str, Lines | None]]:
+def margin_marks(pieces: Sequence[SourceLines]) -> dict[int, tuple[str, SourceLines | None]]:
     """Return the class of each source line that belongs to a piece, and at its first line the piece."""
-    marks: dict[int, tuple[str, Lines | None]] = {}
+    marks: dict[int, tuple[str, SourceLines | None]] = {}
     for number, piece in enumerate(pieces):
         kind = f"l part part-{number % 2}"
         marks |= dict.fromkeys(range(piece.first, piece.last + 1), (kind, None))

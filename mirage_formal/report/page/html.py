@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 from markupsafe import Markup, escape
 
 from mirage_formal.graph.formats.text import to_text
-from mirage_formal.report.drawing.levels import Level, all_nodes, first_slabs, levels, size_text
+from mirage_formal.report.drawing.levels import LevelView, all_nodes, first_slabs, levels, size_text
 from mirage_formal.report.drawing.svg import SHAPES, level_svg
-from mirage_formal.report.model import Candidate, Report
+from mirage_formal.report.model import ReportedCandidate, ReportModel
 from mirage_formal.report.page.charts import tick
 from mirage_formal.report.page.code import LINES, highlight, margin_marks
 from mirage_formal.report.page.search import (
@@ -98,7 +98,7 @@ def _mathml(*formulas: Formula, display: str = "") -> Markup:
     return Markup(mathml(*formulas, display=display))
 
 
-def _level_svg(level: Level, title: str) -> Markup:
+def _level_svg(level: LevelView, title: str) -> Markup:
     return Markup(level_svg(level, title))
 
 
@@ -116,7 +116,7 @@ def _group_steps(steps: Iterable[Step]) -> list[tuple[tuple[Place, ...], list[St
     return list(found.items())
 
 
-def _by_digest(report: Report) -> dict[str, Candidate]:
+def _by_digest(report: ReportModel) -> dict[str, ReportedCandidate]:
     return {one.digest: one for one in report.candidates}
 
 
@@ -165,12 +165,12 @@ def page_shell(title: str, body: Markup) -> str:
     return str(render("pages", "shell", title, body, {"policy": policy, "style": style, "script": script}))
 
 
-def page(report: Report) -> str:
+def page(report: ReportModel) -> str:
     """Return a report as one HTML file."""
     return page_shell(f"{report.name}: {report.kind} report", render("report", "page", report, _sections(report)))
 
 
-def _sections(report: Report) -> dict[str, str]:
+def _sections(report: ReportModel) -> dict[str, str]:
     """Return ids and titles of the sections that a report has."""
     searched = "The searches of its parts" if report.searches else "The search"
     found: dict[str, tuple[object, str]] = {
@@ -187,7 +187,7 @@ def _sections(report: Report) -> dict[str, str]:
     return {name: title for name, (there, title) in found.items() if there}
 
 
-def index(title: str, reports: Sequence[tuple[Report, str]]) -> str:
+def index(title: str, reports: Sequence[tuple[ReportModel, str]]) -> str:
     """Return an index page: a row for each report, with a link to its page.
 
     Args:
@@ -197,6 +197,6 @@ def index(title: str, reports: Sequence[tuple[Report, str]]) -> str:
     return page_shell(title, render("pages", "index", title, reports))
 
 
-def comparison_page(left: Report, right: Report) -> str:
+def comparison_page(left: ReportModel, right: ReportModel) -> str:
     """Return a page that compares two runs: their options, and their common candidates."""
     return page_shell(f"{left.name} and {right.name}", render("pages", "comparison", left, right))

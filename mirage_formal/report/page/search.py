@@ -10,8 +10,8 @@ from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, enumerate_results
 from mirage_formal.graph.views import launched_operators
 from mirage_formal.records import LEVELS
-from mirage_formal.report.model import READ_ONLY, Candidate, Report, Search, Unit, WorkBound
-from mirage_formal.report.page.charts import Bar, BarChart, Dot, Plot, linear, logarithmic
+from mirage_formal.report.model import READ_ONLY, ReportedCandidate, ReportModel, Search, SearchedUnit, WorkBound
+from mirage_formal.report.page.charts import Bar, BarChart, Dot, Plot, linear_axis, logarithmic
 from mirage_formal.report.sentences import figure
 from mirage_formal.support.errors import GraphError
 
@@ -33,7 +33,7 @@ _MOST_US: Final = 1e9
 # --- units -----------------------------------------------------------------------------------------------------------
 
 
-def units_chart(units: Sequence[Unit]) -> BarChart:
+def units_chart(units: Sequence[SearchedUnit]) -> BarChart:
     """Return a Gantt chart of units where times were recorded; else how long each of the slowest took."""
     timed = [unit for unit in units if unit.span is not None]
     if not timed:
@@ -44,7 +44,7 @@ def units_chart(units: Sequence[Unit]) -> BarChart:
         title, rows = f"When each unit was searched, {_CLOCK}", [(_name(unit), [_bar(unit)]) for unit in order]
     else:
         title = f"What each worker searched when, {_CLOCK}"
-        lanes: dict[int, list[Unit]] = {}
+        lanes: dict[int, list[SearchedUnit]] = {}
         for unit in timed:
             assert unit.span is not None
             lanes.setdefault(unit.span.worker, []).append(unit)
@@ -59,9 +59,9 @@ def units_chart(units: Sequence[Unit]) -> BarChart:
     return BarChart(title, "seconds of searching", rows, notes)
 
 
-def _merge_bars(units: Sequence[Unit], least: float) -> Iterator[Bar]:
+def _merge_bars(units: Sequence[SearchedUnit], least: float) -> Iterator[Bar]:
     """Yield the bars of one worker's units; consecutive ones shorter than ``least`` are merged."""
-    held: list[Unit] = []
+    held: list[SearchedUnit] = []
     for unit in sorted(units, key=_unit_ends):
         end = _unit_ends(unit)[1]
         if held and (end - _unit_ends(held[0])[0] > least or _failed(unit) != _failed(held[0])):
@@ -72,7 +72,7 @@ def _merge_bars(units: Sequence[Unit], least: float) -> Iterator[Bar]:
         yield _merge_bar(held)
 
 
-def _merge_bar(units: Sequence[Unit]) -> Bar:
+def _merge_bar(units: Sequence[SearchedUnit]) -> Bar:
     if len(units) == 1:
         return _bar(units[0])
     begin, end = _unit_ends(units[0])[0], max(_unit_ends(unit)[1] for unit in units)
@@ -81,7 +81,7 @@ def _merge_bar(units: Sequence[Unit]) -> Bar:
     return Bar(begin, end - begin, words, _failed(units[0]))
 
 
-def _bar(unit: Unit) -> Bar:
+def _bar(unit: SearchedUnit) -> Bar:
     assert unit.span is not None
     begin, end = _unit_ends(unit)
     words = (
@@ -91,7 +91,7 @@ def _bar(unit: Unit) -> Bar:
     return Bar(begin, end - begin, words, _failed(unit))
 
 
-def _lengths(units: Sequence[Unit]) -> BarChart:
+def _lengths(units: Sequence[SearchedUnit]) -> BarChart:
     """Return the chart of units without recorded times: how long each of the slowest took."""
     kept = {unit.number for unit in sorted(units, key=lambda unit: -unit.milliseconds)[:_BARS]}
     rows = []
@@ -106,16 +106,16 @@ def _lengths(units: Sequence[Unit]) -> BarChart:
     return BarChart("Seconds of the units of the search, in the order in which they finished", "seconds", rows, notes)
 
 
-def _name(unit: Unit) -> str:
+def _name(unit: SearchedUnit) -> str:
     return f"{unit.number}: {unit.label}"
 
 
-def _unit_ends(unit: Unit) -> tuple[float, float]:
+def _unit_ends(unit: SearchedUnit) -> tuple[float, float]:
     assert unit.span is not None
     return unit.span.begin, unit.span.end
 
 
-def _failed(unit: Unit) -> bool:
+def _failed(unit: SearchedUnit) -> bool:
     return unit.status == "failed"
 
 
@@ -126,8 +126,8 @@ def _count(number: int, what: str) -> str:
 def course_plot(course: Sequence[tuple[float, int, int]]) -> Plot:
     """Return the curves of the states and classes of all units together, by seconds of searching."""
     title = f"States visited and classes of tensors built by all units together, {_CLOCK}"
-    x = linear("seconds of searching", [at for at, _, _ in course])
-    y = linear("count", [max(states, classes) for _, states, classes in course])
+    x = linear_axis("seconds of searching", [at for at, _, _ in course])
+    y = linear_axis("count", [max(states, classes) for _, states, classes in course])
     lines = [("states", [(at, float(n), f"{at:.2f} s: {n:,} states") for at, n, _ in course])]
     if any(classes for _, _, classes in course):
         lines.append(("classes", [(at, float(n), f"{at:.2f} s: {n:,} classes") for at, _, n in course]))
@@ -180,19 +180,19 @@ def _pruned_counts(search: Search) -> dict[tuple[str, str], int]:
 # --- candidates ------------------------------------------------------------------------------------------------------
 
 
-def estimates_plot(candidates: Sequence[Candidate]) -> Plot:
+def estimates_plot(candidates: Sequence[ReportedCandidate]) -> Plot:
     """Return estimates against measured times, or by rank where nothing was measured."""
     timed = [(one, one.us) for one in candidates if one.us is not None]
     if not timed:
-        x = linear("rank", [float(one.rank) for one in candidates])
-        y = linear("estimated µs", [one.estimated_us for one in candidates])
+        x = linear_axis("rank", [float(one.rank) for one in candidates])
+        y = linear_axis("estimated µs", [one.estimated_us for one in candidates])
         dots = [
             Dot(one.rank, one.estimated_us, f"{one.rank}: {one.kernels} kernels, {one.estimated_us:.2f} µs", one.rank)
             for one in candidates
         ]
         return Plot("Estimated microseconds by rank; nothing was measured", x, y, dots)
     values = [max(one.estimated_us, us) for one, us in timed]
-    x, y = linear("estimated µs", values), linear("measured µs", values)
+    x, y = linear_axis("estimated µs", values), linear_axis("measured µs", values)
     dots = [
         Dot(one.estimated_us, us, f"{one.rank}: estimated {one.estimated_us:.2f} µs, measured {us:.2f} µs", one.rank)
         for one, us in timed
@@ -216,7 +216,7 @@ class Roofline:
     plot: Plot | None
 
 
-def roofline(report: Report) -> Roofline:
+def roofline(report: ReportModel) -> Roofline:
     """Return the candidates of a report whose ``floor`` is known, beside the target's rates."""
     floor, read = report.floor, _read_us(report)
     assert floor is not None
@@ -236,7 +236,7 @@ def roofline(report: Report) -> Roofline:
     return Roofline(read, rows, _roofline_plot(floor, dots, read) if dots else None)
 
 
-def _read_us(report: Report) -> float | None:
+def _read_us(report: ReportModel) -> float | None:
     """Return the microseconds of reading the inputs alone, from the record of baselines, if it has them."""
     timed = [one for candidate in report.candidates if candidate.peers for one in candidate.peers.timed]
     known = (one.us for one in timed if one.name == READ_ONLY and one.us is not None)

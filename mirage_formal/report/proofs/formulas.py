@@ -15,7 +15,7 @@ _NAME: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Digit:
+class IndexVariable:
     """An index variable."""
 
     number: int
@@ -37,14 +37,14 @@ class Name:
 
 
 @dataclass(frozen=True, slots=True)
-class Sum:
+class SumFormula:
     """Sum of terms; True marks a negative term."""
 
     terms: tuple[tuple[bool, Formula], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class ProductFormula:
     """Product of factors; ``sign`` is the operator between them if it is not a product of numbers or matrices."""
 
     factors: tuple[Formula, ...]
@@ -80,7 +80,7 @@ class BoundOperator:
     """A sum, maximum or carry over digits, each below its extent; a running one has the digit it runs up to."""
 
     head: str
-    bound: tuple[tuple[Digit, int], ...]
+    bound: tuple[tuple[IndexVariable, int], ...]
     body: Formula
     until: tuple[Formula, Formula] | None = None
     #: Relation between the two formulas of ``until``.
@@ -92,7 +92,9 @@ class OmittedPart:
     """Placeholder for the omitted part of a formula that is too long."""
 
 
-Formula = Digit | Number | Name | Sum | Product | Quotient | Power | Call | BoundOperator | OmittedPart
+Formula = (
+    IndexVariable | Number | Name | SumFormula | ProductFormula | Quotient | Power | Call | BoundOperator | OmittedPart
+)
 _Writer = Callable[[Formula], str]
 CUT: Final = OmittedPart()
 _HALF: Final = Fraction(1, 2)
@@ -102,7 +104,7 @@ _RELATIONS: Final = {"≤": ("<=", r"\le"), "=": ("=", "=")}
 def _needs_no_parentheses(formula: Formula) -> bool:
     """Return whether a formula needs no parentheses as a factor."""
     match formula:
-        case Sum(terms=terms):
+        case SumFormula(terms=terms):
             return len(terms) == 1 and not terms[0][0] and _needs_no_parentheses(terms[0][1])
         case Number(value=value):
             return value >= 0
@@ -114,7 +116,7 @@ def _needs_no_parentheses(formula: Formula) -> bool:
 
 def _is_tight_base(formula: Formula) -> bool:
     """Return whether a formula needs no parentheses as the base of a power."""
-    return isinstance(formula, Name | Digit | Call) or (isinstance(formula, Number) and formula.value >= 0)
+    return isinstance(formula, Name | IndexVariable | Call) or (isinstance(formula, Number) and formula.value >= 0)
 
 
 def _write_terms(terms: tuple[tuple[bool, Formula], ...], write: _Writer, group: _Writer) -> str:
@@ -122,7 +124,7 @@ def _write_terms(terms: tuple[tuple[bool, Formula], ...], write: _Writer, group:
     out = ""
     for negative, term in terms:
         sign = ("-" if negative else "") if not out else (" - " if negative else " + ")
-        out += sign + (group if isinstance(term, Sum) else write)(term)
+        out += sign + (group if isinstance(term, SumFormula) else write)(term)
     return out or "0"
 
 
@@ -138,32 +140,34 @@ def _write_base(base: Formula, write: _Writer, group: _Writer) -> str:
 # --- text ------------------------------------------------------------------------------------------------------------
 
 
-def text(formula: Formula) -> str:
+def formula_text(formula: Formula) -> str:
     """Write a formula as one line of text."""
     match formula:
-        case Digit(number=number):
+        case IndexVariable(number=number):
             return f"i{number}"
         case Number(value=value):
             return str(value)
         case Name(text=name, indices=indices):
-            return escape_line(name, _NAME) + (f"[{', '.join(map(text, indices))}]" if indices else "")
-        case Sum(terms=terms):
-            return _write_terms(terms, text, _text_group)
-        case Product(factors=factors, sign=sign):
-            return f" {sign or '*'} ".join(_write_factors(factors, text, _text_group))
+            return escape_line(name, _NAME) + (f"[{', '.join(map(formula_text, indices))}]" if indices else "")
+        case SumFormula(terms=terms):
+            return _write_terms(terms, formula_text, _text_group)
+        case ProductFormula(factors=factors, sign=sign):
+            return f" {sign or '*'} ".join(_write_factors(factors, formula_text, _text_group))
         case Quotient(above=above, below=below):
-            return " / ".join(_write_base(one, text, _text_group) for one in (above, below))
+            return " / ".join(_write_base(one, formula_text, _text_group) for one in (above, below))
         case Power(base=base, exponent=exponent):
             if exponent == _HALF:
-                return f"sqrt({text(base)})"
-            head = _write_base(base, text, _text_group)
+                return f"sqrt({formula_text(base)})"
+            head = _write_base(base, formula_text, _text_group)
             return f"{head}^{exponent}" if exponent.denominator == 1 else f"{head}^({exponent})"
         case Call(name=name, inside=inside):
-            return f"{name}({', '.join(map(text, inside))})"
+            return f"{name}({', '.join(map(formula_text, inside))})"
         case BoundOperator(head=head, bound=bound, body=body, until=until):
-            names = [f"{text(until[0])}{_RELATIONS[formula.relation][0]}{text(until[1])}"] if until else []
-            names += [f"{text(digit)}<{extent}" for digit, extent in bound]
-            return f"{head}[{', '.join(names)}]({text(body)})"
+            names = (
+                [f"{formula_text(until[0])}{_RELATIONS[formula.relation][0]}{formula_text(until[1])}"] if until else []
+            )
+            names += [f"{formula_text(digit)}<{extent}" for digit, extent in bound]
+            return f"{head}[{', '.join(names)}]({formula_text(body)})"
         case OmittedPart():
             return "..."
         case _:
@@ -171,7 +175,7 @@ def text(formula: Formula) -> str:
 
 
 def _text_group(formula: Formula) -> str:
-    return f"({text(formula)})"
+    return f"({formula_text(formula)})"
 
 
 # --- LaTeX -----------------------------------------------------------------------------------------------------------
@@ -194,15 +198,15 @@ def _latex_head(name: str) -> str:
 def latex(formula: Formula) -> str:
     """Write a formula as LaTeX, for math mode."""
     match formula:
-        case Digit(number=number):
+        case IndexVariable(number=number):
             return f"i_{{{number}}}"
         case Number(value=value):
             return str(value) if value.denominator == 1 else rf"\tfrac{{{value.numerator}}}{{{value.denominator}}}"
         case Name(text=name, indices=indices):
             return _latex_name(name) + (f"_{{{', '.join(map(latex, indices))}}}" if indices else "")
-        case Sum(terms=terms):
+        case SumFormula(terms=terms):
             return _write_terms(terms, latex, _latex_group)
-        case Product(factors=factors, sign=sign):
+        case ProductFormula(factors=factors, sign=sign):
             return (r" \odot " if sign else r" \, ").join(_write_factors(factors, latex, _latex_group))
         case Quotient(above=above, below=below):
             return rf"\frac{{{latex(above)}}}{{{latex(below)}}}"
@@ -215,7 +219,7 @@ def latex(formula: Formula) -> str:
         case BoundOperator(head=head, bound=bound, body=body, until=until):
             names = [f"{latex(until[0])} {_RELATIONS[formula.relation][1]} {latex(until[1])}"] if until else []
             names += [f"{latex(digit)} < {extent}" for digit, extent in bound]
-            grouped = _latex_group(body) if isinstance(body, Sum) else latex(body)
+            grouped = _latex_group(body) if isinstance(body, SumFormula) else latex(body)
             return f"{_latex_head(head)}_{{{', '.join(names)}}} {grouped}"
         case OmittedPart():
             return r"\ldots"
@@ -255,7 +259,7 @@ def _paren(inside: str) -> str:
 
 def _row(formula: Formula) -> str:
     match formula:
-        case Digit(number=number):
+        case IndexVariable(number=number):
             return f"<msub><mi>i</mi><mn>{number}</mn></msub>"
         case Number(value=value):
             if value.denominator == 1:
@@ -263,9 +267,9 @@ def _row(formula: Formula) -> str:
             return f"<mfrac><mn>{value.numerator}</mn><mn>{value.denominator}</mn></mfrac>"
         case Name(text=name, indices=indices):
             return f"<msub>{_word(name)}{_list([_row(one) for one in indices])}</msub>" if indices else _word(name)
-        case Sum(terms=terms):
+        case SumFormula(terms=terms):
             return _terms(terms)
-        case Product(factors=factors, sign=sign):
+        case ProductFormula(factors=factors, sign=sign):
             between = f"<mo>{sign}</mo>" if sign else '<mo lspace="0" rspace="0.17em">\u2062</mo>'
             return f"<mrow>{between.join(_write_factors(factors, _row, _row_group))}</mrow>"
         case Quotient(above=above, below=below):
@@ -289,7 +293,7 @@ def _terms(terms: tuple[tuple[bool, Formula], ...]) -> str:
     for negative, term in terms:
         if out or negative:
             out.append(f"<mo>{'-' if negative else '+'}</mo>")
-        out.append((_row_group if isinstance(term, Sum) else _row)(term))
+        out.append((_row_group if isinstance(term, SumFormula) else _row)(term))
     return "<mrow>" + ("".join(out) or "<mn>0</mn>") + "</mrow>"
 
 
@@ -302,7 +306,7 @@ def _over(formula: BoundOperator) -> str:
     names += [f"<mrow>{_row(digit)}<mo>&lt;</mo><mn>{extent}</mn></mrow>" for digit, extent in formula.bound]
     head = "<mo>∑</mo>" if formula.head == "sum" else _word(formula.head)
     body = _row(formula.body)
-    body = _paren(body) if isinstance(formula.body, Sum) or formula.head != "sum" else body
+    body = _paren(body) if isinstance(formula.body, SumFormula) or formula.head != "sum" else body
     return f"<mrow><munder>{head}{_list(names)}</munder>{body}</mrow>"
 
 
@@ -365,7 +369,7 @@ class Lemma:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class OutputIdentity:
     """Identity checked at an output: the program's element and the candidate's."""
 
     program: Formula
@@ -387,12 +391,12 @@ class ProofPart:
     summary: tuple[str, ...]
     steps: tuple[Step, ...]
     lemmas: tuple[Lemma, ...]
-    identities: tuple[Identity, ...]
+    identities: tuple[OutputIdentity, ...]
     shown: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class ReplayedProof:
     """A proof object that the checker's proof kernel has replayed while the report was made.
 
     Attributes:

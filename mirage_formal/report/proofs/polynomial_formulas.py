@@ -12,14 +12,14 @@ from mirage_formal.report.proofs.formulas import (
     CUT,
     BoundOperator,
     Call,
-    Digit,
     Formula,
+    IndexVariable,
     Name,
     Number,
     Power,
-    Product,
+    ProductFormula,
     Quotient,
-    Sum,
+    SumFormula,
 )
 
 #: Most factors of a formula that are written.
@@ -27,7 +27,7 @@ LONGEST: Final = 240
 _TWO: Final = Fraction(2)
 
 
-class Writer:
+class FormulaConverter:
     """Converter of one ring's values to formulas; digits are numbered in order of occurrence.
 
     Args:
@@ -38,14 +38,14 @@ class Writer:
     def __init__(self, ring: Ring, names: Sequence[str]) -> None:
         self._ring = ring
         self._names = names
-        self._digits: dict[int, Digit] = {}
+        self._digits: dict[int, IndexVariable] = {}
         self._left = LONGEST
 
-    def digit(self, number: int) -> Digit:
+    def digit(self, number: int) -> IndexVariable:
         """Return the variable of a digit."""
-        return self._digits.setdefault(number, Digit(len(self._digits)))
+        return self._digits.setdefault(number, IndexVariable(len(self._digits)))
 
-    def bound(self, digits: Iterable[int]) -> tuple[tuple[Digit, int], ...]:
+    def bound(self, digits: Iterable[int]) -> tuple[tuple[IndexVariable, int], ...]:
         """Return digits with their extents, in ascending order of number."""
         return tuple((self.digit(d), self._ring.extents[d]) for d in sorted(digits))
 
@@ -55,10 +55,10 @@ class Writer:
         parts: list[tuple[bool, Formula]] = []
         for d, stride in sorted(terms, key=lambda term: -term[1]):
             digit: Formula = self.digit(d)
-            parts.append((False, digit if stride == 1 else Product((Number(Fraction(stride)), digit))))
+            parts.append((False, digit if stride == 1 else ProductFormula((Number(Fraction(stride)), digit))))
         if offset or not parts:
             parts.append((False, Number(Fraction(offset))))
-        return parts[0][1] if len(parts) == 1 else Sum(tuple(parts))
+        return parts[0][1] if len(parts) == 1 else SumFormula(tuple(parts))
 
     def string(self, string: Sequence[int]) -> Formula:
         """Return the formula of the position along an axis that a string of digits denotes."""
@@ -80,7 +80,7 @@ class Writer:
             out.append((coef < 0, self.term(mono, abs(Fraction(coef)))))
         if len(out) == 1 and not out[0][0]:
             return out[0][1]
-        return Sum(tuple(out)) if out else Number(Fraction(0))
+        return SumFormula(tuple(out)) if out else Number(Fraction(0))
 
     def term(self, mono: Mono, coef: Fraction) -> Formula:
         """Return a monomial with its coefficient, as a quotient where exponents are negative."""
@@ -133,4 +133,4 @@ class Writer:
 
 
 def _times(factors: list[Formula]) -> Formula:
-    return factors[0] if len(factors) == 1 else Product(tuple(factors))
+    return factors[0] if len(factors) == 1 else ProductFormula(tuple(factors))

@@ -15,9 +15,9 @@ from mirage_formal.report.proofs.formulas import (
     Name,
     Number,
     Power,
-    Product,
+    ProductFormula,
     Quotient,
-    Sum,
+    SumFormula,
 )
 
 #: Most operators of a program that is written, and most parts of a formula without a name.
@@ -53,11 +53,11 @@ def _formula(op: Op, xs: list[Formula]) -> Formula:
     x, attrs = xs[0], op.attrs
     match op.kind:
         case OpKind.MATMUL:
-            return Product((x, xs[1]))
+            return ProductFormula((x, xs[1]))
         case OpKind.ADD | OpKind.SUB:
-            return Sum(((False, x), (op.kind is OpKind.SUB, xs[1])))
+            return SumFormula(((False, x), (op.kind is OpKind.SUB, xs[1])))
         case OpKind.MUL:
-            return Product((x, xs[1]), "⊙")
+            return ProductFormula((x, xs[1]), "⊙")
         case OpKind.DIV:
             return Quotient(x, xs[1])
         case OpKind.SQRT:
@@ -67,10 +67,10 @@ def _formula(op: Op, xs: list[Formula]) -> Formula:
         case OpKind.RECIPROCAL:
             return Quotient(Number(Fraction(1)), x)
         case OpKind.SCALE:
-            return Product((Number(attrs.factor), x)) if attrs.factor else Number(Fraction(0))
+            return ProductFormula((Number(attrs.factor), x)) if attrs.factor else Number(Fraction(0))
         case OpKind.SHIFT:
             shift = attrs.shift or Fraction(0)
-            return Sum(((False, x), (shift < 0, Number(abs(shift)))))
+            return SumFormula(((False, x), (shift < 0, Number(abs(shift)))))
         case OpKind.SUM | OpKind.MAX:
             return BoundOperator(op.kind.value, (), x, (Name("dim"), Number(Fraction(attrs.dim or 0))), "=")
         case OpKind.TRANSPOSE:
@@ -86,9 +86,9 @@ def _formula(op: Op, xs: list[Formula]) -> Formula:
 
 def _size(formula: Formula) -> int:
     match formula:
-        case Sum(terms=terms):
+        case SumFormula(terms=terms):
             return 1 + sum(_size(term) for _, term in terms)
-        case Product(factors=factors):
+        case ProductFormula(factors=factors):
             return 1 + sum(map(_size, factors))
         case Quotient(above=above, below=below):
             return 1 + _size(above) + _size(below)

@@ -13,32 +13,32 @@ from typing import Any, Final
 from mirage_formal.check.equivalence import describe_theorem
 from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import LOOP, Terms
-from mirage_formal.check.proof.pieces import Value
+from mirage_formal.check.proof.pieces import PieceValue
 from mirage_formal.check.proof.reader import parse_tables
 from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.ring import Ring
-from mirage_formal.check.proof.tensor_steps import Steps, Tensor
-from mirage_formal.check.proof_composition import ComposedTheorem, replay
+from mirage_formal.check.proof.tensor_steps import CheckedTensor, TensorReplay
+from mirage_formal.check.proof_composition import ComposedTheorem, replay_composed
 from mirage_formal.graph.graph import BlockGraph, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import BlockContext
 from mirage_formal.report.proofs.formulas import (
     BoundOperator,
     Call,
     Formula,
-    Identity,
     Lemma,
     Name,
     Number,
+    OutputIdentity,
     Place,
     Power,
-    Product,
-    Proof,
+    ProductFormula,
     ProofPart,
     Quotient,
+    ReplayedProof,
     Step,
-    Sum,
+    SumFormula,
 )
-from mirage_formal.report.proofs.polynomial_formulas import Writer
+from mirage_formal.report.proofs.polynomial_formulas import FormulaConverter
 from mirage_formal.report.proofs.story import StoryData, summary
 
 _LAWS: Final = {
@@ -71,12 +71,14 @@ class Replay:
     candidate: KernelGraph | None
 
     @property
-    def steps(self) -> Steps:
+    def steps(self) -> TensorReplay:
         """Return the steps as the checker's kernel recorded them."""
         return self.theorem.read[1]
 
 
-def replay_and_explain(program: KernelGraph, candidate: KernelGraph, proof: bytes, *, formulas: bool = True) -> Proof:
+def replay_and_explain(
+    program: KernelGraph, candidate: KernelGraph, proof: bytes, *, formulas: bool = True
+) -> ReplayedProof:
     """Replay a proof in the checker's proof kernel, and convert it to formulas.
 
     Args:
@@ -88,7 +90,7 @@ def replay_and_explain(program: KernelGraph, candidate: KernelGraph, proof: byte
     Raises:
         ProofError: The kernel refuses it; names the step.
     """
-    theorem = replay(program, candidate, proof)
+    theorem = replay_composed(program, candidate, proof)
     found = describe_theorem(theorem)
     if isinstance(theorem, ComposedTheorem):
         _, kernels, padding, *_ = json.loads(proof)
@@ -96,7 +98,7 @@ def replay_and_explain(program: KernelGraph, candidate: KernelGraph, proof: byte
         parts = [_part(name, _read(one, program, text.encode(), None), formulas) for name, one, text in named]
     else:
         parts = [_part("", _read(theorem, program, proof, (program, candidate)), formulas)]
-    return Proof(tuple(parts), found.conditions, found.added, len(proof), len(found.obligations))
+    return ReplayedProof(tuple(parts), found.conditions, found.added, len(proof), len(found.obligations))
 
 
 def _read(
@@ -120,7 +122,7 @@ def _part(name: str, found: Replay, formulas: bool) -> ProofPart:
     told = summary(StoryData(found.steps, found.raw, found.names, found.places, found.candidate))
     if not formulas:
         return ProofPart(name, told, (), (), (), shown=False)
-    writer = Writer(found.steps.ring, found.names)
+    writer = FormulaConverter(found.steps.ring, found.names)
     return ProofPart(
         name,
         told,
@@ -130,17 +132,17 @@ def _part(name: str, found: Replay, formulas: bool) -> ProofPart:
     )
 
 
-def _identities(found: Replay, writer: Writer) -> list[Identity]:
+def _identities(found: Replay, writer: FormulaConverter) -> list[OutputIdentity]:
     out = []
     for one in found.theorem.closings:
         left, right = writer.whole(sorted(one.left)), writer.whole(sorted(one.right))
         same = sorted(one.left) == sorted(one.right)
         how = "the two are the same term" if same else "their difference, multiplied by divisors in it, is 0"
-        out.append(Identity(left, right, how))
+        out.append(OutputIdentity(left, right, how))
     return out
 
 
-def _lemmas(ring: Ring, writer: Writer) -> list[Lemma]:
+def _lemmas(ring: Ring, writer: FormulaConverter) -> list[Lemma]:
     found = []
     for law, table in ring.lemmas.items():
         for key, (number, result) in table.items():
@@ -151,7 +153,7 @@ def _lemmas(ring: Ring, writer: Writer) -> list[Lemma]:
     ]
 
 
-def _sides(law: str, key: Any, result: Any, writer: Writer) -> tuple[Formula, Formula]:
+def _sides(law: str, key: Any, result: Any, writer: FormulaConverter) -> tuple[Formula, Formula]:
     whole = writer.whole
     match law:
         case "sum":
@@ -167,7 +169,7 @@ def _sides(law: str, key: Any, result: Any, writer: Writer) -> tuple[Formula, Fo
         case _:
             poly, power = key
             outside, factor, inner = result
-            taken = Product((whole([(outside, factor)]), whole(sorted(inner.items()))))
+            taken = ProductFormula((whole([(outside, factor)]), whole(sorted(inner.items()))))
             left = whole(sorted(poly))
             exponent = Fraction(power, 2)
             return Power(left, exponent), Power(taken, exponent)
@@ -176,9 +178,9 @@ def _sides(law: str, key: Any, result: Any, writer: Writer) -> tuple[Formula, Fo
 class _StepExplainer:
     """Converter of the steps of a replayed proof to formulas, one after another."""
 
-    def __init__(self, found: Replay, writer: Writer) -> None:
+    def __init__(self, found: Replay, writer: FormulaConverter) -> None:
         self._found, self._writer = found, writer
-        self._tensors: list[Tensor] = found.steps.tensors
+        self._tensors: list[CheckedTensor] = found.steps.tensors
 
     def all(self) -> list[Step]:
         return [self._step(number) for number in range(len(self._tensors))]
@@ -195,7 +197,9 @@ class _StepExplainer:
         strings = self._tensors[number].strings
         return Name(f"t{number}", tuple(self._writer.string(string) for string in strings if string))
 
-    def _left(self, law: str, arguments: list[Any], made: Tensor, inside: bool) -> tuple[str, Formula, tuple[int, ...]]:
+    def _left(
+        self, law: str, arguments: list[Any], made: CheckedTensor, inside: bool
+    ) -> tuple[str, Formula, tuple[int, ...]]:
         """Return the description of a step in words, its formula, and the numbers of the steps that it uses."""
         name = self._name
         match law, arguments:
@@ -208,16 +212,20 @@ class _StepExplainer:
                 return _BINARY[kind], _binary(kind, name(a), name(b)), (a, b)
             case "matmul", [a, b]:
                 inner = self._tensors[a].strings[-1]
-                body = Product((name(a), name(b)))
+                body = ProductFormula((name(a), name(b)))
                 return (
                     "matrix product",
                     BoundOperator("sum", self._writer.bound(inner), body) if inner else body,
                     (a, b),
                 )
             case "scale", [a, q]:
-                return "times a number", Product((Number(Fraction(q)), name(a))), (a,)
+                return "times a number", ProductFormula((Number(Fraction(q)), name(a))), (a,)
             case "offset", [a, q]:
-                return "plus a number", Sum(((False, name(a)), (Fraction(q) < 0, Number(abs(Fraction(q)))))), (a,)
+                return (
+                    "plus a number",
+                    SumFormula(((False, name(a)), (Fraction(q) < 0, Number(abs(Fraction(q)))))),
+                    (a,),
+                )
             case (("sum" | "max" | "running_max" | "carry"), [a, axis, *rest]):
                 kept = rest[0] if law == "sum" else 1
                 gone = _summed_digits(self._found.steps, a, axis, kept)
@@ -247,9 +255,9 @@ _BINARY: Final = {
 def _binary(kind: str, a: Formula, b: Formula) -> Formula:
     match kind:
         case "add" | "sub":
-            return Sum(((False, a), (kind == "sub", b)))
+            return SumFormula(((False, a), (kind == "sub", b)))
         case "mul":
-            return Product((a, b))
+            return ProductFormula((a, b))
         case "div":
             return Quotient(a, b)
         case "select":
@@ -267,7 +275,7 @@ def _axis(axis: int, inside: bool) -> str:
     return _AXES[axis] if axis <= LOOP else f"dim {axis - LOOP - 1} of the tile"
 
 
-def _summed_digits(steps: Steps, operand: int, axis: int, kept: int) -> tuple[int, ...]:
+def _summed_digits(steps: TensorReplay, operand: int, axis: int, kept: int) -> tuple[int, ...]:
     """Return the digits of an axis that a reduction sums over."""
     string = steps.tensors[operand].strings[axis]
     cut = len(string)
@@ -324,21 +332,21 @@ class _WatchedElaboration(Elaboration):
             node = f"{node.partition('.')[0]}.{kind}{count}"
         return Place(self._name, node, label)
 
-    def _apply(self, op: Op, xs: list[Value], context: BlockContext | None) -> list[Value]:
+    def _apply(self, op: Op, xs: list[PieceValue], context: BlockContext | None) -> list[PieceValue]:
         self._listener.here = self._at("op", op.kind.value)
         try:
             return super()._apply(op, xs, context)
         finally:
             self._listener.here = None
 
-    def _load(self, x: Value, how: InputIterator, graph: BlockGraph) -> Value:
+    def _load(self, x: PieceValue, how: InputIterator, graph: BlockGraph) -> PieceValue:
         self._listener.here = self._at("it", "tile")
         try:
             return super()._load(x, how, graph)
         finally:
             self._listener.here = None
 
-    def _save(self, x: Value, saver: OutputSaver, graph: BlockGraph) -> Value:
+    def _save(self, x: PieceValue, saver: OutputSaver, graph: BlockGraph) -> PieceValue:
         self._where = self._where.partition(", block operator")[0]
         self._listener.here = self._at("sv", "save")
         try:

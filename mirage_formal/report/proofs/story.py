@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from mirage_formal.check.proof.operator_terms import LOOP
 from mirage_formal.check.proof.ring import Mono, Ring
-from mirage_formal.check.proof.tensor_steps import Steps
+from mirage_formal.check.proof.tensor_steps import TensorReplay
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.report.proofs.formulas import Place
 
@@ -46,7 +46,7 @@ class StoryData:
         candidate: The candidate's graph, whose grid axes are named; None where the proof is of a part of it.
     """
 
-    steps: Steps
+    steps: TensorReplay
     raw: Sequence[tuple[Any, ...]]
     names: Sequence[str]
     places: Mapping[int, Sequence[Place]]
@@ -167,7 +167,7 @@ def _describe_iterations(piece: _Piece) -> str:
     return " inside a tile"
 
 
-def _summed(steps: Steps, entry: tuple[Any, ...]) -> tuple[str, tuple[int, ...], int, tuple[int, ...]] | None:
+def _summed(steps: TensorReplay, entry: tuple[Any, ...]) -> tuple[str, tuple[int, ...], int, tuple[int, ...]] | None:
     """Return the word of a sum step, its digits, its axis, and the steps whose product it sums; None for others."""
     match entry:
         case ("sum", a, axis, kept):
@@ -185,7 +185,7 @@ def _summed(steps: Steps, entry: tuple[Any, ...]) -> tuple[str, tuple[int, ...],
     return None
 
 
-def _dims(steps: Steps, operands: Iterable[int], digit: int) -> dict[Dim, int]:
+def _dims(steps: TensorReplay, operands: Iterable[int], digit: int) -> dict[Dim, int]:
     """Return the input dims whose indices contain a digit, with its stride there."""
     found: dict[Dim, int] = {}
     for operand in operands:

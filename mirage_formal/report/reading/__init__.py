@@ -25,12 +25,12 @@ from mirage_formal.records import (
     decode,
 )
 from mirage_formal.records.partition import WHOLE_FILE
-from mirage_formal.report.model import Basis, Candidate, CheckResult, Report
+from mirage_formal.report.model import Basis, CheckResult, ReportedCandidate, ReportModel
 from mirage_formal.report.reading.candidates import VERDICTS_FILE, read_verdicts
 from mirage_formal.report.reading.reproduction import FILES, read_reproduced
-from mirage_formal.report.reading.runs import ReadLimits, read_candidate_alone, read_run
+from mirage_formal.report.reading.runs import ReadLimits, read_candidate_alone, read_run_report
 from mirage_formal.report.reading.source import EvidenceReader
-from mirage_formal.report.reading.wholes import read_whole
+from mirage_formal.report.reading.wholes import read_whole_report
 from mirage_formal.support.errors import RunError
 
 
@@ -48,7 +48,7 @@ def is_evidence(path: Path) -> bool:
     return any((path / name).is_file() for name in (WHOLE_FILE, RUN_FILE, VERDICTS_FILE, MANIFEST_FILE))
 
 
-def read_report(path: Path, *, check: bool = False, shown: ReadLimits | None = None) -> Report:
+def read_report(path: Path, *, check: bool = False, shown: ReadLimits | None = None) -> ReportModel:
     """Read the report of a directory: a run, a whole program, a candidate, verdicts, or output of ``reproduce``.
 
     Args:
@@ -65,9 +65,9 @@ def read_report(path: Path, *, check: bool = False, shown: ReadLimits | None = N
     """
     source = EvidenceReader(path)
     if (path / WHOLE_FILE).is_file():
-        report = read_whole(source)
+        report = read_whole_report(source)
     elif (path / RUN_FILE).is_file():
-        report = read_run(source, shown or ReadLimits())
+        report = read_run_report(source, shown or ReadLimits())
     elif (path / VERDICTS_FILE).is_file():
         if check:
             hint = "leave --check out: its proofs are replayed in any case"
@@ -96,29 +96,31 @@ def _version() -> str:
         return "of a checkout"
 
 
-def _with_check(report: Report, path: Path) -> Report:
+def _with_check(report: ReportModel, path: Path) -> ReportModel:
     """Run ``check`` on a directory and add its result to the report: all claims are established, or none."""
     said = run_check(path)
 
-    def judged(one: Candidate) -> Candidate:
+    def judged(one: ReportedCandidate) -> ReportedCandidate:
         return replace(one, basis=Basis.CHECKED) if said.held and not one.faults else one
 
     parts = tuple(replace(part, report=judged(part.report)) if part.report else part for part in report.parts)
     return replace(report, checked=said, candidates=tuple(map(judged, report.candidates)), parts=parts)
 
 
-def _candidate(source: EvidenceReader) -> Report:
+def _candidate(source: EvidenceReader) -> ReportModel:
     about = source.value(VERIFICATION_FILE, lambda data: decode(data, VerificationRecord, VERIFICATION_FILE))
     manifest = source.value(MANIFEST_FILE, lambda data: decode(data, ManifestRecord, MANIFEST_FILE))
     program: KernelGraph | None = None
-    candidates: tuple[Candidate, ...] = ()
+    candidates: tuple[ReportedCandidate, ...] = ()
     if about is not None and manifest is not None:
         program = source.graph(VERIFICATION_FILE, about.program)
         if program is not None:
             source.same_digest(VERIFICATION_FILE, program, about.program_digest)
         below = EvidenceReader(source.root)
         candidates = (read_candidate_alone(below, program, about.verdict.kind, manifest.candidate),)
-    return Report("candidate", source.root.name, "", str(source.root), program, candidates, faults=tuple(source.faults))
+    return ReportModel(
+        "candidate", source.root.name, "", str(source.root), program, candidates, faults=tuple(source.faults)
+    )
 
 
 # --- check -----------------------------------------------------------------------------------------------------------

@@ -14,10 +14,10 @@ from typing import Any, Final
 import msgspec
 
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.report.model import READ_ONLY, Baseline, Baselines, Candidate, Lines, TritonText
+from mirage_formal.report.model import READ_ONLY, Baseline, Baselines, ReportedCandidate, ReportedTriton, SourceLines
 from mirage_formal.report.reading.kernels import triton_lines
 from mirage_formal.report.reading.source import EvidenceReader
-from mirage_formal.support.strict_json import load
+from mirage_formal.support.strict_json import load_strict_json
 
 #: File that benchmarks/gpu_bench.py writes into the directory of its runs.
 BENCH_FILE: Final = "gpu_bench.json"
@@ -73,7 +73,9 @@ class TritonRequest:
     lines: int
 
 
-def with_adjacent_files(root: Path, found: Sequence[Candidate], asked: TritonRequest) -> tuple[Candidate, ...]:
+def with_adjacent_files(
+    root: Path, found: Sequence[ReportedCandidate], asked: TritonRequest
+) -> tuple[ReportedCandidate, ...]:
     """Return the candidates of a run, each with the files beside the run that have its name.
 
     Args:
@@ -92,18 +94,18 @@ def with_adjacent_files(root: Path, found: Sequence[Candidate], asked: TritonReq
     return tuple(out)
 
 
-def _with_triton(one: Candidate, folder: Path, file: str, asked: TritonRequest | None) -> Candidate:
+def _with_triton(one: ReportedCandidate, folder: Path, file: str, asked: TritonRequest | None) -> ReportedCandidate:
     source = EvidenceReader(folder)
     with source.reading(file):
         data = source.data(file)
         if len(data) <= _MOST:
             text = data.decode("utf-8")
-            lines: tuple[Lines, ...] = ()
+            lines: tuple[SourceLines, ...] = ()
             form: KernelGraph | None = None
             if asked is not None and asked.program is not None and one.graph is not None:
                 known = one.code.form if one.code is not None else None
                 lines, form = triton_lines(one.graph, known, asked.program, asked.target, text)
-            return replace(one, triton=TritonText(f"{folder.name}/{file}", text, lines, form))
+            return replace(one, triton=ReportedTriton(f"{folder.name}/{file}", text, lines, form))
     return replace(one, remarks=(*one.remarks, f"{folder.name}/{file} cannot be shown"))
 
 
@@ -115,7 +117,7 @@ def _times(root: Path) -> dict[str, Baselines]:
     source = EvidenceReader(folder)
     with source.reading(BENCH_FILE):
         data = source.data(BENCH_FILE)
-        load(data, BENCH_FILE)
+        load_strict_json(data, BENCH_FILE)
         bench = msgspec.json.decode(data, type=_Bench)
         device = str(bench.device.get("device") or bench.device.get("name") or "")
         return {

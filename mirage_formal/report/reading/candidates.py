@@ -27,12 +27,20 @@ from mirage_formal.records import (
     sha256,
 )
 from mirage_formal.records.storage import read_lines
-from mirage_formal.report.model import Basis, Candidate, Certificate, Example, JudgedGraph, Report, SpecialValues
-from mirage_formal.report.proofs.formulas import Proof
+from mirage_formal.report.model import (
+    Basis,
+    Example,
+    ReportedCandidate,
+    ReportedCertificate,
+    ReportedVerdict,
+    ReportModel,
+    SpecialValues,
+)
+from mirage_formal.report.proofs.formulas import ReplayedProof
 from mirage_formal.report.proofs.replay import replay_and_explain
 from mirage_formal.report.reading.source import EvidenceReader
 from mirage_formal.support.errors import FormatError
-from mirage_formal.support.strict_json import load
+from mirage_formal.support.strict_json import load_strict_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,14 +60,14 @@ class ReadOptions:
 class _Log:
     """Content of a candidate's proof log."""
 
-    certificates: tuple[Certificate, ...] = ()
+    certificates: tuple[ReportedCertificate, ...] = ()
     equivalence: EquivalenceRecord | None = None
     milliseconds: float = 0.0
 
 
 def read_candidate(
     source: EvidenceReader, program: KernelGraph | None, about: CandidateRecord, wanted: ReadOptions
-) -> Candidate:
+) -> ReportedCandidate:
     """Read a candidate's directory without its kernels; errors become its faults."""
     graph = None
     if (text := source.value(GRAPH_FILE, bytes)) is not None:
@@ -76,7 +84,7 @@ def read_candidate(
                 raise FormatError("expected a line about the equivalence proof, got none")
             if wanted.replay and graph is not None and program is not None:
                 proof = _proof(source, found, (program, graph), wanted.formulas)
-    return Candidate(
+    return ReportedCandidate(
         rank=about.rank,
         digest=about.digest,
         directory=about.directory,
@@ -128,13 +136,13 @@ def _digests(source: EvidenceReader, digest: str) -> None:
 
 
 def _log(source: EvidenceReader) -> _Log:
-    certificates: list[Certificate] = []
+    certificates: list[ReportedCertificate] = []
     found, milliseconds = None, 0.0
     with source.reading(PROOF_FILE):
         for number, line in read_lines(source.root / PROOF_FILE):
             one: Any = decode_proof(line, f"line {number}")
             if isinstance(one, CertificateRecord):
-                certificates.append(Certificate(one.tensor, one.expression))
+                certificates.append(ReportedCertificate(one.tensor, one.expression))
             elif isinstance(one, EquivalenceRecord):
                 found = one
                 milliseconds = sum(half.z3.milliseconds + half.cvc5.milliseconds for half in one.digits)
@@ -143,7 +151,7 @@ def _log(source: EvidenceReader) -> _Log:
 
 def _proof(
     source: EvidenceReader, found: EquivalenceRecord, graphs: tuple[KernelGraph, KernelGraph], formulas: bool
-) -> Proof | None:
+) -> ReplayedProof | None:
     with source.reading(EQUIVALENCE_FILE):
         text = source.data(EQUIVALENCE_FILE)
         if sha256(text) != found.sha256:
@@ -156,7 +164,7 @@ def _proof(
     return None
 
 
-def _replay(program: KernelGraph, graph: KernelGraph, proof: bytes, *, formulas: bool = True) -> Proof:
+def _replay(program: KernelGraph, graph: KernelGraph, proof: bytes, *, formulas: bool = True) -> ReplayedProof:
     """Replay a proof in the checker's kernel, and convert it to formulas.
 
     Raises:
@@ -211,7 +219,7 @@ class _Verdicts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     graphs: tuple[_Verdict, ...]
 
 
-def read_verdicts(source: EvidenceReader) -> Report:
+def read_verdicts(source: EvidenceReader) -> ReportModel:
     """Read a directory of verdicts; errors become its faults."""
     found = source.value(VERDICTS_FILE, _decoded)
     program = None
@@ -219,15 +227,15 @@ def read_verdicts(source: EvidenceReader) -> Report:
         program = source.graph(PROGRAM_FILE, text)
     judged = tuple(_judged(source, one, program) for one in (found.graphs if found else ())[:_MOST])
     name = found.program if found else source.root.name
-    return Report("verdicts", name, "", str(source.root), program, judged=judged, faults=tuple(source.faults))
+    return ReportModel("verdicts", name, "", str(source.root), program, judged=judged, faults=tuple(source.faults))
 
 
 def _decoded(data: bytes) -> _Verdicts:
-    load(data, VERDICTS_FILE)
+    load_strict_json(data, VERDICTS_FILE)
     return msgspec.json.decode(data, type=_Verdicts)
 
 
-def _judged(source: EvidenceReader, one: _Verdict, program: KernelGraph | None) -> JudgedGraph:
+def _judged(source: EvidenceReader, one: _Verdict, program: KernelGraph | None) -> ReportedVerdict:
     below = EvidenceReader(source.root / str(one.index), f"{one.index}/")
     graph = None
     if below.there(GRAPH_FILE) and (text := below.value(GRAPH_FILE, bytes)) is not None:
@@ -240,7 +248,7 @@ def _judged(source: EvidenceReader, one: _Verdict, program: KernelGraph | None) 
         if isinstance(one.counterexample, dict) and "fills" in one.counterexample:
             example = _example(msgspec.convert(one.counterexample, _Counterexample), program)
     basis = Basis.FAILS if below.faults else Basis.RECORDED
-    return JudgedGraph(
+    return ReportedVerdict(
         str(one.index), one.verdict, one.reason, graph, example, proof, basis, one.seconds, tuple(below.faults)
     )
 

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from mirage_formal.codegen.cuda import emit_cuda
-from mirage_formal.codegen.generate import Kernel as GeneratedKernel
+from mirage_formal.codegen.generate import GeneratedKernel as GeneratedKernel
 from mirage_formal.codegen.generate import generate, requested_options
 from mirage_formal.codegen.online_softmax.stabilize import NotStable, stabilize
 from mirage_formal.codegen.program.lines import LineRange as Piece
@@ -44,7 +44,7 @@ from mirage_formal.records import (
 )
 from mirage_formal.records.storage import read_lines
 from mirage_formal.report.drawing.levels import all_nodes, levels
-from mirage_formal.report.model import Code, Kernel, Lines, MeasuredFigures, Obligation
+from mirage_formal.report.model import Code, MeasuredFigures, ReportedKernel, ReportedObligation, SourceLines
 from mirage_formal.report.reading.source import EvidenceReader
 from mirage_formal.support.errors import MirageError
 
@@ -115,14 +115,16 @@ def _texts(source: EvidenceReader, launches: LaunchRecord) -> dict[str, str]:
     return found
 
 
-def _kernel(one: object, planned: dict[str, KernelPlanRecord], texts: dict[str, str], target: TargetRecord) -> Kernel:
+def _kernel(
+    one: object, planned: dict[str, KernelPlanRecord], texts: dict[str, str], target: TargetRecord
+) -> ReportedKernel:
     if not isinstance(one, KernelLaunch):
         operator = getattr(one, "operator", -1)
-        return Kernel("cuBLAS", operator, (1, 1, 1), 0, 0)
+        return ReportedKernel("cuBLAS", operator, (1, 1, 1), 0, 0)
     plan = planned.get(one.name)
     made = sorted(plan.compiled.items()) if plan else []
     first, last = _lines(texts.get(one.source, ""), one.name)
-    return Kernel(
+    return ReportedKernel(
         one.name,
         one.operator,
         one.grid,
@@ -164,14 +166,14 @@ def _lines(text: str, name: str) -> tuple[int, int]:
     return text.count("\n", 0, found.start()) + 1, text.count("\n", 0, max(end, found.end())) + 2
 
 
-def _obligations(source: EvidenceReader) -> tuple[Obligation, ...]:
-    out: list[Obligation] = []
+def _obligations(source: EvidenceReader) -> tuple[ReportedObligation, ...]:
+    out: list[ReportedObligation] = []
     with source.reading(OBLIGATIONS_FILE):
         for number, line in read_lines(source.root / OBLIGATIONS_FILE):
             one = decode(line, ObligationRecord, f"line {number}")
             said = ", ".join(f"{name} {answer.answer}" for name, answer in sorted(one.solvers.items()))
             if len(out) < MOST:
-                out.append(Obligation(one.kernel, one.kind, one.subject, one.claim, one.means, said))
+                out.append(ReportedObligation(one.kernel, one.kind, one.subject, one.claim, one.means, said))
     return tuple(out)
 
 
@@ -226,7 +228,7 @@ _OPERATORS: Final = 200
 
 def lines_of(
     graph: KernelGraph, target: TargetRecord, plans: PlanRecord, texts: Mapping[str, str]
-) -> dict[tuple[str, int], tuple[Lines, ...]]:
+) -> dict[tuple[str, int], tuple[SourceLines, ...]]:
     """Return lines by file and operator; unknown ones are left out.
 
     Args:
@@ -245,7 +247,7 @@ def lines_of(
 
 def _lines_of(
     graph: KernelGraph, target: TargetRecord, plans: PlanRecord, texts: Mapping[str, str]
-) -> list[tuple[tuple[str, int], tuple[Lines, ...]]]:
+) -> list[tuple[tuple[str, int], tuple[SourceLines, ...]]]:
     made = generate(graph, msgspec.convert(msgspec.to_builtins(target), Target), *requested_options(plans.kernels))
     kernels = [one for one in made.steps if isinstance(one, GeneratedKernel)]
     types = kernel_types(graph)
@@ -263,7 +265,7 @@ def _lines_of(
 
 def triton_lines(
     graph: KernelGraph, known: KernelGraph | None, program: KernelGraph, target: str, text: str
-) -> tuple[tuple[Lines, ...], KernelGraph | None]:
+) -> tuple[tuple[SourceLines, ...], KernelGraph | None]:
     """Return the lines of a Triton file, and the form of the candidate that it computes; no lines if unknown.
 
     Args:
@@ -298,9 +300,10 @@ def _forms(graph: KernelGraph, known: KernelGraph | None) -> Iterator[KernelGrap
         yield found
 
 
-def _label_lines(lines: Sequence[Piece], graph: KernelGraph) -> tuple[Lines, ...]:
+def _label_lines(lines: Sequence[Piece], graph: KernelGraph) -> tuple[SourceLines, ...]:
     """Return the lines with the labels of their nodes."""
     names = {node.id: node.label for node in all_nodes(levels(graph))}
     return tuple(
-        Lines(item.first, item.last, tuple((node, names[node]) for node in item.nodes), item.does) for item in lines
+        SourceLines(item.first, item.last, tuple((node, names[node]) for node in item.nodes), item.does)
+        for item in lines
     )

@@ -8,7 +8,7 @@ from typing import Final, TypeVar
 from mirage_formal.records import decode
 from mirage_formal.records.reproduction import Answers, Host, Row, Table5, Workloads
 from mirage_formal.records.run import Record
-from mirage_formal.report.model import Report, Table
+from mirage_formal.report.model import FigureTable, ReportModel
 from mirage_formal.report.reading.source import EvidenceReader
 
 R = TypeVar("R", bound=Record)
@@ -21,14 +21,14 @@ ORACLE_FILE: Final = "oracle.json"
 FILES: Final = (TABLE5_FILE, WORKLOADS_FILE, ORACLE_FILE)
 
 
-def read_reproduced(source: EvidenceReader) -> Report:
+def read_reproduced(source: EvidenceReader) -> ReportModel:
     """Read the tables of a directory of ``reproduce``; a file that cannot be read is a fault."""
     tables = [
         *_tables(source, TABLE5_FILE, Table5, _table5),
         *_tables(source, WORKLOADS_FILE, Workloads, _workloads),
         *_tables(source, ORACLE_FILE, Answers, _oracle),
     ]
-    return Report(
+    return ReportModel(
         kind="reproduce",
         name="The paper's search statistics, measured again",
         source="",
@@ -39,7 +39,9 @@ def read_reproduced(source: EvidenceReader) -> Report:
     )
 
 
-def _tables(source: EvidenceReader, file: str, kind: type[R], made: Callable[[R], Iterable[Table]]) -> list[Table]:
+def _tables(
+    source: EvidenceReader, file: str, kind: type[R], made: Callable[[R], Iterable[FigureTable]]
+) -> list[FigureTable]:
     if not source.there(file):
         return []
     found = source.value(file, lambda data: decode(data, kind, file))
@@ -61,7 +63,7 @@ def _mark_lower_bound(row: Row, value: str) -> str:
     return value if row.complete else f"> {value}"
 
 
-def _table5(found: Table5) -> Iterable[Table]:
+def _table5(found: Table5) -> Iterable[FigureTable]:
     arms = list(dict.fromkeys(row.arm for row in found.rows))
     by = {(row.arm, row.paper_ops): row for row in found.rows}
     published = list(found.published)
@@ -71,7 +73,7 @@ def _table5(found: Table5) -> Iterable[Table]:
         seconds = ["-" if row is None else _mark_lower_bound(row, f"{row.wall_s:,.2f}") for row in ours]
         theirs = [_count(found.published[name].get(ops)) for name in published]
         rows.append((str(ops), *seconds, *theirs))
-    yield Table(
+    yield FigureTable(
         f"Seconds of a search for {found.program}, by the most block operators",
         f"{_measured_on_note(found.host)} Space: {found.space}. A row is stopped after {found.time_limit_s:g} s, and "
         f"is then a lower bound. The paper's columns ({found.published_by}) were measured on other hardware.",
@@ -80,7 +82,7 @@ def _table5(found: Table5) -> Iterable[Table]:
     )
     heads: _Cells = ("search", "operators", "workers", "wall s", "CPU s", "states", "pruned", "oracle calls",
                      "complete graphs", "candidates", "structures", "reference's")  # fmt: skip
-    yield Table("What each search did", "", heads, tuple(_describe_work(row) for row in found.rows))
+    yield FigureTable("What each search did", "", heads, tuple(_describe_work(row) for row in found.rows))
     grown = [(row, row.extrapolated) for row in found.rows if row.extrapolated is not None]
     if grown:
         heads = ("search", "operators", "measured states", "extrapolated states", "extrapolated s", "growth factor")
@@ -89,7 +91,7 @@ def _table5(found: Table5) -> Iterable[Table]:
              f"{one.factor:.1f}")
             for row, one in grown
         )  # fmt: skip
-        yield Table("Searches without pruning: extrapolated, not measured", "", heads, cells)
+        yield FigureTable("Searches without pruning: extrapolated, not measured", "", heads, cells)
     if found.comparisons:
         heads = ("operators", "in both", "guided only", "exhaustive only, explained", "unexplained", "explained by")
         cells = tuple(
@@ -97,7 +99,7 @@ def _table5(found: Table5) -> Iterable[Table]:
              str(one.unexplained), "; ".join(f"{why}: {n}" for why, n in sorted(one.exhaustive_only.items())) or "-")
             for one in found.comparisons
         )  # fmt: skip
-        yield Table("Candidates of guided and exhaustive search as sets", "", heads, cells)
+        yield FigureTable("Candidates of guided and exhaustive search as sets", "", heads, cells)
 
 
 def _describe_work(row: Row) -> tuple[str, ...]:
@@ -116,7 +118,7 @@ def _describe_work(row: Row) -> tuple[str, ...]:
     )
 
 
-def _workloads(found: Workloads) -> Iterable[Table]:
+def _workloads(found: Workloads) -> Iterable[FigureTable]:
     heads: _Cells = ("workload", "batch", "preset", "candidates", "structures", "proved", "not proved", "artifact's",
                      "first s", "search s", "certify s", "prove s", "all s", "states")  # fmt: skip
     rows = tuple(
@@ -131,17 +133,17 @@ def _workloads(found: Workloads) -> Iterable[Table]:
         )
         for row in found.rows
     )
-    yield Table("Workloads: searched, certified and proved", _measured_on_note(found.host), heads, rows)
+    yield FigureTable("Workloads: searched, certified and proved", _measured_on_note(found.host), heads, rows)
 
 
-def _oracle(found: Answers) -> Iterable[Table]:
+def _oracle(found: Answers) -> Iterable[FigureTable]:
     rows: tuple[_Cells, ...] = tuple(
         (one.name, one.space, _count(one.queries), _count(one.sampled), "yes" if one.saturated else "no")
         for one in found.sources
     )
     heads: _Cells = ("source", "searched in", "distinct questions", "asked", "e-graph complete")
     note = f"{_measured_on_note(found.host)} Sampled with seed {found.seed}."
-    yield Table("Questions whether an expression is part of a program", note, heads, rows)
+    yield FigureTable("Questions whether an expression is part of a program", note, heads, rows)
     heads = ("source", "answered by", "proved", "refuted", "unknown", "pruned", "valid", "wrongly pruned",
              "wrongly kept", "µs a question")  # fmt: skip
     rows = tuple(
@@ -155,7 +157,7 @@ def _oracle(found: Answers) -> Iterable[Table]:
         )
         for one in found.rows
     )
-    yield Table("Answers", "", heads, rows)
+    yield FigureTable("Answers", "", heads, rows)
 
 
 __all__ = ["FILES", "read_reproduced"]

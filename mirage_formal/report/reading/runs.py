@@ -32,7 +32,16 @@ from mirage_formal.records import (
     read_lines,
     sha256,
 )
-from mirage_formal.report.model import Basis, Candidate, JudgedGraph, Report, Search, Span, Unit, WorkBound
+from mirage_formal.report.model import (
+    Basis,
+    ReportedCandidate,
+    ReportedVerdict,
+    ReportModel,
+    Search,
+    SearchedUnit,
+    Span,
+    WorkBound,
+)
 from mirage_formal.report.reading.adjacent_files import TritonRequest, with_adjacent_files
 from mirage_formal.report.reading.candidates import ReadOptions, read_candidate
 from mirage_formal.report.reading.kernels import read_kernels
@@ -60,7 +69,7 @@ class ReadLimits:
     proofs: int = 24
 
 
-def read_run(source: EvidenceReader, shown: ReadLimits) -> Report:
+def read_run_report(source: EvidenceReader, shown: ReadLimits) -> ReportModel:
     """Read a run; errors become its faults, and unreadable parts are left out."""
     record = source.value(RUN_FILE, lambda data: decode(data, RunRecord, RUN_FILE))
     program = source.graph(RUN_FILE, record.program) if record else None
@@ -78,7 +87,7 @@ def read_run(source: EvidenceReader, shown: ReadLimits) -> Report:
     candidates, target = _candidates(source, summary, program, shown)
     asked = TritonRequest(program, record.identity.target if record else "", shown.proofs)
     made = () if record is None else (*sorted(record.versions.items()), *_host(record))
-    return Report(
+    return ReportModel(
         kind="run",
         name=record.name if record else summary.program if summary else source.root.name,
         source=record.source if record else "",
@@ -112,8 +121,8 @@ def _manifest(source: EvidenceReader, summary: SummaryRecord) -> None:
 
 def _candidates(
     source: EvidenceReader, summary: SummaryRecord | None, program: KernelGraph | None, shown: ReadLimits
-) -> tuple[tuple[Candidate, ...], TargetRecord | None]:
-    out: list[Candidate] = []
+) -> tuple[tuple[ReportedCandidate, ...], TargetRecord | None]:
+    out: list[ReportedCandidate] = []
     target = None
     for number, about in enumerate((summary.candidates if summary else ())[: shown.candidates]):
         with source.reading(about.directory):
@@ -128,8 +137,8 @@ def _candidates(
 
 
 def with_kernels(
-    source: EvidenceReader, one: Candidate, *, lines: bool = True
-) -> tuple[Candidate, TargetRecord | None]:
+    source: EvidenceReader, one: ReportedCandidate, *, lines: bool = True
+) -> tuple[ReportedCandidate, TargetRecord | None]:
     """Return a candidate with its kernels, where they were built, and their target.
 
     Args:
@@ -149,15 +158,15 @@ def with_kernels(
     return replace(one, code=built.code, measured=built.measured, faults=faults, basis=basis), built.target
 
 
-def _rejected(summary: SummaryRecord | None) -> tuple[JudgedGraph, ...]:
+def _rejected(summary: SummaryRecord | None) -> tuple[ReportedVerdict, ...]:
     return tuple(
-        JudgedGraph(one.digest, one.kind, one.reason) for one in (summary.rejected if summary else ())[:_REJECTED]
+        ReportedVerdict(one.digest, one.kind, one.reason) for one in (summary.rejected if summary else ())[:_REJECTED]
     )
 
 
 def read_search(source: EvidenceReader, record: RunRecord, summary: SummaryRecord | None) -> Search:
     """Read the course of a run's search; unreadable parts of the journal are faults."""
-    units: list[Unit] = []
+    units: list[SearchedUnit] = []
     stats: Counter[str] = Counter()
     pruned: Counter[str] = Counter()
     pruned_at: dict[LevelName, dict[str, int]] = {}
@@ -229,7 +238,9 @@ def least_work(program: KernelGraph | None, target: TargetRecord | None, who: Id
     return WorkBound(figures.title or figures.name, flops, moved, figures.bandwidth_gbs, figures.tensor_tflops)
 
 
-def read_candidate_alone(source: EvidenceReader, program: KernelGraph | None, verdict: str, digest: str) -> Candidate:
+def read_candidate_alone(
+    source: EvidenceReader, program: KernelGraph | None, verdict: str, digest: str
+) -> ReportedCandidate:
     """Read a candidate's directory without its run; the figures of the run's summary are left empty."""
     about = CandidateRecord(
         id=digest[:12],
@@ -251,7 +262,7 @@ def read_candidate_alone(source: EvidenceReader, program: KernelGraph | None, ve
 POINTS: Final = 100
 
 
-def unit_of(source: EvidenceReader, record: UnitRecord) -> Unit:
+def unit_of(source: EvidenceReader, record: UnitRecord) -> SearchedUnit:
     """Return a unit; contradictory times are left out and become a fault of the journal."""
     stats, times, span = record.stats, record.times, None
     states, classes = stats.get("states", 0), stats.get("classes", 0)
@@ -261,7 +272,9 @@ def unit_of(source: EvidenceReader, record: UnitRecord) -> Unit:
         else:
             span = Span(times.begin, times.end, times.worker, times.samples)
     cut, found = sum(record.pruned.values()), len(record.candidates)
-    return Unit(record.unit, record.label, record.status, states, classes, cut, found, record.milliseconds, span)
+    return SearchedUnit(
+        record.unit, record.label, record.status, states, classes, cut, found, record.milliseconds, span
+    )
 
 
 def _contradiction(times: TimesRecord, states: int, classes: int) -> str:
@@ -276,7 +289,7 @@ def _contradiction(times: TimesRecord, states: int, classes: int) -> str:
     return ""
 
 
-def course(units: Iterable[Unit]) -> tuple[tuple[float, int, int], ...]:
+def course(units: Iterable[SearchedUnit]) -> tuple[tuple[float, int, int], ...]:
     """Return the states and classes of all units together over time, at ``POINTS`` points.
 
     Args:

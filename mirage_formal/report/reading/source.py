@@ -13,8 +13,8 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.records import confine_path, read
-from mirage_formal.report.model import Fault
+from mirage_formal.records import confine_path, read_file
+from mirage_formal.report.model import EvidenceFault
 from mirage_formal.support.errors import FormatError, MirageError
 
 R = TypeVar("R")
@@ -31,7 +31,7 @@ class EvidenceReader:
     def __init__(self, root: Path, name: str = "") -> None:
         self.root = root
         self.name = name
-        self.faults: list[Fault] = []
+        self.faults: list[EvidenceFault] = []
 
     def below(self, relative: str) -> EvidenceReader:
         """Return the reader of a directory inside, with a list of faults of its own.
@@ -56,7 +56,7 @@ class EvidenceReader:
 
     def fault(self, file: str, what: str) -> None:
         """Add a fault of a file."""
-        self.faults.append(Fault(f"{self.name}{file}", what))
+        self.faults.append(EvidenceFault(f"{self.name}{file}", what))
 
     def there(self, file: str) -> bool:
         """Return whether a file exists."""
@@ -68,7 +68,7 @@ class EvidenceReader:
         Raises:
             MirageError: See ``read``.
         """
-        return read(confine_path(self.root, file))
+        return read_file(confine_path(self.root, file))
 
     def value(self, file: str, decode: Callable[[bytes], R]) -> R | None:
         """Return the decoded content of a file; None where it cannot be read, which is a fault."""

@@ -9,7 +9,7 @@ from typing import Final
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import LEVELS, RUN_FILE, SUMMARY_FILE, RunRecord, SummaryRecord, decode, open_sealed, sha256
 from mirage_formal.records.partition import WHOLE_FILE, CoverRecord, PartRecord, WholeRecord, cover_name
-from mirage_formal.report.model import Basis, Candidate, Part, PartSearch, Report, Search
+from mirage_formal.report.model import Basis, PartSearch, ReportedCandidate, ReportedPart, ReportModel, Search
 from mirage_formal.report.reading.adjacent_files import TritonRequest, with_adjacent_files
 from mirage_formal.report.reading.candidates import ReadOptions, read_candidate
 from mirage_formal.report.reading.runs import least_work, read_search, with_kernels
@@ -22,11 +22,11 @@ _SEARCHES: Final = 256
 _LINES: Final = 24
 
 
-def read_whole(source: EvidenceReader) -> Report:
+def read_whole_report(source: EvidenceReader) -> ReportModel:
     """Read a whole program; errors become its faults."""
     whole = source.value(WHOLE_FILE, lambda data: open_sealed(data, WholeRecord, WHOLE_FILE))
     if whole is None:
-        return Report("whole", source.root.name, "", str(source.root), None, faults=tuple(source.faults))
+        return ReportModel("whole", source.root.name, "", str(source.root), None, faults=tuple(source.faults))
     program = source.graph(WHOLE_FILE, whole.graph_of_program)
     if program is not None:
         source.same_digest(WHOLE_FILE, program, whole.identity.program)
@@ -37,7 +37,7 @@ def read_whole(source: EvidenceReader) -> Report:
     parts = tuple(_part(source, one) for one in whole.covers[0].parts) if whole.covers else ()
     covers = tuple(_cover(source, rank, cover) for rank, cover in enumerate(whole.covers, 1))
     searches = _searches(source, whole)
-    return Report(
+    return ReportModel(
         kind="whole",
         name=whole.program,
         source=whole.source,
@@ -107,13 +107,13 @@ def _search(whole: WholeRecord, searches: Sequence[PartSearch]) -> Search:
     )
 
 
-def _cover(source: EvidenceReader, rank: int, cover: CoverRecord) -> Candidate:
+def _cover(source: EvidenceReader, rank: int, cover: CoverRecord) -> ReportedCandidate:
     below = EvidenceReader(source.root, source.name)
     graph = below.graph(WHOLE_FILE, cover.graph)
     if graph is not None and not below.same_digest(WHOLE_FILE, graph, cover.graph_digest):
         graph = None
     replaced = sum(part.candidate is not None for part in cover.parts)
-    one = Candidate(
+    one = ReportedCandidate(
         rank=rank,
         digest=cover.graph_digest,
         directory=cover_name(rank, cover.graph_digest),
@@ -133,17 +133,17 @@ def _cover(source: EvidenceReader, rank: int, cover: CoverRecord) -> Candidate:
     return with_kernels(source, one)[0]
 
 
-def _part(source: EvidenceReader, one: PartRecord) -> Part:
+def _part(source: EvidenceReader, one: PartRecord) -> ReportedPart:
     report, program = None, None
     if one.candidate is not None:
         with source.reading(one.run):
             report, program = _candidate(source.below(one.run), one)
-    return Part(
+    return ReportedPart(
         one.operators, one.run, one.candidate or "", one.kernels, one.estimated_us, one.unfused_us, report, program
     )
 
 
-def _candidate(run: EvidenceReader, one: PartRecord) -> tuple[Candidate | None, KernelGraph | None]:
+def _candidate(run: EvidenceReader, one: PartRecord) -> tuple[ReportedCandidate | None, KernelGraph | None]:
     record = decode(run.data(RUN_FILE), RunRecord, RUN_FILE)
     summary = open_sealed(run.data(SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
     program = run.graph(RUN_FILE, record.program)

@@ -23,14 +23,14 @@ from mirage_formal.reproduce.output.paper_tables import (
 _CSV: Final = tuple(name for name in Row.__struct_fields__ if name not in {"graphs", "pruned", "extrapolated", "key"})
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table; the first column is text, the others are numbers."""
     lines = ["| " + " | ".join(header) + " |", "|---" + "|--:" * (len(header) - 1) + "|"]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines) + "\n"
 
 
-def number(value: float | None) -> str:
+def format_number(value: float | None) -> str:
     """Format a count or a large number; None is a dash."""
     if value is None:
         return "-"
@@ -95,11 +95,11 @@ def _seconds_table(by: dict[tuple[str, int], Row], arms: Sequence[str], limits: 
     for ops in limits:
         cells = [_seconds(by[name, ops]) if (name, ops) in by else "-" for name in arms]
         above = NO_EXPRESSIONS_ABOVE.get(ops)
-        published = [number(THREADS_8.get(ops)), number(THREADS_1.get(ops))]
-        published.append(number(NO_EXPRESSIONS.get(ops)) if above is None else f"> {above:,.0f}")
+        published = [format_number(THREADS_8.get(ops)), format_number(THREADS_1.get(ops))]
+        published.append(format_number(NO_EXPRESSIONS.get(ops)) if above is None else f"> {above:,.0f}")
         lines.append([f"{ops} ({ops - 2})", *cells, *published])
     note = f"The paper's numbers ({SOURCE}) were measured on {HARDWARE}.\n"
-    return table(header, lines) + "\n" + note
+    return markdown_table(header, lines) + "\n" + note
 
 
 def _counts(rows: Sequence[Row]) -> str:
@@ -119,28 +119,30 @@ def _counts(rows: Sequence[Row]) -> str:
             str(row.paper_ops),
             _seconds(row),
             f"{row.cpu_s:,.2f}",
-            ("" if row.complete else "> ") + number(row.states),
-            number(row.expressions),
-            number(row.classes),
-            number(row.oracle_calls),
-            number(row.cache_hits),
-            number(row.oracle_unknown),
-            number(row.complete_graphs),
-            number(row.fingerprint_tests),
-            number(row.candidates),
-            number(row.structures if row.candidates is not None else None),
-            number(row.reference if row.candidates is not None else None),
-            number(row.lost),
+            ("" if row.complete else "> ") + format_number(row.states),
+            format_number(row.expressions),
+            format_number(row.classes),
+            format_number(row.oracle_calls),
+            format_number(row.cache_hits),
+            format_number(row.oracle_unknown),
+            format_number(row.complete_graphs),
+            format_number(row.fingerprint_tests),
+            format_number(row.candidates),
+            format_number(row.structures if row.candidates is not None else None),
+            format_number(row.reference if row.candidates is not None else None),
+            format_number(row.lost),
         ]
         for row in rows
     ]
-    return table(header, cells)
+    return markdown_table(header, cells)
 
 
 def _pruned(rows: Sequence[Row]) -> str:
     reasons = sorted({reason for row in rows for reason in row.pruned})
     header = ["paper's operators", *(f"pruned: {reason}" for reason in reasons)]
-    return table(header, [[str(row.paper_ops), *(number(row.pruned.get(r, 0)) for r in reasons)] for row in rows])
+    return markdown_table(
+        header, [[str(row.paper_ops), *(format_number(row.pruned.get(r, 0)) for r in reasons)] for row in rows]
+    )
 
 
 def _growth(rows: Sequence[Row]) -> str:
@@ -148,15 +150,15 @@ def _growth(rows: Sequence[Row]) -> str:
         [
             str(row.paper_ops),
             f"{row.states:,} states after {row.wall_s:,.0f} s",
-            number(row.extrapolated.states),
-            number(row.extrapolated.seconds),
+            format_number(row.extrapolated.states),
+            format_number(row.extrapolated.seconds),
             f"{row.extrapolated.factor:.1f}",
         ]
         for row in rows
         if row.extrapolated is not None
     ]
     header = ["paper's operators", "measured, more than", "extrapolated states", "extrapolated s", "growth factor"]
-    return table(header, cells)
+    return markdown_table(header, cells)
 
 
 def _compared(result: Table5) -> str:
@@ -166,7 +168,7 @@ def _compared(result: Table5) -> str:
         counts = [one.both, one.guided_only, sum(one.exhaustive_only.values()), one.unexplained]
         cells.append(["; ".join(reasons) or "no difference", str(one.paper_ops), *map(str, counts)])
     header = ["difference", "paper's operators", "in both", "guided only", "exhaustive only, explained", "unexplained"]
-    return table(header, cells)
+    return markdown_table(header, cells)
 
 
 def workloads_markdown(result: Workloads) -> str:
@@ -177,31 +179,32 @@ def workloads_markdown(result: Workloads) -> str:
         [
             row.name,
             str(row.batch),
-            number(row.candidates),
-            number(row.structures),
-            number(row.proved),
-            number(row.artifact),
+            format_number(row.candidates),
+            format_number(row.structures),
+            format_number(row.proved),
+            format_number(row.artifact),
             "-" if row.first_s is None else f"{row.first_s:.2f}",
             *(f"{seconds:.2f}" for seconds in (row.search_s, row.certify_s, row.prove_s, row.wall_s)),
-            *(number(count) for count in (row.states, row.classes, row.oracle_calls, row.fingerprint_tests)),
+            *(format_number(count) for count in (row.states, row.classes, row.oracle_calls, row.fingerprint_tests)),
         ]
         for row in result.rows
     ]
-    return f"Measured on {measured_on(result.host)}\n\n" + table(header, cells)
+    return f"Measured on {measured_on(result.host)}\n\n" + markdown_table(header, cells)
 
 
 def oracle_markdown(result: Answers) -> str:
     """Return Markdown with the queries by source, and the answers by source and arm."""
     sources = [
-        [s.name, s.space, number(s.queries), number(s.sampled), "yes" if s.saturated else "no"] for s in result.sources
+        [s.name, s.space, format_number(s.queries), format_number(s.sampled), "yes" if s.saturated else "no"]
+        for s in result.sources
     ]
     cells = [
         [
             row.source,
             row.arm,
-            *(number(count) for count in (row.proved, row.refuted, row.unknown, row.pruned, row.valid)),
-            number(row.wrongly_pruned),
-            number(row.wrongly_kept),
+            *(format_number(count) for count in (row.proved, row.refuted, row.unknown, row.pruned, row.valid)),
+            format_number(row.wrongly_pruned),
+            format_number(row.wrongly_kept),
             f"{row.us_per_query:,.1f}",
         ]
         for row in result.rows
@@ -209,7 +212,7 @@ def oracle_markdown(result: Answers) -> str:
     header = ["source", "arm", "proved", "refuted", "unknown", "pruned", "valid", "wrongly pruned", "wrongly kept"]
     return (
         f"Measured on {measured_on(result.host)} Sampled with seed {result.seed}.\n\n"
-        + table(["source", "searched in", "distinct queries", "asked", "e-graph complete"], sources)
+        + markdown_table(["source", "searched in", "distinct queries", "asked", "e-graph complete"], sources)
         + "\n"
-        + table([*header, "us per query"], cells)
+        + markdown_table([*header, "us per query"], cells)
     )

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 
-class Phase(StrEnum):
+class RunPhase(StrEnum):
     """Phase of a run."""
 
     PLAN = "planning"
@@ -42,7 +42,7 @@ class Progress:
         left_s: Expected seconds left in this phase; None while unknown.
     """
 
-    phase: Phase
+    phase: RunPhase
     done: int
     total: int
     states: int

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Final
 
-from mirage_formal.run.progress.display import Display, JsonLines, Lines
+from mirage_formal.run.progress.display import Display, JsonLines, ProgressLines
 from mirage_formal.support import options
 
 #: Values of --progress; "auto" is bars on a terminal, and nothing elsewhere.
@@ -30,7 +30,7 @@ def display(mode: str, command: str) -> Display:
     if mode == "json":
         return JsonLines(command, sys.stderr)
     if not terminal or os.environ.get("TERM", "") in ("", "dumb", "unknown"):
-        return Lines(command, sys.stderr)
+        return ProgressLines(command, sys.stderr)
     from mirage_formal.run.progress.bars import Bars  # rich, for terminals alone
 
     return Bars(command)

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from mirage_formal.records import UnitRecord
-from mirage_formal.run.progress import Phase, Progress
+from mirage_formal.run.progress import Progress, RunPhase
 from mirage_formal.run.work import UnitProgress
 
 #: Seconds over which the speed is averaged.
@@ -64,7 +64,7 @@ class RunCounters:
             self._best_us = found.estimated_us if self._best_us is None else min(self._best_us, found.estimated_us)
 
     def progress(
-        self, stage: tuple[Phase, int, int], live: Iterable[UnitProgress], verified: tuple[int, int]
+        self, stage: tuple[RunPhase, int, int], live: Iterable[UnitProgress], verified: tuple[int, int]
     ) -> Progress:
         """Return a snapshot of the run's progress.
 

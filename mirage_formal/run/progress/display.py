@@ -110,7 +110,7 @@ class JsonLines(Display):
             print(json_text(msgspec.json.encode(event).decode()), file=self._file, flush=True)
 
 
-class Lines(Display):
+class ProgressLines(Display):
     """Progress as text lines, one for each phase and one every ten seconds; used where no terminal can show bars."""
 
     def __init__(self, command: str, file: TextIO) -> None:
@@ -124,10 +124,10 @@ class Lines(Display):
         now, phase = time.monotonic(), (event.task, event.phase)
         if phase != self._phase or now >= self._next:
             self._phase, self._next = phase, now + _LINE_EVERY_S
-            print(line(event), file=self._file, flush=True)
+            print(progress_line(event), file=self._file, flush=True)
 
 
-def line(event: ProgressEvent) -> str:
+def progress_line(event: ProgressEvent) -> str:
     """Return the progress of a task as one line."""
     share = f" {event.done:,} of {event.total:,}" if event.total else ""
     name = f"{event.task}: " if event.task else ""
@@ -151,4 +151,4 @@ def facts(event: ProgressEvent) -> list[str]:
     ]
 
 
-__all__ = ["Display", "JsonLines", "Lines", "Step", "facts", "line"]
+__all__ = ["Display", "JsonLines", "ProgressLines", "Step", "facts", "progress_line"]

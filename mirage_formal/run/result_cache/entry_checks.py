@@ -11,7 +11,7 @@ from mirage_formal.cache.directory import error_line, expect_place
 from mirage_formal.cache.searches import SearchCache, StoredSearch
 from mirage_formal.codegen.target import load_target
 from mirage_formal.records import sha256
-from mirage_formal.records.store_entry import Entry, EntryKey, SearchOutcome
+from mirage_formal.records.store_entry import CacheEntry, EntryKey, SearchOutcome
 from mirage_formal.revalidate.replay import ReplayResult
 from mirage_formal.run.result_cache.keys import installed_code
 from mirage_formal.run.result_cache.recall import replay_evidence
@@ -30,7 +30,7 @@ class JudgedEntry:
     """
 
     path: Path
-    record: Entry[EntryKey, SearchOutcome] | None
+    record: CacheEntry[EntryKey, SearchOutcome] | None
     replayed: ReplayResult | None
     why: str
 
@@ -63,7 +63,7 @@ def check_record(path: Path) -> JudgedEntry:
 
 def check_evidence(path: Path) -> JudgedEntry:
     """Check an entry, and replay its evidence."""
-    record: Entry[EntryKey, SearchOutcome] | None = None
+    record: CacheEntry[EntryKey, SearchOutcome] | None = None
     try:
         entry = SearchCache().read(path)
         record = entry.record

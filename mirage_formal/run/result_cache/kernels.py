@@ -13,12 +13,12 @@ from pathlib import Path
 
 from mirage_formal.check.cuda.manifest import EstablishedKernels
 from mirage_formal.check.report import CheckFailed, expect_equal, step
-from mirage_formal.codegen.executable import Executable, load
+from mirage_formal.codegen.executable import Executable, load_executable
 from mirage_formal.graph.canonical import digest
 from mirage_formal.records import CANDIDATES, KERNELS, MANIFEST_FILE
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.revalidate.rederive import derive_kernels
-from mirage_formal.revalidate.replay import replay
+from mirage_formal.revalidate.replay import replay_directory
 from mirage_formal.support.errors import FormatError
 
 
@@ -54,7 +54,7 @@ def stored_kernels(directory: Path, arch: str = "") -> StoredKernels:
     Sound: see ``revalidate.rederive.derive_kernels``: the CUDA C++ is what code generation makes of the µGraph
     here, every safety obligation is settled here, or, without solvers, is compared with the one that is derived
     here, and machine code is what NVRTC makes here, where the same one is installed. Where the run lies around
-    them, the µGraph's candidate is one whose proof is replayed here, see ``revalidate.replay.replay``.
+    them, the µGraph's candidate is one whose proof is replayed here, see ``revalidate.replay.replay_directory``.
 
     Args:
         directory: The directory of kernels.
@@ -64,7 +64,7 @@ def stored_kernels(directory: Path, arch: str = "") -> StoredKernels:
         RunError: There are no kernels.
         FormatError: A check fails; names the file and the check.
     """
-    executable = load(directory)
+    executable = load_executable(directory)
     try:
         about = derive_kernels(directory, arch=arch, solvers=_has_solvers())
         bound = _is_bound_to_candidate(directory, about)
@@ -86,9 +86,9 @@ def _is_bound_to_candidate(directory: Path, about: EstablishedKernels) -> bool:
     if place.parent.name != KERNELS:
         return False
     if (root / WHOLE_FILE).is_file():
-        found = replay(root)
+        found = replay_directory(root)
     elif (root / CANDIDATES / place.name).is_dir():
-        found = replay(root / CANDIDATES / place.name)
+        found = replay_directory(root / CANDIDATES / place.name)
     else:
         return False
     with step(directory / MANIFEST_FILE, "whose kernels"):

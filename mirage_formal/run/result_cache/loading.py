@@ -11,7 +11,7 @@ from mirage_formal.cache.searches import SearchCache
 from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.records import Identity, sha256
 from mirage_formal.records.store_entry import ENTRY_FILE, EVIDENCE
-from mirage_formal.revalidate.replay import replay
+from mirage_formal.revalidate.replay import replay_directory
 from mirage_formal.run.result_cache.reports import results_of
 from mirage_formal.run.results.result import Result
 from mirage_formal.support import options
@@ -41,7 +41,7 @@ def load(path: str | PathLike[str], *, target: str | PathLike[str] | None = None
     if (root / ENTRY_FILE).is_file():
         SearchCache().read(root)
         root = root / EVIDENCE
-    found = replay(root)
+    found = replay_directory(root)
     if not found.shown:
         hint = "summary.json says why, candidate by candidate"
         raise RunError("expected results, got a run that has found none", where=str(root), hint=hint)

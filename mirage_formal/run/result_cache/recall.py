@@ -162,9 +162,9 @@ def replay_evidence(entry: StoredSearch, target: Target) -> ReplayResult:
     Raises:
         MirageError: Something in the evidence does not hold, or it is not the evidence of this entry.
     """
-    from mirage_formal.revalidate.replay import replay  # loads numerical packages
+    from mirage_formal.revalidate.replay import replay_directory  # loads numerical packages
 
-    found, where = replay(entry.path / EVIDENCE), str(entry.path / EVIDENCE)
+    found, where = replay_directory(entry.path / EVIDENCE), str(entry.path / EVIDENCE)
     if kernels := [name for name in entry.record.files if f"/{KERNELS}/" in name]:
         raise FormatError(f"expected no kernels, which are made where they run, got {kernels[0]}", where=where)
     if found.record is None:

@@ -12,11 +12,11 @@ from mirage_formal.codegen.target import Target
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.records import SummaryRecord
 from mirage_formal.records.partition import WholeRecord
-from mirage_formal.run.results.report import Report
+from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.results.result import Result
 
 if TYPE_CHECKING:
-    from mirage_formal.revalidate.replay import EstablishedCandidate, ReplayResult
+    from mirage_formal.revalidate.replay import ReplayedCandidate, ReplayResult
 
 
 def results_of(found: ReplayResult, target: Target) -> tuple[Result, ...]:
@@ -51,13 +51,13 @@ def move_replay(found: ReplayResult, old: Path, new: Path) -> ReplayResult:
     return dataclasses.replace(found, shown=tuple(_move_candidate(one, old, new) for one in found.shown), parts=parts)
 
 
-def _move_candidate(one: EstablishedCandidate, old: Path, new: Path) -> EstablishedCandidate:
+def _move_candidate(one: ReplayedCandidate, old: Path, new: Path) -> ReplayedCandidate:
     return dataclasses.replace(one, directory=new / one.directory.relative_to(old))
 
 
 def report_of(
     found: ReplayResult, summary: SummaryRecord, root: Path, target: Target, remarks: Sequence[str] = ()
-) -> Report:
+) -> RunReport:
     """Return the report of a run that was read from the store.
 
     Args:
@@ -68,7 +68,7 @@ def report_of(
         remarks: Remarks for the user.
     """
     unfused = estimate(found.program, target).us
-    return Report(summary, results_of(found, target), root, (), unfused, tuple(remarks))
+    return RunReport(summary, results_of(found, target), root, (), unfused, tuple(remarks))
 
 
 __all__ = ["move_replay", "report_of", "results_of"]

@@ -10,7 +10,7 @@ from mirage_formal.run.results.result import Result
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RunReport:
     """Report of a run: its summary, the reported candidates, failures and remarks.
 
     Attributes:
@@ -32,4 +32,4 @@ class Report:
     lost: bool = False
 
 
-__all__ = ["Report"]
+__all__ = ["RunReport"]

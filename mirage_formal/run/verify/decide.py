@@ -8,7 +8,7 @@ from mirage_formal.prove.counterexamples.refute import find_counterexample
 from mirage_formal.prove.equality.prove import prove
 
 
-def decide(program: KernelGraph, candidate: KernelGraph, *, seed: int = 0) -> Equivalent | Different | Unknown:
+def decide_equality(program: KernelGraph, candidate: KernelGraph, *, seed: int = 0) -> Equivalent | Different | Unknown:
     """Decide whether a candidate equals the program, differs from it, or neither is known.
 
     Sound: Equivalent only with a proof, in which no number was evaluated; Different only with inputs on which float64

@@ -366,12 +366,12 @@ def _decide_and_replay(program: KernelGraph, graph: KernelGraph, seed: int, wher
     except GraphError as error:
         raise GraphError(error.what, where=where, hint=error.hint) from None
     # The prover is loaded by the first graph, so that a bad file is refused without it.
-    from mirage_formal.run.verify.decide import decide
+    from mirage_formal.run.verify.decide import decide_equality
 
-    return replay(program, matched, decide(program, matched, seed=seed), seed)
+    return replay_verdict(program, matched, decide_equality(program, matched, seed=seed), seed)
 
 
-def replay(program: KernelGraph, graph: KernelGraph, verdict: Verdict, seed: int = 0) -> Verdict:
+def replay_verdict(program: KernelGraph, graph: KernelGraph, verdict: Verdict, seed: int = 0) -> Verdict:
     """Replay the proof of a verdict, if it has one, and return the verdict with the conditions that the checker read.
 
     Sound: a proof that the kernel refuses is believed by nobody; the verdict is Unknown then, and where no input is

@@ -24,13 +24,13 @@ from mirage_formal.search.engine import Tally
 from mirage_formal.search.epilogue_inputs import epilogue_inputs
 from mirage_formal.search.exhaustive.pruner import Pruner
 from mirage_formal.semantics.domain import LOOP_AXIS
-from mirage_formal.semantics.operators import RULES, Level, Value
+from mirage_formal.semantics.operators import RULES, AxisValue, LevelOperators
 
 _LAST: Final = frozenset({OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_RMS_LAST})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tensor:
+class EnumeratedTensor:
     """A tensor of the enumeration; equal tensors are one object (see Tensors), so that memos are cheap.
 
     Attributes:
@@ -50,17 +50,19 @@ class TensorTable:
     """Interning table of tensors: equal tensors are one object."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[Expr, Shape, Shape, bool], Tensor] = {}
+        self._known: dict[tuple[Expr, Shape, Shape, bool], EnumeratedTensor] = {}
 
-    def tensor(self, term: Expr, lead: Shape, shape: Shape, mask: bool) -> Tensor:
+    def tensor(self, term: Expr, lead: Shape, shape: Shape, mask: bool) -> EnumeratedTensor:
         """Return the tensor with these fields."""
         key = (term, lead, shape, mask)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = Tensor(*key)
+            found = self._known[key] = EnumeratedTensor(*key)
         return found
 
-    def loaded(self, source: Tensor, grid: Dim3, imap: DimMap, loop: int, fmap: int | None) -> Tensor:
+    def loaded(
+        self, source: EnumeratedTensor, grid: Dim3, imap: DimMap, loop: int, fmap: int | None
+    ) -> EnumeratedTensor:
         """Return the result of an input iterator: the tile of one block and iteration, with the axes it depends on."""
         tile, lead = list(source.shape), [1, 1, 1, 1]
         for axis, (extent, dim) in enumerate(zip((*grid, loop), (*imap, fmap), strict=True)):
@@ -69,7 +71,7 @@ class TensorTable:
                 lead[axis] = extent
         return self.tensor(source.term, tuple(lead), tuple(tile), source.mask)
 
-    def saved(self, source: Tensor, grid: Dim3, omap: DimMap) -> Tensor:
+    def saved(self, source: EnumeratedTensor, grid: Dim3, omap: DimMap) -> EnumeratedTensor:
         """Return the result of an output saver: the concatenated results of all blocks; the expression stays."""
         whole = list(source.shape)
         for extent, dim in zip(grid, omap, strict=True):
@@ -157,7 +159,7 @@ class TermTable:
         self._known: dict[tuple[object, ...], Expr | None] = {}
 
     def term(
-        self, kind: OpKind, attrs: Attrs, operands: tuple[Tensor, ...], context: BlockContext | None
+        self, kind: OpKind, attrs: Attrs, operands: tuple[EnumeratedTensor, ...], context: BlockContext | None
     ) -> Expr | None:
         """Return the term of an operator's result, or None if the judge refutes it.
 
@@ -177,12 +179,14 @@ class TermTable:
         form = self._judge.form(term)
         return term if form is None else self._first.setdefault(form, term)
 
-    def _compute(self, kind: OpKind, attrs: Attrs, operands: tuple[Tensor, ...], context: BlockContext | None) -> Expr:
+    def _compute(
+        self, kind: OpKind, attrs: Attrs, operands: tuple[EnumeratedTensor, ...], context: BlockContext | None
+    ) -> Expr:
         values = []
         for x in operands:
             lead = (1, 1, 1, *x.lead[LOOP_AXIS:]) if x.lead else ()
-            values.append(Value(Abstract((*lead, *x.shape), ((1, x.term),)), lead, x.shape))
-        (result,) = RULES[kind](Level(self._judge.domain, context), attrs, tuple(values))
+            values.append(AxisValue(Abstract((*lead, *x.shape), ((1, x.term),)), lead, x.shape))
+        (result,) = RULES[kind](LevelOperators(self._judge.domain, context), attrs, tuple(values))
         term: Expr = result.value.term
         return term
 
@@ -223,15 +227,19 @@ class OperatorApplier:
         self._tally = tally
         self._context = context
         self._level: LevelName = "kernel" if context is None else "block"
-        self._of_one: dict[tuple[Tensor, bool, bool], list[tuple[OpKind, Attrs, Tensor]]] = {}
-        self._of_two: dict[tuple[Tensor, Tensor, bool], list[tuple[OpKind, Attrs, bool, Tensor]]] = {}
+        self._of_one: dict[tuple[EnumeratedTensor, bool, bool], list[tuple[OpKind, Attrs, EnumeratedTensor]]] = {}
+        self._of_two: dict[
+            tuple[EnumeratedTensor, EnumeratedTensor, bool], list[tuple[OpKind, Attrs, bool, EnumeratedTensor]]
+        ] = {}
 
     @property
     def joins(self) -> int:
         """Return the most by which one operator can lower the number of unread tensors."""
         return 2 if self._threes else 1
 
-    def choices(self, newest: int, tensors: list[Tensor], behind: int, read: int) -> Iterator[tuple[Op, Tensor]]:
+    def choices(
+        self, newest: int, tensors: list[EnumeratedTensor], behind: int, read: int
+    ) -> Iterator[tuple[Op, EnumeratedTensor]]:
         """Yield every operator whose largest operand is the tensor numbered ``newest``, in canonical order.
 
         Order and completeness: choices are ordered by largest operand, then by this iterator. An operator that
@@ -255,7 +263,9 @@ class OperatorApplier:
         if self._threes:
             yield from self._selections(newest, tensors, [n for n in range(newest + 1) if behind >> n & 1 == stage])
 
-    def _selections(self, newest: int, tensors: list[Tensor], usable: list[int]) -> Iterator[tuple[Op, Tensor]]:
+    def _selections(
+        self, newest: int, tensors: list[EnumeratedTensor], usable: list[int]
+    ) -> Iterator[tuple[Op, EnumeratedTensor]]:
         """Yield selections from three tensors of one stage that include the one numbered ``newest``."""
         masks = [n for n in usable if tensors[n].mask]
         values = [n for n in usable if not tensors[n].mask]
@@ -265,7 +275,7 @@ class OperatorApplier:
                 for result in self._apply(OpKind.SELECT, NO_ATTRS, tuple(tensors[n] for n in numbers)):
                     yield Op(OpKind.SELECT, numbers), result
 
-    def _unary(self, a: Tensor, inside: bool, read: bool) -> list[tuple[OpKind, Attrs, Tensor]]:
+    def _unary(self, a: EnumeratedTensor, inside: bool, read: bool) -> list[tuple[OpKind, Attrs, EnumeratedTensor]]:
         found = self._of_one.get((a, inside, read))
         if found is None:
             kinds = list(self._maps)
@@ -281,7 +291,9 @@ class OperatorApplier:
             self._of_one[a, inside, read] = found
         return found
 
-    def _binary(self, low: Tensor, high: Tensor, same: bool) -> list[tuple[OpKind, Attrs, bool, Tensor]]:
+    def _binary(
+        self, low: EnumeratedTensor, high: EnumeratedTensor, same: bool
+    ) -> list[tuple[OpKind, Attrs, bool, EnumeratedTensor]]:
         """Return the results of both operand orders where they matter; square stands for mul(x, x)."""
         found = self._of_two.get((low, high, same))
         if found is None:
@@ -294,7 +306,7 @@ class OperatorApplier:
                     found += [(kind, attrs, True, result) for result in self._apply(kind, attrs, (high, low))]
         return found
 
-    def _closes(self, a: Tensor) -> bool:
+    def _closes(self, a: EnumeratedTensor) -> bool:
         """Return whether an accumulator may take this tensor: it depends on the loop, or the loop runs once."""
         return self._context is not None and (self._context.forloop_range == 1 or a.lead[LOOP_AXIS] > 1)
 
@@ -313,7 +325,7 @@ class OperatorApplier:
         elif kind not in _LAST or shape[-1] > 1:
             yield NO_ATTRS
 
-    def _apply(self, kind: OpKind, attrs: Attrs, operands: tuple[Tensor, ...]) -> Iterator[Tensor]:
+    def _apply(self, kind: OpKind, attrs: Attrs, operands: tuple[EnumeratedTensor, ...]) -> Iterator[EnumeratedTensor]:
         shapes = SPECS[kind].shape(attrs, tuple(x.shape for x in operands), self._context)
         dtype = result_dtype(kind, attrs, tuple(DType.BOOL if x.mask else DType.FLOAT16 for x in operands))
         number = kind is OpKind.CAST and not operands[0].mask

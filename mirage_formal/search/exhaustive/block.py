@@ -14,9 +14,9 @@ from mirage_formal.graph.types import Dim3, DimMap, DType
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import Tally
 from mirage_formal.search.exhaustive.applications import (
+    EnumeratedTensor,
     OperatorApplier,
     ProgramAttributes,
-    Tensor,
     TensorTable,
     TermTable,
 )
@@ -42,7 +42,7 @@ class BlockParameters:
             output concatenates the axis along that dim.
     """
 
-    tiles: tuple[Tensor, ...]
+    tiles: tuple[EnumeratedTensor, ...]
     element_bytes: int
     grid: Dim3
     loop: int
@@ -58,7 +58,7 @@ class CompleteBlock:
 
     ops: tuple[Op, ...]
     savers: tuple[OutputSaver, ...]
-    results: tuple[Tensor, ...]
+    results: tuple[EnumeratedTensor, ...]
 
 
 class BlockSearch:
@@ -111,7 +111,7 @@ class _BlockEnumeration:
         self.tensors = list(opening.tiles)
         self.behind = 0  # the set of tensors behind an accumulator
         self.ops: list[Op] = []
-        self.choices: list[tuple[Op, Tensor]] = []
+        self.choices: list[tuple[Op, EnumeratedTensor]] = []
 
     def run(self) -> Iterator[CompleteBlock]:
         held = sum(self._bytes(tile) for tile in self.tensors)
@@ -122,7 +122,7 @@ class _BlockEnumeration:
             self.choices += self.applier.choices(newest, self.tensors, self.behind, len(self.opening.tiles))
         yield from self._extend(0, (1 << len(self.tensors)) - 1, held)
 
-    def _bytes(self, tensor: Tensor) -> int:
+    def _bytes(self, tensor: EnumeratedTensor) -> int:
         return prod(tensor.shape) * (DType.BOOL.bytes if tensor.mask else self.opening.element_bytes)
 
     def _extend(self, start: int, dangling: int, held: int) -> Iterator[CompleteBlock]:

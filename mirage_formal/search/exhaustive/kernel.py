@@ -13,8 +13,8 @@ from mirage_formal.graph.verdict import Candidate, Equivalent, Probable
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine import SearchOptions, Tally
 from mirage_formal.search.exhaustive.applications import (
+    EnumeratedTensor,
     OperatorApplier,
-    Tensor,
     TensorTable,
     TermTable,
     program_attributes,
@@ -35,7 +35,7 @@ class Configuration:
 
 
 #: A choice at kernel level: a predefined operator with its result, or the operands of a graph-defined kernel.
-_Choice = tuple[Op, Tensor] | tuple[int, ...]
+_Choice = tuple[Op, EnumeratedTensor] | tuple[int, ...]
 
 
 def configurations(space: SearchSpace, shapes: tuple[Shape, ...]) -> Iterator[Configuration]:
@@ -98,7 +98,7 @@ class KernelSearch:
         self.applier = OperatorApplier(space.kernel_ops, fixed, terms, self.known, tally)
         self.blocks = BlockSearch(space, fixed, terms, self.known, tally)
         self.dtype = next((i.tensor.dtype for i in program.inputs if i.tensor.dtype.floating), DType.FLOAT32)
-        self.tensors: list[Tensor] = [
+        self.tensors: list[EnumeratedTensor] = [
             self.known.tensor(term, (), source.tensor.shape, not source.tensor.dtype.floating)
             for term, source in zip(judge.inputs, program.inputs, strict=True)
         ]
@@ -148,7 +148,7 @@ class KernelSearch:
         counter = 0
         for index in range(start, len(self.choices)):
             match self.choices[index]:
-                case (Op() as op, Tensor() as result):
+                case (Op() as op, EnumeratedTensor() as result):
                     if self._mine(counter):
                         # The same predefined operator twice is never useful: the next choice comes after it.
                         yield from self._extend_with(index + 1, op, (result,), dangling, kernels_left)
@@ -209,7 +209,7 @@ class KernelSearch:
                 )
 
     def _extend_with(
-        self, start: int, op: KernelOp, results: tuple[Tensor, ...], dangling: int, kernels_left: int
+        self, start: int, op: KernelOp, results: tuple[EnumeratedTensor, ...], dangling: int, kernels_left: int
     ) -> Iterator[Candidate]:
         """Yield every candidate that begins with the current graph and this operator."""
         left = self.space.max_kernel_ops - len(self.ops) - 1

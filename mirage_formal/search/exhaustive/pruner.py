@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirage_formal.graph.check import output_types
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.logic.session import Answer
+from mirage_formal.logic.session import SubexpressionAnswer
 from mirage_formal.prove.abstract.domain import Abstract, AbstractDomain, Expr, expressions
 from mirage_formal.prove.abstract.normal_form import NormalForms
 from mirage_formal.prove.abstract.oracle import NormalFormOracle, Oracle, Z3Oracle
@@ -39,7 +39,7 @@ class Pruner:
 
         Sound: false only when the oracle refutes it; unknown is kept.
         """
-        return not self._prune or self._oracle.contains(expr) is not Answer.REFUTED
+        return not self._prune or self._oracle.contains(expr) is not SubexpressionAnswer.REFUTED
 
     def form(self, expr: Expr) -> int | None:
         """Return the number of the expression's normal form; None unless the judge decides by normal forms alone."""
@@ -54,11 +54,11 @@ class Pruner:
         if not self._prune:
             return True
         match self._exact.contains(expr):
-            case Answer.REFUTED:
+            case SubexpressionAnswer.REFUTED:
                 return False
-            case Answer.UNKNOWN:
+            case SubexpressionAnswer.UNKNOWN:
                 return True
-            case Answer.PROVED:
+            case SubexpressionAnswer.PROVED:
                 return self._forms.of(expr) == self._forms.of(self._targets[output])
 
     def queries(self) -> tuple[Expr, ...]:

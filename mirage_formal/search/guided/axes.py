@@ -34,7 +34,7 @@ from mirage_formal.search.guided.algebra.operators import (
     selection_form,
     shift_form,
 )
-from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, axis_of, unsplit_part
+from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, part_axis, unsplit_part
 from mirage_formal.search.guided.index_renaming import Dims, IndexRenaming
 from mirage_formal.support.errors import UnsupportedError
 
@@ -305,7 +305,7 @@ class ProgramAxes:
                 copy = seen[axis] = seen.get(axis, -1) + 1
                 parts.append(unsplit_part(Axis(axis + copy * algebra.width)))
             dims.append(tuple(parts))
-        axes = tuple(axis_of(part) for dim in dims for part in dim)
+        axes = tuple(part_axis(part) for dim in dims for part in dim)
         source = self.program.inputs[number]
         return algebra.variable(source.name, axes, mask=not source.tensor.dtype.floating), tuple(dims)
 
@@ -425,7 +425,7 @@ class _FormInterpreter:
             length = 1
             while length < extent:
                 dim.append(flat.pop(0))
-                length *= extents[axis_of(dim[-1]) % self._algebra.width]
+                length *= extents[part_axis(dim[-1]) % self._algebra.width]
             out.append(tuple(dim))
         return tuple(out)
 
@@ -445,7 +445,7 @@ class _FormInterpreter:
                 total = algebra.sum(parts, x, frame)
                 extent = 1
                 for part in dims[dim]:
-                    extent *= self._axes.extents[axis_of(part) % algebra.width]
+                    extent *= self._axes.extents[part_axis(part) % algebra.width]
                 return (None if total is None else algebra.mul(algebra.constant(Fraction(1, extent)), total)), without
             case OpKind.SOFTMAX:
                 e = algebra.apply(OpKind.EXP.value, x)

@@ -7,11 +7,11 @@ from mirage_formal.graph.types import Dim3
 from mirage_formal.search.guided.extents import Assignment, dimx_of, input_map, loop_dim, output_map
 from mirage_formal.search.guided.extract import Dag
 from mirage_formal.search.guided.saturation import ClassId
-from mirage_formal.search.guided.solved_kernel import Kernel
+from mirage_formal.search.guided.solved_kernel import SolvedKernel
 
 
 def block_graph(
-    kernel: Kernel,
+    kernel: SolvedKernel,
     dag: Dag,
     assignment: Assignment,
     block: Dim3,

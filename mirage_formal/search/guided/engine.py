@@ -22,7 +22,7 @@ from mirage_formal.search.guided.extract import Dag
 from mirage_formal.search.guided.kernel_sequences import GraphDefinedStep, Path, PathFinder
 from mirage_formal.search.guided.kernel_solver import KernelSolver
 from mirage_formal.search.guided.saturation import ClassId
-from mirage_formal.search.guided.solved_kernel import Kernel
+from mirage_formal.search.guided.solved_kernel import SolvedKernel
 from mirage_formal.search.space import SearchSpace
 
 #: Number of shares of a search; each explores its own subset of the first kernels' interfaces.
@@ -33,7 +33,7 @@ SHARES = 4
 class _ConcreteKernel:
     """One concrete kernel: a symbolic kernel, one of its DAGs, and its extents."""
 
-    kernel: Kernel
+    kernel: SolvedKernel
     dag: Dag
     assignment: Assignment
 
@@ -148,7 +148,7 @@ class _BestChoices:
             yield path, choices
 
 
-def _extents_after(kernel: Kernel, assignment: Assignment, outer: Extents) -> Extents:
+def _extents_after(kernel: SolvedKernel, assignment: Assignment, outer: Extents) -> Extents:
     """Return the extents of the parts that later kernels read."""
     if not kernel.origins:
         return outer
@@ -169,7 +169,7 @@ class _PathBuilder:
         self._small = ExtentAssigner(_unbounded_space(space), width)
         self._cache: dict[tuple[int, tuple[int, ...]], list[_ConcreteKernel]] = {}
         self._fitting: dict[tuple[int, tuple[ClassId, ...]], DagFilter] = {}
-        self._kernels: list[Kernel] = []
+        self._kernels: list[SolvedKernel] = []
 
     def graphs(self, paths: list[Path]) -> Iterator[KernelGraph]:
         """Yield µGraphs of the paths: all of them, or those of least rough weight for each sequence of kernel kinds."""
@@ -249,7 +249,7 @@ class _PathBuilder:
                 inner = _extents_after(kernel, choice.assignment, extents)
                 yield from self._extend(path, at + 1, inner, (*done, choice), sofar, best)
 
-    def _choices(self, kernel: Kernel, extents: Extents) -> list[_ConcreteKernel]:
+    def _choices(self, kernel: SolvedKernel, extents: Extents) -> list[_ConcreteKernel]:
         """Return the choices for a kernel by ascending weight."""
         key = (id(kernel), tuple(extents[leaf] for leaf, _ in kernel.structure.splits))
         found = self._cache.get(key)
@@ -258,7 +258,7 @@ class _PathBuilder:
             found = self._cache[key] = self._best_choices(kernel, extents)
         return found
 
-    def _best_choices(self, kernel: Kernel, extents: Extents) -> list[_ConcreteKernel]:
+    def _best_choices(self, kernel: SolvedKernel, extents: Extents) -> list[_ConcreteKernel]:
         key = (id(kernel.solved), kernel.goals)  # all that DAGs and what they store rest on; kept by ``_choices``
         dags = self._fitting.get(key)
         if dags is None:

@@ -15,7 +15,7 @@ from mirage_formal.graph.types import Dim3, DimMap, Shape
 from mirage_formal.search.guided.algebra.parts import Part, Parts, Split, child_part
 from mirage_formal.search.guided.extract import Dag
 from mirage_formal.search.guided.index_renaming import Dims
-from mirage_formal.search.guided.solved_kernel import Kernel, Placement
+from mirage_formal.search.guided.solved_kernel import Placement, SolvedKernel
 from mirage_formal.search.guided.symbolic_tiling import F, G, KTensor, L, T
 from mirage_formal.search.space import SearchSpace, divisors
 
@@ -69,7 +69,7 @@ class ExtentAssigner:
         """Return the widths that a fold may keep."""
         return self._space.reduction_dimx
 
-    def assignments(self, kernel: Kernel, outer: Extents) -> Iterator[Assignment]:
+    def assignments(self, kernel: SolvedKernel, outer: Extents) -> Iterator[Assignment]:
         """Yield all assignments of a kernel, including those that no DAG fits.
 
         Args:
@@ -117,7 +117,7 @@ class ExtentAssigner:
         return self._listed or all(prod(extents[p] for p in parts) < _TILE for parts in written)
 
     def _grids(
-        self, kernel: Kernel, tensors: tuple[KTensor, ...], outer: Extents, sizes: dict[Part, int], loop: int
+        self, kernel: SolvedKernel, tensors: tuple[KTensor, ...], outer: Extents, sizes: dict[Part, int], loop: int
     ) -> Iterator[tuple[Dim3, dict[Part, int]]]:
         if not self._listed:
             order = sorted(sizes, key=lambda leaf: (-sizes[leaf], leaf))
@@ -137,7 +137,7 @@ class ExtentAssigner:
 
     def _maps_allowed(
         self,
-        kernel: Kernel,
+        kernel: SolvedKernel,
         tensors: tuple[KTensor, ...],
         shapes: list[Shape],
         grid: Dim3,
@@ -160,7 +160,7 @@ class ExtentAssigner:
             output_map(p, axis) in self._space.omap_candidates(grid, rank) for p in kernel.placements
         )
 
-    def _weights(self, kernel: Kernel) -> Callable[[Extents, int, int], float]:
+    def _weights(self, kernel: SolvedKernel) -> Callable[[Extents, int, int], float]:
         """Return a function that computes an assignment's weight from its extents, blocks and loop range.
 
         Rough time in arbitrary units: traffic over a parallelism that saturates, plus loop and launch latency.
@@ -184,11 +184,11 @@ class ExtentAssigner:
 
         return weight
 
-    def fitting(self, kernel: Kernel, dags: Sequence[Dag]) -> DagFilter:
+    def fitting(self, kernel: SolvedKernel, dags: Sequence[Dag]) -> DagFilter:
         """Return a test of DAGs: they fit into shared memory, and their folds keep one width of the space's list."""
         return DagFilter(kernel, dags, self._space.shared_bytes // self._bytes, self._space.reduction_dimx)
 
-    def folds(self, kernel: Kernel, dag: Dag, assignment: Assignment) -> bool:
+    def folds(self, kernel: SolvedKernel, dag: Dag, assignment: Assignment) -> bool:
         """Return whether all folds of a DAG keep one width that the space lists."""
         return dimx_of(kernel, dag, assignment.extents, self._space.reduction_dimx) is not None
 
@@ -207,7 +207,7 @@ class DagFilter:
         widths: Widths that a fold may keep.
     """
 
-    def __init__(self, kernel: Kernel, dags: Sequence[Dag], elements: int, widths: tuple[int, ...]) -> None:
+    def __init__(self, kernel: SolvedKernel, dags: Sequence[Dag], elements: int, widths: tuple[int, ...]) -> None:
         self._elements = elements
         self._widths = widths
         closure = kernel.solved.closure
@@ -246,7 +246,7 @@ class DagFilter:
         return not widths or (len(widths) == 1 and widths.issubset(self._widths))
 
 
-def _result_parts(kernel: Kernel) -> list[Parts]:
+def _result_parts(kernel: SolvedKernel) -> list[Parts]:
     """Return the parts of each result's tile."""
     return [_all_parts(kernel.solved.closure.classes[goal][1]) for goal in kernel.goals]
 
@@ -256,7 +256,7 @@ def _all_parts(dims: Dims) -> Parts:
     return tuple(part for dim in dims for part in dim)
 
 
-def _folded_parts(kernel: Kernel, dag: Dag) -> Iterator[Parts]:
+def _folded_parts(kernel: SolvedKernel, dag: Dag) -> Iterator[Parts]:
     """Yield the parts of each dim that an operator of a DAG folds."""
     classes = kernel.solved.closure.classes
     for number, producer in dag:
@@ -264,7 +264,7 @@ def _folded_parts(kernel: Kernel, dag: Dag) -> Iterator[Parts]:
             yield classes[number][1][-1 if producer.attrs.dim is None else producer.attrs.dim]
 
 
-def dimx_of(kernel: Kernel, dag: Dag, extents: Extents, allowed: tuple[int, ...]) -> int | None:
+def dimx_of(kernel: SolvedKernel, dag: Dag, extents: Extents, allowed: tuple[int, ...]) -> int | None:
     """Return the width, reduction_dimx, to which the reductions of a block graph fold.
 
     Args:

@@ -77,7 +77,7 @@ def reachable_inputs(closure: Closure) -> list[InputMask]:
     return out
 
 
-def extract(closure: Closure, goals: tuple[ClassId, ...], limit: int, cost: list[int]) -> list[Dag]:
+def extract_graphs(closure: Closure, goals: tuple[ClassId, ...], limit: int, cost: list[int]) -> list[Dag]:
     """Return all DAGs with at most ``limit`` operators whose results are the goals and that use every input class.
 
     A class is computed once in a DAG, so no value is computed twice by construction.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import Substitution, full_mask
-from mirage_formal.search.guided.algebra.parts import SLOTS, Axis, Parts, axis_of, move_part
+from mirage_formal.search.guided.algebra.parts import SLOTS, Axis, Parts, move_part, part_axis
 
 #: Dims of a tensor, each a list of parts, most significant first.
 Dims = tuple[Parts, ...]
@@ -99,7 +99,7 @@ class IndexRenaming:
             if len(wanted) != len(present):
                 raise ValueError
             for x, y in zip(wanted, present, strict=True):
-                a, b = axis_of(x), axis_of(y)
+                a, b = part_axis(x), part_axis(y)
                 if x % SLOTS != y % SLOTS or names.setdefault(b, a) != a or a not in self._peers(b):
                     raise ValueError
         used = set(names.values())
@@ -124,10 +124,10 @@ class IndexRenaming:
         free = self._algebra.free[form]
         if any(full_mask(name) & free for _, name in pairs if name not in names):
             raise ValueError
-        viewed = tuple(tuple(move_part(p, names[axis_of(p)]) for p in dim) for dim in dims)
+        viewed = tuple(tuple(move_part(p, names[part_axis(p)]) for p in dim) for dim in dims)
         return self._algebra.substitute(form, pairs), viewed
 
 
 def _axes_of_dims(dims: Dims) -> list[Axis]:
     """Return the axes of some dims, in order."""
-    return list(dict.fromkeys(axis_of(part) for dim in dims for part in dim))
+    return list(dict.fromkeys(part_axis(part) for dim in dims for part in dim))

@@ -18,9 +18,9 @@ from mirage_formal.search.guided.algebra.parts import (
     Axis,
     Part,
     Parts,
-    axis_of,
     carried_parts,
     is_unsplit,
+    part_axis,
     unsplit_part,
 )
 from mirage_formal.search.guided.symbolic_tiling import KTensor, SymbolicTiling
@@ -92,7 +92,7 @@ def merge_parts(
             if twin != leaf and len(runs[twin]) > 1:
                 return None
     names = _CarriedNames(frame)
-    for axis in dict.fromkeys(axis_of(leaf) for leaf, pieces in runs.items() if len(pieces) > 1):
+    for axis in dict.fromkeys(part_axis(leaf) for leaf, pieces in runs.items() if len(pieces) > 1):
         if not names.split(axis, runs):
             return None
     for leaf, pieces in runs.items():
@@ -123,7 +123,7 @@ class _CarriedNames:
     def split(self, axis: Axis, runs: dict[Part, tuple[Parts, ...]]) -> bool:
         """Name the parts of an axis that is left split; return False if they are too many or do not nest."""
         before = parts_of_axis(self.frame, axis)
-        if any(axis_of(leaf) == axis and len(pieces) > 1 and leaf not in before for leaf, pieces in runs.items()):
+        if any(part_axis(leaf) == axis and len(pieces) > 1 and leaf not in before for leaf, pieces in runs.items()):
             return False
         pieces = [runs.get(part, ((part,),)) for part in before]
         count = sum(map(len, pieces))

@@ -19,12 +19,12 @@ from mirage_formal.search.guided.algebra.operators import (
     selection_form,
     shift_form,
 )
-from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, axis_of, is_unsplit, unsplit_part
+from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, is_unsplit, part_axis, unsplit_part
 from mirage_formal.search.guided.axes import OF_MASKS, TensorId
 from mirage_formal.search.guided.index_renaming import Dims
 from mirage_formal.search.guided.kernel_interface import KernelInterface, parts_of_axis
 from mirage_formal.search.guided.kernel_solver import KernelSolver
-from mirage_formal.search.guided.solved_kernel import Kernel
+from mirage_formal.search.guided.solved_kernel import SolvedKernel
 from mirage_formal.search.guided.symbolic_tiling import KTensor
 
 
@@ -43,7 +43,7 @@ class GraphDefinedStep:
     """Graph-defined kernel; ``kernels`` are alternatives that compute the same outputs."""
 
     operands: tuple[TensorId, ...]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[SolvedKernel, ...]
     outputs: tuple[KTensor, ...]
 
 
@@ -333,11 +333,11 @@ class PathFinder:
         """
         names, axes = self._solver.names, self._solver.axes
         split = {a for a in names.axes if frame[a] != 1 << unsplit_part(a)}
-        present = {axis_of(leaf) for leaf in tensor.leaves}
+        present = {part_axis(leaf) for leaf in tensor.leaves}
         places = [leaf for leaf in tensor.leaves if is_unsplit(leaf)]
         choices: list[list[Axis | None]] = []
         for leaf in places:
-            axis = axis_of(leaf)
+            axis = part_axis(leaf)
             also = [a for a in split if names.base(a) == names.base(axis) and (a == axis or a not in present)]
             keep = axis not in split or names.base(axis) in axes.free or names.count > names.width
             choices.append([*also, *([None] if keep or not also else [])])
@@ -357,7 +357,7 @@ class PathFinder:
             return None
         parts = {leaf: parts_of_axis(frame, a) for leaf, a in into.items()}
         dims = tuple(tuple(p for leaf in dim for p in parts.get(leaf, (leaf,))) for dim in tensor.dims)
-        pairs = tuple((axis_of(leaf), a) for leaf, a in into.items() if axis_of(leaf) != a)
+        pairs = tuple((part_axis(leaf), a) for leaf, a in into.items() if part_axis(leaf) != a)
         return KTensor(self._solver.algebra.substitute(tensor.form, pairs), dims)
 
     def _earlier(
@@ -391,7 +391,9 @@ class PathFinder:
                 )
             )
 
-    def _handovers(self, state: _State, tensors: tuple[KTensor, ...]) -> list[tuple[KernelInterface, list[Kernel]]]:
+    def _handovers(
+        self, state: _State, tensors: tuple[KTensor, ...]
+    ) -> list[tuple[KernelInterface, list[SolvedKernel]]]:
         """Return the interfaces that one more kernel can have; for a first kernel only those of this share.
 
         Sound: every handover of a first kernel belongs to exactly one share. With few inputs, solving a first kernel is
@@ -415,7 +417,7 @@ class PathFinder:
         if state.defined_left > 1:
             return True
         split = [a for a, made_of in enumerate(handover.frame) if made_of != self._solver.frame[a]]
-        alone = {axis_of(dim[0]) for out in handover.outputs for dim in out.dims if _is_one_carried_axis(dim)}
+        alone = {part_axis(dim[0]) for out in handover.outputs for dim in out.dims if _is_one_carried_axis(dim)}
         return alone.issuperset(split)
 
 
@@ -426,7 +428,7 @@ _RARE = EXTREMES | COMPARISONS | {OpKind.SUB, OpKind.DIV_NO_NAN}
 
 def _is_one_carried_axis(dim: Parts) -> bool:
     """Return whether a dim consists only of parts of one carried axis."""
-    axes = {axis_of(part) for part in dim}
+    axes = {part_axis(part) for part in dim}
     return len(axes) == 1 and not any(is_unsplit(part) for part in dim)
 
 
@@ -434,7 +436,7 @@ def _bound_mask(parts: Parts) -> PartMask:
     """Return the mask that a sum over a dim's parts binds; an unsplit axis is bound wholly, even if split elsewhere."""
     out = 0
     for part in parts:
-        out |= full_mask(axis_of(part)) if is_unsplit(part) else 1 << part
+        out |= full_mask(part_axis(part)) if is_unsplit(part) else 1 << part
     return PartMask(out)
 
 

@@ -31,18 +31,25 @@ from mirage_formal.search.guided.algebra.parts import (
     Part,
     Parts,
     Split,
-    axis_of,
     child_part,
     is_unsplit,
+    part_axis,
     unsplit_part,
 )
 from mirage_formal.search.guided.axes import ProgramAxes, TensorId
-from mirage_formal.search.guided.extract import Dag, all_inputs, extract, min_costs, min_operators, reachable_inputs
+from mirage_formal.search.guided.extract import (
+    Dag,
+    all_inputs,
+    extract_graphs,
+    min_costs,
+    min_operators,
+    reachable_inputs,
+)
 from mirage_formal.search.guided.index_renaming import Dims, IndexRenaming
 from mirage_formal.search.guided.kernel_interface import KernelInterface, merge_parts
 from mirage_formal.search.guided.saturation import PRUNED, ClassId, Saturator
 from mirage_formal.search.guided.shared_indices import shared_index_places
-from mirage_formal.search.guided.solved_kernel import Kernel, Placement, SolvedClosure
+from mirage_formal.search.guided.solved_kernel import Placement, SolvedClosure, SolvedKernel
 from mirage_formal.search.guided.symbolic_tiling import (
     AxisCopies,
     AxisCopyAssigner,
@@ -109,8 +116,8 @@ class KernelSolver:
         places = shared_index_places(algebra, self.target, self.inputs) if tied else {}
         self._reader = AxisCopyAssigner(self.names, places, frozenset(tensor.form for tensor in self.inputs))
         self._solved: dict[tuple[Saturator, tuple[KTensor, ...], Frame, SymbolicTiling], SolvedClosure | None] = {}
-        self._last: dict[tuple[tuple[KTensor, ...], Frame], list[Kernel]] = {}
-        self._earlier: dict[tuple[tuple[KTensor, ...], Frame], dict[KernelInterface, list[Kernel]]] = {}
+        self._last: dict[tuple[tuple[KTensor, ...], Frame], list[SolvedKernel]] = {}
+        self._earlier: dict[tuple[tuple[KTensor, ...], Frame], dict[KernelInterface, list[SolvedKernel]]] = {}
         self.frame = unsplit_frame(self.names.count)
         self._raw = {tensor.form for tensor in self.inputs}
         self._late = {self.inputs[i].form for i in epilogue_inputs(axes.program)}
@@ -157,12 +164,12 @@ class KernelSolver:
         names = self.names
         held: dict[Axis, list[Parts]] = {}
         for leaf in leaves:
-            ways = held.setdefault(axis_of(leaf), [()])
+            ways = held.setdefault(part_axis(leaf), [()])
             if is_unsplit(leaf):
                 ways.insert(0, (leaf,))
             else:
                 ways[-1] += (leaf,)
-        axes = [axis_of(part) for dim in self.goal for part in dim]
+        axes = [part_axis(part) for dim in self.goal for part in dim]
         choices = [
             [(a, way) for a, ways in held.items() if names.base(a) == names.base(axis) for way in ways if way]
             for axis in axes
@@ -177,15 +184,15 @@ class KernelSolver:
             if any(twin >= names.twins for twin in used.values()):
                 continue
             pairs = tuple((a, b) for a, (b, _) in final.items() if a != b)
-            dims = tuple(tuple(leaf for part in dim for leaf in final[axis_of(part)][1]) for dim in self.goal)
+            dims = tuple(tuple(leaf for part in dim for leaf in final[part_axis(part)][1]) for dim in self.goal)
             yield self.algebra.substitute(self.target, pairs), dims
 
-    def dags(self, kernel: Kernel) -> list[Dag]:
+    def dags(self, kernel: SolvedKernel) -> list[Dag]:
         """Return all operator DAGs of a kernel within the operator limit."""
         found = kernel.solved.dags.get(kernel.goals)
         if found is None:
             solved = kernel.solved
-            found = extract(solved.closure, kernel.goals, self.space.max_block_ops, solved.cost)
+            found = extract_graphs(solved.closure, kernel.goals, self.space.max_block_ops, solved.cost)
             solved.dags[kernel.goals] = found
         return found
 
@@ -197,7 +204,7 @@ class KernelSolver:
             return structure
         bound, base = self.axes.bound, self.names.base
         splits = tuple(
-            (leaf, split if base(axis_of(leaf)) in bound else tuple(k for k in split if k is not G))
+            (leaf, split if base(part_axis(leaf)) in bound else tuple(k for k in split if k is not G))
             for leaf, split in structure.splits
         )
         return SymbolicTiling(splits, structure.loops, structure.names)
@@ -242,7 +249,7 @@ class KernelSolver:
 
     # --- the last kernel ---------------------------------------------------------------------------------------
 
-    def last(self, tensors: tuple[KTensor, ...], frame: Frame) -> list[Kernel]:
+    def last(self, tensors: tuple[KTensor, ...], frame: Frame) -> list[SolvedKernel]:
         """Return every way in which one kernel computes the program's output.
 
         Args:
@@ -261,7 +268,7 @@ class KernelSolver:
                 found += self._last_kernels(read, frame)
         return found
 
-    def _last_kernels(self, tensors: tuple[KTensor, ...], frame: Frame) -> Iterator[Kernel]:
+    def _last_kernels(self, tensors: tuple[KTensor, ...], frame: Frame) -> Iterator[SolvedKernel]:
         goals = list(self._goals(self._leaves(tensors)))
         for structure in self._rules.structures(tensors, last=True):
             for form, goal in goals:
@@ -274,7 +281,7 @@ class KernelSolver:
 
     def _last_kernel(
         self, tensors: tuple[KTensor, ...], frame: Frame, structure: SymbolicTiling, form: Form, goal: Dims
-    ) -> Kernel | None:
+    ) -> SolvedKernel | None:
         tile = structure.block_dims(goal)
         if tile is None or not structure.opens(goal):
             return None
@@ -290,7 +297,7 @@ class KernelSolver:
         need = all_inputs(len(tensors))
         if number == PRUNED or solved.reach[number] != need or solved.cost[number] > self.space.max_block_ops:
             return None
-        return Kernel(tensors, structure, solved, (number,), (placement,), last=True)
+        return SolvedKernel(tensors, structure, solved, (number,), (placement,), last=True)
 
     def _may_reach(self, tensors: tuple[KTensor, ...], frame: Frame) -> bool:
         """Return whether some most permissive structure reaches the target.
@@ -303,7 +310,7 @@ class KernelSolver:
         base_of = self.names.base
         leaves = self._leaves(tensors)
         left_out = self.axes.free - self.axes.bound
-        base: dict[Part, Split] = {leaf: (() if base_of(axis_of(leaf)) in left_out else (T,)) for leaf in leaves}
+        base: dict[Part, Split] = {leaf: (() if base_of(part_axis(leaf)) in left_out else (T,)) for leaf in leaves}
         need = all_inputs(len(tensors))
         for loops in self._rules.loop_groups(tensors):
             ways: list[Split] = [(L,), (L, T)] if len(loops) > 1 else [(L,)]
@@ -322,7 +329,7 @@ class KernelSolver:
 
     # --- an earlier kernel -------------------------------------------------------------------------------------
 
-    def earlier(self, tensors: tuple[KTensor, ...], frame: Frame) -> dict[KernelInterface, list[Kernel]]:
+    def earlier(self, tensors: tuple[KTensor, ...], frame: Frame) -> dict[KernelInterface, list[SolvedKernel]]:
         """Return the interfaces that one kernel can have, with the ways to compute them.
 
         Args:
@@ -342,7 +349,7 @@ class KernelSolver:
                         self._add_outputs(found, _EarlierKernel(tensors, read, frame, structure, solved))
         return found
 
-    def _add_outputs(self, out: dict[KernelInterface, list[Kernel]], kernel: _EarlierKernel) -> None:
+    def _add_outputs(self, out: dict[KernelInterface, list[SolvedKernel]], kernel: _EarlierKernel) -> None:
         exports = self._exports(kernel)
         for count in range(1, self.space.max_block_outputs + 1):
             for chosen in combinations(exports, count):
@@ -351,7 +358,9 @@ class KernelSolver:
                     handover, complete = written
                     out.setdefault(handover, []).append(complete)
 
-    def _written(self, kernel: _EarlierKernel, chosen: tuple[_Export, ...]) -> tuple[KernelInterface, Kernel] | None:
+    def _written(
+        self, kernel: _EarlierKernel, chosen: tuple[_Export, ...]
+    ) -> tuple[KernelInterface, SolvedKernel] | None:
         """Return the interface of the kernel that writes these classes, and the kernel; None if it may not."""
         solved = kernel.solved
         numbers = [number for number, _, _ in chosen]
@@ -380,7 +389,7 @@ class KernelSolver:
         placements = tuple(chosen[i][2] for i in order)
         return (
             replace(handover, outputs=tuple(named[i] for i in order)),
-            Kernel(kernel.read, kernel.structure, solved, goals, placements, origins),
+            SolvedKernel(kernel.read, kernel.structure, solved, goals, placements, origins),
         )
 
     def _exports(self, kernel: _EarlierKernel) -> list[_Export]:
@@ -427,7 +436,9 @@ def _has_ambiguous_axis(read: tuple[KTensor, ...]) -> bool:
     Sound: a last kernel can only reach its goal through one of them; the outputs of an earlier one could hold both.
     """
     leaves = leaves_of(read)
-    return not {axis_of(p) for p in leaves if is_unsplit(p)}.isdisjoint(axis_of(p) for p in leaves if not is_unsplit(p))
+    return not {part_axis(p) for p in leaves if is_unsplit(p)}.isdisjoint(
+        part_axis(p) for p in leaves if not is_unsplit(p)
+    )
 
 
 def _dim_of_leaf(dims: Dims, leaf: Part) -> int:

@@ -31,7 +31,7 @@ from mirage_formal.search.guided.algebra.operators import (
     selection_form,
     shift_form,
 )
-from mirage_formal.search.guided.algebra.parts import Axis, Parts, axis_of
+from mirage_formal.search.guided.algebra.parts import Axis, Parts, part_axis
 from mirage_formal.search.guided.axes import FUNCTIONS, ProgramAxes
 from mirage_formal.search.guided.index_renaming import Dims, IndexRenaming
 from mirage_formal.search.guided.symbolic_tiling import SymbolicTiling
@@ -470,7 +470,7 @@ def _are_all_parts(dim: Parts, parts: PartMask, frame: Frame) -> bool:
     """Return whether ``parts`` are all parts of the axes of a dim."""
     full = 0
     for part in dim:
-        full |= frame[axis_of(part)]
+        full |= frame[part_axis(part)]
     return parts == full
 
 
@@ -480,7 +480,7 @@ def _ranks_match(a: Dims, b: Dims) -> bool:
 
 
 def _axes(parts: Parts) -> set[Axis]:
-    return {axis_of(part) for part in parts}
+    return {part_axis(part) for part in parts}
 
 
 def _elementwise_operand(dims: Dims, form: Form, dims2: Dims, views: IndexRenaming | None) -> tuple[Form, Dims] | None:

@@ -25,7 +25,7 @@ class SolvedClosure:
 
 
 @dataclass(frozen=True, slots=True)
-class Kernel:
+class SolvedKernel:
     """Graph-defined kernel without extents.
 
     Attributes:

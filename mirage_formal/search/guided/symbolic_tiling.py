@@ -22,14 +22,14 @@ from mirage_formal.search.guided.algebra.masks import Frame, PartMask, Renaming,
 from mirage_formal.search.guided.algebra.parts import (
     SLOTS,
     Axis,
-    Kind,
     Part,
     Parts,
+    PartUse,
     Split,
-    axis_of,
     child_part,
     is_unsplit,
     move_part,
+    part_axis,
     unsplit_part,
 )
 from mirage_formal.search.guided.index_renaming import Dims
@@ -39,7 +39,7 @@ Place = tuple[Form, int]
 #: An axis of a tensor that a kernel reads: (number of the tensor among the kernel's inputs, axis).
 ReadPlace = tuple[int, Axis]
 
-G, L, F, T = Kind.GRID, Kind.LOOP, Kind.FOLD, Kind.TILE
+G, L, F, T = PartUse.GRID, PartUse.LOOP, PartUse.FOLD, PartUse.TILE
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class AxisCopies:
 
     def first(self, part: Part) -> Part:
         """Return the same part of the first twin."""
-        return move_part(part, Axis(axis_of(part) % (self.width * self.ways)))
+        return move_part(part, Axis(part_axis(part) % (self.width * self.ways)))
 
     def twin_parts(self, part: Part) -> Parts:
         """Return the same part of every twin of an axis, given that of the first one."""
@@ -184,7 +184,7 @@ class SymbolicTiling:
                     rank = min(kind, F)
                     if rank < highest:
                         return None
-                    highest = Kind(rank)
+                    highest = PartUse(rank)
                     grids += kind is G
                     if kind >= F:
                         tile.append(child_part(leaf, kind))
@@ -255,7 +255,7 @@ class TilingRules:
                         yield structure
 
     def _base(self, leaf: Part) -> Axis:
-        return self.names.base(axis_of(leaf))
+        return self.names.base(part_axis(leaf))
 
     def _told_apart(self, structure: SymbolicTiling) -> bool:
         """Return whether the copies of each axis are split in different ways; splits with a grid part always count.
@@ -315,7 +315,7 @@ class AxisCopyAssigner:
         places = [
             (i, axis)
             for i, tensor in enumerate(tensors)
-            for axis in dict.fromkeys(axis_of(leaf) for leaf in tensor.leaves if is_unsplit(leaf))
+            for axis in dict.fromkeys(part_axis(leaf) for leaf in tensor.leaves if is_unsplit(leaf))
         ]
         groups = self._groups(tensors, places)
         bases = [names.base(places[group[0]][1]) for group in groups]
@@ -333,7 +333,7 @@ class AxisCopyAssigner:
     def _groups(self, tensors: tuple[KTensor, ...], places: list[ReadPlace]) -> list[list[int]]:
         """Return groups of places that must be read through one copy."""
         of = {
-            (tensor.form, n): (i, axis_of(leaf))
+            (tensor.form, n): (i, part_axis(leaf))
             for i, tensor in enumerate(tensors)
             for n, leaf in enumerate(tensor.leaves)
         }
@@ -374,7 +374,9 @@ class AxisCopyAssigner:
                         return None
                     new_names[axis] = Axis(first + twin * names.width * names.ways)
             pairs = tuple((a, b) for a, b in new_names.items() if a != b)
-            dims = tuple(tuple(move_part(p, new_names.get(axis_of(p), axis_of(p))) for p in dim) for dim in tensor.dims)
+            dims = tuple(
+                tuple(move_part(p, new_names.get(part_axis(p), part_axis(p))) for p in dim) for dim in tensor.dims
+            )
             out.append(KTensor(algebra.substitute(tensor.form, pairs), dims))
         return tuple(out)
 

@@ -31,7 +31,7 @@ from mirage_formal.search.engine import SearchOptions, Stats, Unit, UnitResult
 from mirage_formal.search.guided.axes import require_normal_form
 from mirage_formal.search.horizontal_fusion.decompose_norms import NormDecompositionEngine
 from mirage_formal.search.horizontal_fusion.outputs import require_outputs
-from mirage_formal.search.horizontal_fusion.slices import Slice, backward_slices
+from mirage_formal.search.horizontal_fusion.slices import BackwardSlice, backward_slices
 from mirage_formal.search.horizontal_fusion.union import ResultKernel, permute_grid, united_graph
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program, is_fusible
 from mirage_formal.search.space import SearchSpace
@@ -125,7 +125,7 @@ class _SliceSearches:
         self._found: dict[KernelGraph, list[ResultKernel]] = {}
         self.stats = Stats()
 
-    def pieces(self, one: Slice) -> Iterator[ResultKernel]:
+    def pieces(self, one: BackwardSlice) -> Iterator[ResultKernel]:
         """Yield the kernels that compute a slice, with their inputs numbered as tensors of the given program."""
         if one.program not in self._found:
             self._found[one.program] = list(self._searched(one.program))

@@ -13,7 +13,7 @@ from mirage_formal.support.errors import UnsupportedError
 
 
 @dataclass(frozen=True, slots=True)
-class Slice:
+class BackwardSlice:
     """Backward slice of one output of a program.
 
     Attributes:
@@ -56,7 +56,7 @@ def _input(program: KernelGraph, types: Sequence[DTensor], tensor: int, number: 
     return Input(f"x{number}", types[tensor], strides)
 
 
-def backward_slices(program: KernelGraph) -> tuple[tuple[Slice, ...], ...]:
+def backward_slices(program: KernelGraph) -> tuple[tuple[BackwardSlice, ...], ...]:
     """Return for each output its backward slices: from the program's inputs, and with other outputs as inputs.
 
     The second is left out where no other output is needed. An output that reads another one may be too large for one
@@ -73,13 +73,13 @@ def backward_slices(program: KernelGraph) -> tuple[tuple[Slice, ...], ...]:
         what = "expected outputs that predefined operators compute"
         raise UnsupportedError(what, where="slices", hint="leave outputs that are inputs out")
     types = kernel_types(program)
-    found: list[tuple[Slice, ...]] = []
+    found: list[tuple[BackwardSlice, ...]] = []
     for output in program.outputs:
         cones = (_needed_operators(program, output, stop) for stop in ((), program.outputs))
         made = (
             (operators, *extract_subgraph(program, types, operators, (output,))) for operators in dict.fromkeys(cones)
         )
-        found.append(tuple(Slice(graph, reads, output) for _, graph, reads in made))
+        found.append(tuple(BackwardSlice(graph, reads, output) for _, graph, reads in made))
     return tuple(found)
 
 
@@ -98,4 +98,4 @@ def _needed_operators(program: KernelGraph, output: int, stop: Sequence[int]) ->
     return tuple(sorted(needed))
 
 
-__all__ = ["Slice", "backward_slices", "extract_subgraph"]
+__all__ = ["BackwardSlice", "backward_slices", "extract_subgraph"]

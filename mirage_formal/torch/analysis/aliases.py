@@ -52,7 +52,7 @@ def _owner(node: Node, owned: Mapping[str, str]) -> str | None:
     return next((owned[item.name] for item in node.all_input_nodes if item.name in owned), None)
 
 
-def shared_results(module: GraphModule, results: Sequence[str | None], owned: Mapping[str, str]) -> dict[str, str]:
+def aliased_results(module: GraphModule, results: Sequence[str | None], owned: Mapping[str, str]) -> dict[str, str]:
     """Return the results that are views of memory in which another result lies, each with the owner of that memory.
 
     Such a result must be made as a view of the owner's tensor, and cannot be computed by itself.
@@ -72,4 +72,4 @@ def shared_results(module: GraphModule, results: Sequence[str | None], owned: Ma
     }
 
 
-__all__ = ["ITSELF", "owners", "shared_results", "viewed_operand"]
+__all__ = ["ITSELF", "aliased_results", "owners", "viewed_operand"]

@@ -83,7 +83,7 @@ _KEEP: Final = frozenset(
 _WEAKER: Final = frozenset({OpKind.PAD, OpKind.ROUND_FLOAT16, OpKind.ROUND_BFLOAT16, OpKind.DIV_NO_NAN})
 
 
-def conditions(program: KernelGraph, origins: Origins) -> tuple[Condition, ...]:
+def side_conditions(program: KernelGraph, origins: Origins) -> tuple[Condition, ...]:
     """Return the side conditions of a program, without those that its form shows to hold for all inputs.
 
     Sound: an operator that has no value somewhere is a division, a reciprocal, a root, a logarithm, or a norm to which
@@ -169,7 +169,7 @@ class ConditionGuard:
     """
 
     def __init__(self, program: KernelGraph) -> None:
-        self.conditions = conditions(program, Origins((None,) * len(program.inputs), (None,) * len(program.ops)))
+        self.conditions = side_conditions(program, Origins((None,) * len(program.inputs), (None,) * len(program.ops)))
         self._function: Callable[..., tuple[Any, ...]] | None = None
         if self.conditions:
             self._function = torch_program(_condition_program(program, self.conditions))
@@ -238,4 +238,4 @@ def _mean_square_operators(tensor: int, one: Condition, first: int) -> list[Op]:
     return [*mean, Op(OpKind.SQUARE, (first + 1,)), Op(OpKind.MEAN, (first + 2,), dim)]
 
 
-__all__ = ["Condition", "ConditionGuard", "ConditionKind", "UnmetConditionError", "conditions"]
+__all__ = ["Condition", "ConditionGuard", "ConditionKind", "UnmetConditionError", "side_conditions"]

@@ -33,8 +33,8 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.semantics.typed import run_typed
 from mirage_formal.support.errors import MirageError
 from mirage_formal.torch.capture import CapturedGraph, operator_name, source_lines
-from mirage_formal.torch.comparison.contract import Difference, Expected, difference
-from mirage_formal.torch.comparison.reference import Reference, nodes_between
+from mirage_formal.torch.comparison.contract import Difference, ExpectedResult, difference
+from mirage_formal.torch.comparison.reference import NodeEvaluator, nodes_between
 from mirage_formal.torch.comparison.samples import SETS, draw_tensors
 from mirage_formal.torch.convert import import_captured as import_of
 from mirage_formal.torch.import_result import Imported, Region
@@ -80,7 +80,7 @@ class ImportFault:
 
 
 @dataclass(slots=True)
-class Comparison:
+class ImportComparison:
     """Result of comparing an import with torch.
 
     Attributes:
@@ -117,7 +117,7 @@ def arguments_of(imported: Imported, leaves: Sequence[Any]) -> dict[str, Any]:
 
 def compare_with_torch(
     imported: Imported, values: Mapping[str, Any] | None = None, sets: Sequence[str] = SETS
-) -> Comparison:
+) -> ImportComparison:
     """Compare every region of an import with torch.
 
     Args:
@@ -126,7 +126,7 @@ def compare_with_torch(
             values.
         sets: Styles of the generated sets; large regions take the first ones.
     """
-    found = Comparison()
+    found = ImportComparison()
     known: dict[tuple[str, str], int] = {}
     pieces = {number: RegionPiece(imported, number) for number in range(len(imported.regions))}
     todo: dict[int, RegionPiece] = {}
@@ -150,7 +150,7 @@ def compare_with_torch(
     return found
 
 
-def _with_sets(found: Comparison, number: int, piece: RegionPiece, sets: Sequence[str]) -> None:
+def _with_sets(found: ImportComparison, number: int, piece: RegionPiece, sets: Sequence[str]) -> None:
     if not piece.affordable:
         found.skipped[number] = f"not compared with PyTorch: {piece.size}, more than are evaluated"
         return
@@ -168,7 +168,7 @@ def _with_sets(found: Comparison, number: int, piece: RegionPiece, sets: Sequenc
             _compare(found, number, piece, f"drawn: {style}, set {place}", leaves)
 
 
-def _compare(found: Comparison, number: int, piece: RegionPiece, name: str, leaves: Mapping[str, Any]) -> None:
+def _compare(found: ImportComparison, number: int, piece: RegionPiece, name: str, leaves: Mapping[str, Any]) -> None:
     try:
         expected = piece.expected(leaves)
     except RuntimeError:  # torch has no result, as of a logarithm's loss outside of 0 to 1
@@ -215,7 +215,7 @@ class RegionPiece:
         first: dict[int, str] = {}
         state = {name: imported.given[name] for name in self.leaves if name in imported.given}
         self.tied = {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}
-        self.reference = Reference(self.order, outputs)
+        self.reference = NodeEvaluator(self.order, outputs)
         self.text = (self.region.digest, _operators_text(self.order, {**self.leaves, **self.constants}))
 
     def _is_fixed(self, imported: Imported, name: str, read: Collection[str]) -> bool:
@@ -268,7 +268,7 @@ class RegionPiece:
         """Return the size of the region as text for a report."""
         return f"{self.elements / 1e6:.3g} million elements and {self.products / 1e9:.3g} billion products"
 
-    def expected(self, leaves: Mapping[str, Any]) -> dict[str, Expected]:
+    def expected(self, leaves: Mapping[str, Any]) -> dict[str, ExpectedResult]:
         """Return the expected values of each output, computed by torch.
 
         Raises:
@@ -283,7 +283,7 @@ class RegionPiece:
             moved.append(self.reference.exact(given, decided=False))
             if self.reference.decides:
                 moved.append(self.reference.exact(given, decided=False, stored=True))
-        return {name: Expected(own[name], exact[name], [one[name] for one in moved]) for name in own}
+        return {name: ExpectedResult(own[name], exact[name], [one[name] for one in moved]) for name in own}
 
     def results(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs of the program in its own element types, with unrounded intermediates as in registers.
@@ -298,13 +298,13 @@ class RegionPiece:
         return {output.node: output.present(found) for output in self.region.outputs}
 
     def differences(
-        self, leaves: Mapping[str, Any], expected: Mapping[str, Expected]
+        self, leaves: Mapping[str, Any], expected: Mapping[str, ExpectedResult]
     ) -> Iterator[tuple[str, Difference]]:
         """Yield each output that breaks the contract, with its difference."""
         results = self.results(leaves)
         for output in self.region.outputs:
             wanted = expected[output.node]
-            here = Expected(wanted.own.cpu(), wanted.exact.cpu(), [one.cpu() for one in wanted.moved])
+            here = ExpectedResult(wanted.own.cpu(), wanted.exact.cpu(), [one.cpu() for one in wanted.moved])
             if (found := difference(results[output.node], here)) is not None:
                 yield output.node, found
 
@@ -390,7 +390,7 @@ def locate_fault(piece: RegionPiece, leaves: Mapping[str, Any], name: str) -> Im
     """
     given = {**piece.constants, **leaves}
     with torch.no_grad():
-        values = {**given, **Reference(piece.order, [node.name for node in piece.order]).own(given)}
+        values = {**given, **NodeEvaluator(piece.order, [node.name for node in piece.order]).own(given)}
     found = _first_difference(piece.order, values)
     if found is None:
         return None
@@ -452,7 +452,7 @@ def extract_nodes(nodes: Sequence[Node], values: Mapping[str, Any]) -> CapturedG
 
 __all__ = [
     "GIVEN",
-    "Comparison",
+    "ImportComparison",
     "ImportFault",
     "RegionPiece",
     "arguments_of",

@@ -36,7 +36,7 @@ _FLUSHED: Final = 2.0**-126
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ExpectedResult:
     """Expected values of one result, computed by PyTorch.
 
     Attributes:
@@ -89,7 +89,7 @@ INVENTED: Final = "finite where there is no value"
 TURNED: Final = "another infinity, or NaN in place of one"
 
 
-def difference(found: Any, expected: Expected) -> Difference | None:
+def difference(found: Any, expected: ExpectedResult) -> Difference | None:
     """Return the difference by which a result breaks the contract; None if it keeps it.
 
     Args:
@@ -136,7 +136,7 @@ def difference(found: Any, expected: Expected) -> Difference | None:
     return None
 
 
-def _find_difference(kind: str, bad: Any, expected: Expected, ours: Any, allowed: Any) -> Difference | None:
+def _find_difference(kind: str, bad: Any, expected: ExpectedResult, ours: Any, allowed: Any) -> Difference | None:
     """Return the difference at elements that break the contract in one way; None if there are none."""
     if not bool(bad.any()):
         return None
@@ -162,4 +162,4 @@ def _smallest_error(dtype: Any) -> float:
     return max(8 * ROUNDOFF[dtype] * float(torch.finfo(dtype).smallest_normal), _FLUSHED)
 
 
-__all__ = ["ROUNDOFF", "TURNED", "Difference", "Expected", "difference"]
+__all__ = ["ROUNDOFF", "TURNED", "Difference", "ExpectedResult", "difference"]

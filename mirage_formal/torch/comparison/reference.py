@@ -167,7 +167,7 @@ _Call = Callable[[Node, tuple[Any, ...], dict[str, Any]], Any]
 _Seed = tuple[int, int] | None
 
 
-class Reference:
+class NodeEvaluator:
     """Evaluator of nodes of a torch graph by torch.
 
     Args:
@@ -550,4 +550,4 @@ def _signs(tensor: Any, seed: tuple[int, int]) -> Any:
     return torch.randint(0, 2, tensor.shape, generator=generator, dtype=torch.int8).to(tensor.device) * 2 - 1
 
 
-__all__ = ["Reference", "nodes_between"]
+__all__ = ["NodeEvaluator", "nodes_between"]

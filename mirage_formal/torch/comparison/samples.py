@@ -135,10 +135,10 @@ def draw_tensor(draw: Any, form: Any, style: str) -> Any:
         values = torch.zeros(shape, dtype=torch.bool) if style == "zeros" else _mask(draw, shape)
     else:
         values = STYLES[style](draw, shape, torch.finfo(form.dtype).max)
-    return lay_out(values, form)
+    return copy_layout(values, form)
 
 
-def lay_out(values: Any, form: Any) -> Any:
+def copy_layout(values: Any, form: Any) -> Any:
     """Return values with the element type and the strides of another tensor."""
     found = torch.empty_strided(tuple(form.shape), tuple(form.stride()), dtype=form.dtype)
     distinct_elements(found, found.stride()).copy_(distinct_elements(values, found.stride()))
@@ -158,4 +158,4 @@ def _signs(draw: Any, shape: Sequence[int]) -> Any:
     return torch.randint(0, 2, tuple(shape), generator=draw) * 2.0 - 1.0
 
 
-__all__ = ["SETS", "STYLES", "draw_tensor", "draw_tensors", "lay_out"]
+__all__ = ["SETS", "STYLES", "copy_layout", "draw_tensor", "draw_tensors"]

@@ -22,7 +22,7 @@ from mirage_formal.torch.dynamic_shapes.extents import (
     order_of,
 )
 from mirage_formal.torch.dynamic_shapes.guards import is_valid_at_one, lengths_failing_guards
-from mirage_formal.torch.modules.plan import Form, Plan
+from mirage_formal.torch.modules.plan import FunctionPlan, TensorForm
 from mirage_formal.torch.modules.trace import FunctionModule, capture_with_structure
 
 _HINT = "write shapes={'k': {2: (1, 4096, 128)}}, with the name or the number of an argument that is a tensor"
@@ -32,7 +32,7 @@ Place = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class DynamicForm(Form):
+class DynamicForm(TensorForm):
     """Form required of an argument with dynamic dims: dense, with the memory order of dims as at the import.
 
     Attributes:
@@ -60,7 +60,7 @@ class DynamicForm(Form):
 
 
 @dataclass(eq=False)
-class DynamicPlan(Plan):
+class DynamicPlan(FunctionPlan):
     """A plan for calls with dynamic lengths.
 
     Attributes:
@@ -165,7 +165,7 @@ def trace_dynamic(module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], sh
     for leaf, tensor in tensors.items():
         own = lengths.of(tensor)
         if any(isinstance(n, DynamicExtent) for n in own):
-            plain = Form.of(leaves[leaf])
+            plain = TensorForm.of(leaves[leaf])
             order = order_of(leaves[leaf])
             forms[leaf] = DynamicForm(plain.shape, plain.strides, plain.dtype, plain.device, own, order)
     return DynamicTrace(

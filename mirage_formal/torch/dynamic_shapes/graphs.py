@@ -14,7 +14,7 @@ from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.capture import CapturedGraph, capture
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, hint
 from mirage_formal.torch.dynamic_shapes.guards import add_guards
-from mirage_formal.torch.dynamic_shapes.parts import divide
+from mirage_formal.torch.dynamic_shapes.parts import divide_parts
 from mirage_formal.torch.dynamic_shapes.prepare import BucketSearches, ShapesReport, host_graph
 from mirage_formal.torch.modules.rewrite import rewrite
 
@@ -35,7 +35,7 @@ def _symbolic_inputs(module: GraphModule, inputs: Sequence[Any]) -> list[Any]:
     return [x if value is None else value for value, x in zip(found, inputs, strict=True)]
 
 
-def replace_parts(
+def insert_bucket_operators(
     module: GraphModule, inputs: Sequence[Any], asked: Mapping[str, Any], buckets: Buckets, rounding: str
 ) -> tuple[GraphModule | None, ShapesReport]:
     """Return a graph in which operators that choose buckets replace parts.
@@ -57,7 +57,7 @@ def replace_parts(
         UnsupportedError: The graph reads numbers that are no extents, or torch cannot trace it.
         MirageError: An option is at fault.
     """
-    found = divide(_capture_dynamic(module, inputs), buckets)
+    found = divide_parts(_capture_dynamic(module, inputs), buckets)
     report = ShapesReport()
     searches = BucketSearches(found, asked, report, rounding)
     rewrite(host_graph(found, [None] * len(found.parts)), {})  # what cannot be rewritten is not searched
@@ -171,4 +171,4 @@ def _module(captured: CapturedGraph, graph: Graph, original: GraphModule, inputs
     return GraphModule(root, graph)
 
 
-__all__ = ["has_dynamic_extents", "replace_parts"]
+__all__ = ["has_dynamic_extents", "insert_bucket_operators"]

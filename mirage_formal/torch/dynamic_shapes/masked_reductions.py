@@ -16,7 +16,7 @@ from mirage_formal.torch.dynamic_shapes.padding import (
     PaddingContent,
     Result,
     Rule,
-    results_of,
+    operator_results,
 )
 from mirage_formal.torch.values import unsupported_error
 
@@ -176,7 +176,7 @@ def extreme(step: OperatorStep) -> Result:
         return step.result(step.call(), closed)
     if any(user.args[1] for user in step.node.users):
         raise unsupported_error("indices may be behind the length")
-    return results_of(step, step.call(), [closed, closed])
+    return operator_results(step, step.call(), [closed, closed])
 
 
 def softmax(step: OperatorStep) -> Result:

@@ -15,7 +15,7 @@ import torch
 from torch.fx import Graph
 
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, DynamicExtent, Extent
-from mirage_formal.torch.dynamic_shapes.parts import Form, Part
+from mirage_formal.torch.dynamic_shapes.parts import BucketPart, InputForm
 from mirage_formal.torch.modules.operators import NAMESPACE, TorchOperator, _library, _RecomputedGradient
 from mirage_formal.torch.modules.report import FallbackWarning
 
@@ -63,7 +63,7 @@ class FunctionText:
 
 
 @dataclass(frozen=True, eq=False)
-class Entry:
+class BucketEntry:
     """Function and operators that compute the calls of one bucket.
 
     Attributes:
@@ -91,7 +91,7 @@ class CallingConvention:
         counted: Number of numbers that are passed after the lengths.
     """
 
-    forms: tuple[Form, ...]
+    forms: tuple[InputForm, ...]
     results: tuple[tuple[Extent, ...], ...]
     lengths: tuple[DynamicExtent, ...]
     buckets: tuple[Buckets, ...]
@@ -100,7 +100,7 @@ class CallingConvention:
 
 
 #: Function that makes a bucket's entry from its largest extents; None where torch is expected to be as fast.
-Prepare = Callable[[tuple[int, ...]], "Entry | None"]
+Prepare = Callable[[tuple[int, ...]], "BucketEntry | None"]
 
 
 class BucketOperator:
@@ -116,7 +116,11 @@ class BucketOperator:
     """
 
     def __init__(
-        self, name: str, call: CallingConvention, entries: dict[tuple[int, ...], Entry | None], prepare: Prepare | None
+        self,
+        name: str,
+        call: CallingConvention,
+        entries: dict[tuple[int, ...], BucketEntry | None],
+        prepare: Prepare | None,
     ):
         self.name = name
         self.call = call
@@ -156,7 +160,7 @@ class BucketOperator:
         found = [where.upper(n) for n, where in zip(lengths, self.call.buckets, strict=True)]
         return None if None in found else tuple(n for n in found if n is not None)
 
-    def _entry(self, uppers: tuple[int, ...]) -> Entry | None:
+    def _entry(self, uppers: tuple[int, ...]) -> BucketEntry | None:
         if uppers not in self.entries:
             with _lock:
                 if uppers not in self.entries:
@@ -237,7 +241,10 @@ class _BoundOperator:
 
 
 def bucket_operator(
-    name: str, call: CallingConvention, entries: dict[tuple[int, ...], Entry | None], prepare: Prepare | None = None
+    name: str,
+    call: CallingConvention,
+    entries: dict[tuple[int, ...], BucketEntry | None],
+    prepare: Prepare | None = None,
 ) -> BucketOperator:
     """Return the operator of a name; register it if it does not exist."""
     with _lock:
@@ -246,20 +253,20 @@ def bucket_operator(
         return _registered[name]
 
 
-def call_of(part: Part) -> CallingConvention:
+def call_of(part: BucketPart) -> CallingConvention:
     """Return the calling convention of a part."""
     function = FunctionText.of(part.function())
     return CallingConvention(part.forms, part.results, part.lengths, part.buckets, function, len(part.numbers))
 
 
-def name_of(part: Part, asked: Mapping[str, Any]) -> str:
+def name_of(part: BucketPart, asked: Mapping[str, Any]) -> str:
     """Return a name derived by sha256 from a part, its buckets and the search options."""
     text = f"{part.text()}\n{sorted((name, str(value)) for name, value in asked.items())}"
     return f"b{sha256(text.encode()).hexdigest()[:24]}"
 
 
 def continue_padding(
-    tensor: Any, form: Form, at: Mapping[DynamicExtent, int], uppers: Mapping[DynamicExtent, int]
+    tensor: Any, form: InputForm, at: Mapping[DynamicExtent, int], uppers: Mapping[DynamicExtent, int]
 ) -> Any:
     """Pad a tensor to a bucket's largest extents with copies of its last positions.
 
@@ -333,9 +340,9 @@ def length_mask(length: int, upper: int, device: Any) -> Any:
 
 
 __all__ = [
+    "BucketEntry",
     "BucketOperator",
     "CallingConvention",
-    "Entry",
     "FunctionText",
     "bucket_operator",
     "call_of",

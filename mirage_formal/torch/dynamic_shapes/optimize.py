@@ -11,15 +11,15 @@ from typing import Any
 import mirage_formal.torch.modules.trace as trace
 from mirage_formal.torch.dynamic_shapes.arguments import DynamicPlan, DynamicTrace, trace_dynamic
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, DynamicExtent
-from mirage_formal.torch.dynamic_shapes.parts import Part, divide
+from mirage_formal.torch.dynamic_shapes.parts import BucketPart, divide_parts
 from mirage_formal.torch.dynamic_shapes.prepare import BucketSearches, ShapesReport, deadline_of, host_graph
-from mirage_formal.torch.modules.plan import Plan, make_plan
+from mirage_formal.torch.modules.plan import FunctionPlan, plan_module
 from mirage_formal.torch.modules.rewrite import rewrite
 
 
 def plan_for(
     module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], asked: Mapping[str, Any], shapes: Any, rounding: str
-) -> tuple[Plan | None, ShapesReport]:
+) -> tuple[FunctionPlan | None, ShapesReport]:
     """Return a plan for a module with a program for each bucket, all searched at once.
 
     Args:
@@ -36,7 +36,7 @@ def plan_for(
         MirageError: Shapes or options are at fault, or torch.export has no graph of the module.
     """
     found = trace_dynamic(module, given, shapes)
-    apart = divide(found.captured, found.buckets)
+    apart = divide_parts(found.captured, found.buckets)
     report = ShapesReport()
     searches = BucketSearches(apart, asked, report, rounding)
     operators = [searches.operator(part) for part in apart.parts]
@@ -57,13 +57,13 @@ def plan_for(
     if not kept:
         return None, report
     imported = trace.ModuleTrace(host, found.out, found.stops)
-    plan = make_plan(module, given, imported, rewrite(host, {}), kept, found.forms)
+    plan = plan_module(module, given, imported, rewrite(host, {}), kept, found.forms)
     fields: dict[str, Any] = {item.name: getattr(plan, item.name) for item in dataclasses.fields(plan) if item.init}
     fields |= {"buckets": tuple(found.buckets.items()), "without": tuple(found.without.items())}
     return DynamicPlan(**fields), report
 
 
-def _bucket_lengths(part: Part, found: DynamicTrace) -> list[tuple[int, ...]]:
+def _bucket_lengths(part: BucketPart, found: DynamicTrace) -> list[tuple[int, ...]]:
     """Return lengths of a part that together reach every combination of buckets once."""
     symbols = list(dict.fromkeys(found.lengths.name(length.symbol) for length in part.lengths))
     own: dict[str, Buckets] = {found.lengths.name(s): where for s, where in found.buckets.items()}

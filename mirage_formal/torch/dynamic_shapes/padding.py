@@ -328,7 +328,7 @@ class OperatorStep:
 Rule = Callable[[OperatorStep], Result]
 
 
-def results_of(step: OperatorStep, made: Any, behinds: Sequence[Behinds]) -> tuple[BucketTensor, ...]:
+def operator_results(step: OperatorStep, made: Any, behinds: Sequence[Behinds]) -> tuple[BucketTensor, ...]:
     """Return the results of an operator with several, each as a ``getitem``."""
     found = []
     for number, (tensor, behind) in enumerate(zip(step.node.meta["val"], behinds, strict=True)):
@@ -353,6 +353,6 @@ __all__ = [
     "PaddingContent",
     "Result",
     "Rule",
-    "results_of",
+    "operator_results",
     "to_graph_argument",
 ]

@@ -31,7 +31,7 @@ from mirage_formal.torch.op_table import rules
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class InputForm:
     """Form of a part's input tensor.
 
     Attributes:
@@ -51,7 +51,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Part:
+class BucketPart:
     """Operators that one torch operator replaces, with kernels for the bucket of each call.
 
     Attributes:
@@ -69,7 +69,7 @@ class Part:
     inputs: tuple[Node, ...]
     numbers: tuple[Node, ...]
     outputs: tuple[Node, ...]
-    forms: tuple[Form, ...]
+    forms: tuple[InputForm, ...]
     results: tuple[tuple[Extent, ...], ...]
     lengths: tuple[DynamicExtent, ...]
     buckets: tuple[Buckets, ...]
@@ -171,11 +171,11 @@ class DividedGraph:
 
     captured: CapturedGraph
     lengths: DynamicExtents
-    parts: tuple[Part, ...]
+    parts: tuple[BucketPart, ...]
     left: Mapping[str, str]
 
 
-def divide(captured: CapturedGraph, buckets: Mapping[str, Buckets] | Buckets) -> DividedGraph:
+def divide_parts(captured: CapturedGraph, buckets: Mapping[str, Buckets] | Buckets) -> DividedGraph:
     """Divide a graph into parts.
 
     Args:
@@ -250,7 +250,7 @@ class _Division:
         row = self._rows.get(str(node.target))
         return row is not None and row.free
 
-    def _part(self, nodes: Sequence[Node]) -> Part | None:
+    def _part(self, nodes: Sequence[Node]) -> BucketPart | None:
         inside = set(nodes)
         outputs = self._outputs(nodes, inside)
         nodes = _needed(nodes, outputs)
@@ -269,7 +269,7 @@ class _Division:
             missing = [length for length in missing if not self._lengths.is_length(node.meta["val"], length)]
         if not outputs or None in where or missing:
             return None
-        return Part(
+        return BucketPart(
             tuple(nodes),
             tuple(inputs),
             tuple(numbers),
@@ -330,10 +330,10 @@ def _needed(nodes: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:
     return [node for node in nodes if node in found]
 
 
-def _form(lengths: DynamicExtents, tensor: Any) -> Form:
+def _form(lengths: DynamicExtents, tensor: Any) -> InputForm:
     extents, order = lengths.of(tensor), order_of(tensor)
     known = not any(isinstance(n, DynamicExtent) for n in extents)
-    return Form(extents, order, tuple(hint(s) for s in tensor.stride()) if known else None)
+    return InputForm(extents, order, tuple(hint(s) for s in tensor.stride()) if known else None)
 
 
-__all__ = ["DividedGraph", "Form", "Part", "divide"]
+__all__ = ["BucketPart", "DividedGraph", "InputForm", "divide_parts"]

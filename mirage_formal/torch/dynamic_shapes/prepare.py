@@ -14,18 +14,18 @@ from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.capture import operator_name, source_lines
 from mirage_formal.torch.comparison.compare import compare_with_torch
 from mirage_formal.torch.dynamic_shapes.operators import (
+    BucketEntry,
     BucketOperator,
-    Entry,
     FunctionText,
     bucket_operator,
     call_of,
     name_of,
 )
 from mirage_formal.torch.dynamic_shapes.padding import BucketGraph
-from mirage_formal.torch.dynamic_shapes.parts import DividedGraph, Part
+from mirage_formal.torch.dynamic_shapes.parts import BucketPart, DividedGraph
 from mirage_formal.torch.import_result import Imported, Left
 from mirage_formal.torch.modules.choose import Known, choose_operators
-from mirage_formal.torch.modules.report import Report
+from mirage_formal.torch.modules.report import ModuleReport
 from mirage_formal.torch.modules.rewrite import rewrite
 
 _aten = torch.ops.aten
@@ -44,7 +44,7 @@ class BucketReport:
 
     operator: str
     lengths: tuple[int, ...]
-    report: Report | None
+    report: ModuleReport | None
     kept: str = ""
 
     def __str__(self) -> str:
@@ -91,12 +91,12 @@ class BucketSearches:
         #: Seconds for the next bucket, where one time limit is for all buckets.
         self.share: float | None = None
 
-    def operator(self, part: Part) -> BucketOperator:
+    def operator(self, part: BucketPart) -> BucketOperator:
         """Return the operator of a part; equal parts share one."""
         name = name_of(part, {**self._asked, "rounding": self._rounding})
         return bucket_operator(name, call_of(part), {}, lambda uppers: self._prepared(name, part, uppers))
 
-    def _prepared(self, name: str, part: Part, uppers: tuple[int, ...]) -> Entry | None:
+    def _prepared(self, name: str, part: BucketPart, uppers: tuple[int, ...]) -> BucketEntry | None:
         asked = self._asked if self.share is None else {**self._asked, "time_limit": max(self.share, 0.001)}
         try:
             bucket = part.written(self._found.lengths, dict(zip(part.lengths, uppers, strict=True)))
@@ -111,10 +111,10 @@ class BucketSearches:
             return None
         graph = rewrite(found, {number: item.overload for number, item in operators.items()})
         feed = _feed(part, bucket, found, graph)
-        return Entry(FunctionText.of(graph), feed, tuple(dict.fromkeys(operators.values())))
+        return BucketEntry(FunctionText.of(graph), feed, tuple(dict.fromkeys(operators.values())))
 
 
-def _feed(part: Part, bucket: BucketGraph, found: Imported, graph: Graph) -> tuple[Any, ...]:
+def _feed(part: BucketPart, bucket: BucketGraph, found: Imported, graph: Graph) -> tuple[Any, ...]:
     numbers = {length: number for number, length in enumerate(part.lengths)}
     known: dict[str, Any] = {f"x{number}": number for number in range(len(part.inputs))}
     known |= {node.name: ("kept", numbers[length]) for length, node in bucket.kept.items()}
@@ -179,7 +179,7 @@ class _HostGraphWriter:
             else:
                 self._call(*self._made[stack.pop()])
 
-    def _call(self, part: Part, item: BucketOperator) -> None:
+    def _call(self, part: BucketPart, item: BucketOperator) -> None:
         import operator
 
         given = [self._known[node] for node in part.inputs]
@@ -190,7 +190,7 @@ class _HostGraphWriter:
             single = len(part.outputs) == 1
             self._known[node] = made if single else self._graph.call_function(operator.getitem, (made, number))
 
-    def _length(self, part: Part, number: int) -> Node:
+    def _length(self, part: BucketPart, number: int) -> Node:
         """Return a node with the value of a length: an extent of an input, or a number."""
         length = part.lengths[number]
         for node, form in zip(part.inputs, part.forms, strict=True):

@@ -27,7 +27,7 @@ from mirage_formal.torch.dynamic_shapes.padding import (
     PaddingContent,
     Result,
     Rule,
-    results_of,
+    operator_results,
 )
 from mirage_formal.torch.op_table import rules
 from mirage_formal.torch.values import unsupported_error
@@ -171,7 +171,7 @@ def along_static_dims(*names: str) -> Rule:
         if not isinstance(outputs, tuple | list):
             return step.result(step.call(), tuple(kept))
         made = step.call()
-        return results_of(step, made, [tuple(kept) for _ in outputs])
+        return operator_results(step, made, [tuple(kept) for _ in outputs])
 
     return rule
 

@@ -23,7 +23,7 @@ from mirage_formal.frontend.arguments import error_at_user_line
 from mirage_formal.support import options as checks
 from mirage_formal.support.errors import MirageError, UnsupportedError
 from mirage_formal.torch import optimize
-from mirage_formal.torch.modules.report import Report
+from mirage_formal.torch.modules.report import ModuleReport
 
 NAME: Final = "mirage_formal"
 _TYPES: Final = (torch.float16, torch.bfloat16, torch.float32)
@@ -37,7 +37,7 @@ class AttentionWarning(UserWarning):
 
 
 @dataclass(frozen=True, slots=True)
-class Inputs:
+class AttentionInputs:
     """Inputs of one attention call in a uniform layout.
 
     Attributes:
@@ -96,7 +96,7 @@ class Attention:
         self._lock = threading.Lock()
         self._said: set[str] = set()
         #: Report of each shape that was searched.
-        self.reports: dict[str, Report | str] = {}
+        self.reports: dict[str, ModuleReport | str] = {}
 
     def __call__(
         self,
@@ -148,7 +148,9 @@ class Attention:
             self._say(f"no program has {', '.join(beyond)}")
         return bool(beyond)
 
-    def _unify_layout(self, query: Any, key: Any, value: Any, mask: Any, *, causal: bool, scale: float) -> Inputs:
+    def _unify_layout(
+        self, query: Any, key: Any, value: Any, mask: Any, *, causal: bool, scale: float
+    ) -> AttentionInputs:
         queries, keys = query.shape[2], key.shape[2]
         if mask is not None and mask.shape[-1] > keys:
             mask = mask[..., :keys]
@@ -163,14 +165,14 @@ class Attention:
             mask = _pad_mask(mask, rows - queries, columns - keys)
         query = _pad_length(query, rows - queries)
         key, value = (_pad_length(x, columns - keys) for x in (key, value))
-        return Inputs(query, key, value, mask, causal, scale, queries)
+        return AttentionInputs(query, key, value, mask, causal, scale, queries)
 
     def _rounded(self, length: int) -> int:
         return -(-length // self._bucket) * self._bucket if self._bucket else length
 
     # --- searches
 
-    def _found(self, given: Inputs) -> Any:
+    def _found(self, given: AttentionInputs) -> Any:
         """Return the function that computes inputs of this form, searching for it at first use; None if torch does."""
         form = given.form
         if form not in self._known:
@@ -179,7 +181,7 @@ class Attention:
                     self._known[form] = self._searched(given)
         return self._known[form]
 
-    def _searched(self, given: Inputs) -> Any:
+    def _searched(self, given: AttentionInputs) -> Any:
         name = given.described()
         if self._left_s <= 0:
             self.reports[name] = "stays with torch: no time was left for a search"
@@ -212,7 +214,7 @@ class Attention:
             warnings.warn(f"attention is computed by torch: {reason}", AttentionWarning, stacklevel=3)
 
 
-def _attention(given: Inputs) -> torch.Tensor:
+def _attention(given: AttentionInputs) -> torch.Tensor:
     grouped = given.query.shape[1] != given.key.shape[1]
     return F.scaled_dot_product_attention(
         given.query,
@@ -250,4 +252,4 @@ def _pad_mask_rows(mask: torch.Tensor, rows: int) -> torch.Tensor:
     return F.pad(mask, (0, 0, 0, rows), value=1 if mask.dtype is torch.bool else 0)
 
 
-__all__ = ["NAME", "Attention", "AttentionWarning", "Inputs"]
+__all__ = ["NAME", "Attention", "AttentionInputs", "AttentionWarning"]

@@ -6,7 +6,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from mirage_formal.records import GRAPH_FILE, RUN_FILE, RunRecord, decode, read
+from mirage_formal.records import GRAPH_FILE, RUN_FILE, RunRecord, decode, read_file
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.run.result_cache.loading import load
 from mirage_formal.run.results.result import Result
@@ -42,7 +42,7 @@ def result_at(path: str | PathLike[str]) -> Result:
     if not (root / GRAPH_FILE).is_file():
         raise RunError("expected evidence of a candidate, got none", where=str(root), hint=_HINT)
     run = root.parent.parent / RUN_FILE  # a candidate's own directory does not name its target
-    return load(root, target=decode(read(run), RunRecord, str(run)).identity.target)[0]
+    return load(root, target=decode(read_file(run), RunRecord, str(run)).identity.target)[0]
 
 
 __all__ = ["operator_at", "result_at"]

@@ -19,7 +19,7 @@ from mirage_formal.torch.capture import capture_graph
 from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import import_captured, parse_rounding
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, buckets
-from mirage_formal.torch.dynamic_shapes.graphs import has_dynamic_extents, replace_parts
+from mirage_formal.torch.dynamic_shapes.graphs import has_dynamic_extents, insert_bucket_operators
 from mirage_formal.torch.dynamic_shapes.prepare import ShapesReport
 from mirage_formal.torch.import_result import Imported
 from mirage_formal.torch.modules.choose import choose_operators
@@ -34,7 +34,7 @@ from mirage_formal.torch.modules.profitability import (
     has_gpu_tensors,
     settle_operators,
 )
-from mirage_formal.torch.modules.report import Report
+from mirage_formal.torch.modules.report import ModuleReport
 from mirage_formal.torch.modules.rewrite import rewrite
 
 _RESTS: Final = ("inductor", "eager")
@@ -49,7 +49,7 @@ _WAYS: Final[tuple[Mapping[str, Any], ...]] = ({}, {_COMBINED: True})
 _BUCKETS: Final = (1, 4096, 128)
 
 #: Reports of the graphs that this process has compiled, newest last; the oldest are forgotten.
-REPORTS: Final[list[Report | ShapesReport]] = []
+REPORTS: Final[list[ModuleReport | ShapesReport]] = []
 _MOST_REPORTS: Final = 256
 
 
@@ -177,7 +177,7 @@ def _replace_regions(
         timing: Compilers for the timing: the graph with operators is compiled by each, the graph without by the first.
             Empty for no timing.
     """
-    nothing = Report((), (), ())
+    nothing = ModuleReport((), (), ())
     if _stops_gradients(module) and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
         return SettledGraph(None, nothing)
     if has_dynamic_extents(module, inputs):
@@ -212,7 +212,7 @@ def _replace_dynamic_parts(
 ) -> GraphModule | None:
     """Return the graph with operators that choose a bucket for each call; None if there is none."""
     try:
-        found, report = replace_parts(module, inputs, asked, shapes, rounding)
+        found, report = insert_bucket_operators(module, inputs, asked, shapes, rounding)
     except UnsupportedError as error:
         warnings.warn(f"backend mirage_formal: a graph stays with torch: {error.what}", stacklevel=2)
         return None

@@ -26,11 +26,11 @@ from mirage_formal.partition.partition import floor_us
 from mirage_formal.run.results.result import Result
 from mirage_formal.support import options
 from mirage_formal.support.errors import ClusterError, MirageError, RunError, SpaceError, TargetError, UnsupportedError
-from mirage_formal.torch.analysis.conditions import conditions
-from mirage_formal.torch.comparison.compare import Comparison
+from mirage_formal.torch.analysis.conditions import side_conditions
+from mirage_formal.torch.comparison.compare import ImportComparison
 from mirage_formal.torch.import_result import Imported, Left, Region
 from mirage_formal.torch.modules.operators import TorchOperator, torch_operator
-from mirage_formal.torch.modules.report import RegionReport, Report
+from mirage_formal.torch.modules.report import ModuleReport, RegionReport
 
 _PACKAGE: Final = Path(__file__).parents[2]
 #: Least seconds of a search.
@@ -51,10 +51,10 @@ def choose_operators(
     imported: Imported,
     asked: Mapping[str, Any],
     known: Known | None = None,
-    comparison: Comparison | None = None,
+    comparison: ImportComparison | None = None,
     *,
     guard: bool = False,
-) -> tuple[dict[int, TorchOperator], Report]:
+) -> tuple[dict[int, TorchOperator], ModuleReport]:
     """Return operators for the regions where a candidate is expected to be faster than torch's separate operators.
 
     Args:
@@ -81,7 +81,7 @@ def choose_operators(
         raise SpaceError(f"expected seconds above 0, got {limit!r}", where="time_limit")
     deadline = None if limit is None else time.monotonic() + limit
     equal: dict[str, list[int]] = {}
-    comparison = comparison or Comparison()
+    comparison = comparison or ImportComparison()
     for number, region in enumerate(imported.regions):
         differs = f" {number}" if number in comparison.faults else ""
         equal.setdefault(_digest_without_names(region.program) + differs, []).append(number)
@@ -96,7 +96,7 @@ def choose_operators(
         region, numbers = imported.regions[equal[key][0]], tuple(equal[key])
         unfused = estimate(region.program, target).us
         said = "; ".join(dict.fromkeys(comparison.said(number) for number in numbers))
-        needs = tuple(map(str, conditions(region.program, region.graph.origins())))
+        needs = tuple(map(str, side_conditions(region.program, region.graph.origins())))
         report = RegionReport(numbers, region.digest, _describe_call(imported, region), unfused, compared=said)
         report = dataclasses.replace(report, conditions=needs, guarded=guard)
         gain, still = gains.pop(key), sum(gains.values())
@@ -121,7 +121,7 @@ def choose_operators(
         reports.append(report)
     reports.sort(key=lambda report: report.numbers)
     left, ahead = (tuple(_with_library_line(item) for item in items) for items in (imported.left, imported.ahead))
-    return found, Report(tuple(reports), left, ahead)
+    return found, ModuleReport(tuple(reports), left, ahead)
 
 
 def _search_region(

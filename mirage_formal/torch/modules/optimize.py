@@ -19,20 +19,20 @@ from mirage_formal.torch.convert import parse_rounding
 from mirage_formal.torch.dynamic_shapes.optimize import plan_for
 from mirage_formal.torch.dynamic_shapes.prepare import ShapesReport
 from mirage_formal.torch.modules.choose import choose_operators
-from mirage_formal.torch.modules.plan import Plan, has_hooks, make_plan
+from mirage_formal.torch.modules.plan import FunctionPlan, has_hooks, plan_module
 from mirage_formal.torch.modules.profitability import eager_compile, faster_regions, has_gpu_tensors
-from mirage_formal.torch.modules.report import FallbackWarning, Report
+from mirage_formal.torch.modules.report import FallbackWarning, ModuleReport
 from mirage_formal.torch.modules.rewrite import rewrite
-from mirage_formal.torch.modules.trace import FunctionModule, trace
+from mirage_formal.torch.modules.trace import FunctionModule, trace_module
 
 
 class _OptimizedModule:
     """Base class that an optimized module has in addition to its own class: it holds the plan and the report."""
 
-    _mirage_plan: Plan | None
-    _mirage_report: Report | ShapesReport
+    _mirage_plan: FunctionPlan | None
+    _mirage_report: ModuleReport | ShapesReport
 
-    def mirage_report(self) -> Report | ShapesReport:
+    def mirage_report(self) -> ModuleReport | ShapesReport:
         """Return the report of how each region is computed; ``print`` it to read it as text."""
         return self._mirage_report
 
@@ -93,8 +93,8 @@ def optimize_module(
 
 def _plan_module(
     module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], asked: Mapping[str, Any], rounding: str, *, guard: bool
-) -> tuple[Plan | None, Report]:
-    traced = trace(module, *given, rounding)
+) -> tuple[FunctionPlan | None, ModuleReport]:
+    traced = trace_module(module, *given, rounding)
     rewrite(traced.imported, {})  # what cannot be rewritten is not searched
     comparison = compare_with_torch(traced.imported, arguments_of(traced.imported, pytree.tree_leaves(given)))
     operators, report = choose_operators(traced.imported, asked, comparison=comparison, guard=guard)
@@ -104,7 +104,7 @@ def _plan_module(
     if operators:
         chosen = {number: found.overload for number, found in operators.items()}
         graph = rewrite(traced.imported, chosen, guard=guard)
-        plan = make_plan(module, given, traced, graph, tuple(dict.fromkeys(operators.values())))
+        plan = plan_module(module, given, traced, graph, tuple(dict.fromkeys(operators.values())))
         plan.guarded = guard
     return plan, report
 

@@ -29,7 +29,7 @@ _METHODS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class TensorForm:
     """Form required of a tensor: extents, strides in elements, element type and device."""
 
     shape: tuple[int, ...]
@@ -38,7 +38,7 @@ class Form:
     device: Any
 
     @classmethod
-    def of(cls, tensor: Any) -> Form:
+    def of(cls, tensor: Any) -> TensorForm:
         """Return the form of a tensor."""
         return cls(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device)
 
@@ -58,7 +58,7 @@ class Form:
             n <= 1 or a == b for n, a, b in zip(self.shape, strides, self.strides, strict=True)
         )
 
-    def on(self, place: Any) -> Form:
+    def on(self, place: Any) -> TensorForm:
         """Return the form on another device; None keeps the device."""
         return self if place is None else replace(self, device=place)
 
@@ -67,7 +67,7 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ImportedSubmodule:
     """A submodule as it was at the import.
 
     Attributes:
@@ -100,12 +100,12 @@ class StateTensor:
     part: int
     name: str
     parameter: bool
-    form: Form
+    form: TensorForm
     same: int
 
 
 @dataclass(eq=False)
-class Plan:
+class FunctionPlan:
     """Source of a torch function, its arguments, and the conditions under which it may be called.
 
     Attributes:
@@ -127,7 +127,7 @@ class Plan:
     source: str
     names: Mapping[str, Any]
     operators: tuple[Any, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[ImportedSubmodule, ...]
     state: tuple[StateTensor, ...]
     spec: Any
     leaves: tuple[Any, ...]
@@ -150,7 +150,7 @@ class Plan:
 
     def _movable_home(self) -> Any:
         """Return the GPU of all tensors if another GPU can take its place, because the source names none; else None."""
-        forms = [*(x for x in self.leaves if isinstance(x, Form)), *(item.form for item in self.state)]
+        forms = [*(x for x in self.leaves if isinstance(x, TensorForm)), *(item.form for item in self.state)]
         homes = {form.device for form in forms} | {x.device for x in self.constants if x.dim()}
         if len(homes) != 1 or any(x.requires_grad for x in self.constants):
             return None
@@ -175,7 +175,7 @@ class Plan:
                 self._moved[place] = found
         return found
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Plan:
+    def __deepcopy__(self, memo: dict[int, Any]) -> FunctionPlan:
         """Return a copy that shares the constants, which are never written."""
         _, fields = self.__reduce__()
         return type(self)(*fields)
@@ -234,7 +234,7 @@ class Plan:
 
     def _unfit(self, leaves: Sequence[Any], place: Any) -> str:
         for number, (value, wanted) in enumerate(zip(leaves, self.leaves, strict=True), 1):
-            if isinstance(wanted, Form):
+            if isinstance(wanted, TensorForm):
                 if not wanted.fits(value, place):
                     return f"argument {number}: expected {wanted.on(place)}, got {_describe_value(value)}"
             elif type(value) is not type(wanted) or value != wanted:
@@ -276,14 +276,14 @@ class Plan:
         return found[0] if self._single else pytree.tree_unflatten(found, self.out)
 
 
-def make_plan(
+def plan_module(
     module: Any,
     given: tuple[tuple[Any, ...], dict[str, Any]],
     traced: ModuleTrace,
     graph: Graph,
     operators: Sequence[Any],
-    forms: Mapping[int, Form] | None = None,
-) -> Plan:
+    forms: Mapping[int, TensorForm] | None = None,
+) -> FunctionPlan:
     """Return the plan of a rewritten graph.
 
     Args:
@@ -298,7 +298,7 @@ def make_plan(
     parts, numbers = _parts(module)
     values, spec = pytree.tree_flatten(given)
     own = dict(forms or {})
-    leaves = tuple(own.get(i, Form.of(x)) if isinstance(x, torch.Tensor) else x for i, x in enumerate(values))
+    leaves = tuple(own.get(i, TensorForm.of(x)) if isinstance(x, torch.Tensor) else x for i, x in enumerate(values))
     owned = _StateCollector(module, numbers)
     constants: list[Any] = []
     places: dict[str, tuple[str, int]] = {}
@@ -309,7 +309,7 @@ def make_plan(
             places[name] = ("state", owned.add(path))
         elif kind == "constant":
             places[name] = ("constant", len(constants))
-            devices = {leaf.device for leaf in leaves if isinstance(leaf, Form)}
+            devices = {leaf.device for leaf in leaves if isinstance(leaf, TensorForm)}
             constants.append(constant_on(imported.given[name], devices))
         else:
             places[name] = ("leaf", count)
@@ -324,7 +324,7 @@ def make_plan(
     text = code.src.replace("def forward(self, ", "def forward(", 1).replace("def forward(self)", "def forward()", 1)
     names = {name: f"={v.__name__}" if isinstance(v, ModuleType) else v for name, v in code.globals.items()}
     fixed = (tuple(operators), parts, state, spec, leaves, tuple(constants), tuple(feed.values()), written)
-    return Plan(text, names, *fixed, traced.out, traced.stops)
+    return FunctionPlan(text, names, *fixed, traced.out, traced.stops)
 
 
 class _StateCollector:
@@ -343,7 +343,7 @@ class _StateCollector:
         tensor, number = self._tensors[path], len(self._found)
         owner, _, name = path.rpartition(".")
         same = self._first.setdefault(id(tensor), number)
-        self._found[path] = StateTensor(self._parts[owner], name, path in self._parameters, Form.of(tensor), same)
+        self._found[path] = StateTensor(self._parts[owner], name, path in self._parameters, TensorForm.of(tensor), same)
         return number
 
     def tied(self) -> tuple[StateTensor, ...]:
@@ -367,13 +367,13 @@ def has_hooks(module: Any) -> bool:
     return any(getattr(module, name) for name in _HOOKS)
 
 
-def _parts(module: Any) -> tuple[tuple[Part, ...], dict[str, int]]:
-    parts: list[Part] = []
+def _parts(module: Any) -> tuple[tuple[ImportedSubmodule, ...], dict[str, int]]:
+    parts: list[ImportedSubmodule] = []
     numbers: dict[str, int] = {}
     for path, inner in module.named_modules(remove_duplicate=False):
         parent, _, name = path.rpartition(".")
         numbers[path] = len(parts)
-        parts.append(Part(numbers.get(parent, 0) if path else 0, name, path, type(inner), inner.training))
+        parts.append(ImportedSubmodule(numbers.get(parent, 0) if path else 0, name, path, type(inner), inner.training))
     return tuple(parts), numbers
 
 
@@ -400,7 +400,7 @@ def _training_mode_reason(where: str, training: bool) -> str:
 
 
 def _describe_value(value: Any) -> str:
-    return str(Form.of(value)) if isinstance(value, torch.Tensor) else type(value).__name__
+    return str(TensorForm.of(value)) if isinstance(value, torch.Tensor) else type(value).__name__
 
 
-__all__ = ["Form", "Part", "Plan", "StateTensor", "constant_on", "has_hooks", "make_plan"]
+__all__ = ["FunctionPlan", "ImportedSubmodule", "StateTensor", "TensorForm", "constant_on", "has_hooks", "plan_module"]

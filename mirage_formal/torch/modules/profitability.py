@@ -23,7 +23,7 @@ from torch.fx import Graph, GraphModule, Node
 from mirage_formal.torch.import_result import Imported
 from mirage_formal.torch.modules.graph_timing import TimedPair, have_equal_results, time_in_turns
 from mirage_formal.torch.modules.operators import NAMESPACE, TorchOperator
-from mirage_formal.torch.modules.report import RegionReport, Report
+from mirage_formal.torch.modules.report import ModuleReport, RegionReport
 from mirage_formal.torch.modules.rewrite import region_alone
 
 #: Compiler of a graph, for inputs like the given ones.
@@ -41,8 +41,8 @@ def has_gpu_tensors(inputs: Sequence[Any]) -> bool:
 
 
 def faster_regions(
-    imported: Imported, operators: Mapping[int, TorchOperator], report: Report, compile: Compile
-) -> tuple[dict[int, TorchOperator], Report]:
+    imported: Imported, operators: Mapping[int, TorchOperator], report: ModuleReport, compile: Compile
+) -> tuple[dict[int, TorchOperator], ModuleReport]:
     """Return the operators that are faster than a compilation of their regions, and the updated report.
 
     Args:
@@ -107,14 +107,14 @@ class SettledGraph:
     """
 
     graph: GraphModule | None
-    report: Report
+    report: ModuleReport
     compiled: Callable[..., Any] | None = None
     way: int = 0
 
 
 def settle_operators(
     operators: Mapping[int, TorchOperator],
-    report: Report,
+    report: ModuleReport,
     build: Callable[[Mapping[int, TorchOperator]], GraphModule],
     without: GraphModule,
     inputs: Sequence[Any],
@@ -185,7 +185,7 @@ def _gained_us(row: RegionReport) -> float:
     return 0.0 if row.measured_us is None or row.others_us is None else row.others_us - row.measured_us
 
 
-def _replace_row(report: Report, row: RegionReport, **changed: Any) -> Report:
+def _replace_row(report: ModuleReport, row: RegionReport, **changed: Any) -> ModuleReport:
     """Return a report with some fields of one row replaced."""
     regions = (dataclasses.replace(one, **changed) if one is row else one for one in report.regions)
     return dataclasses.replace(report, regions=tuple(regions))

@@ -83,7 +83,7 @@ class RegionReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ModuleReport:
     """Report of an optimized module: its regions, the operators left to torch, and measured times.
 
     Attributes:
@@ -115,4 +115,4 @@ def _counted(texts: Sequence[str]) -> list[str]:
     return [text if count == 1 else f"{text} ({count} times)" for text, count in Counter(texts).items()]
 
 
-__all__ = ["FallbackWarning", "RegionReport", "Report"]
+__all__ = ["FallbackWarning", "ModuleReport", "RegionReport"]

@@ -52,7 +52,7 @@ class FunctionModule(torch.nn.Module):  # type: ignore[misc]  # torch has no typ
         return self.function(*args, **kwargs)
 
 
-def trace(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], rounding: str = "fused") -> ModuleTrace:
+def trace_module(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], rounding: str = "fused") -> ModuleTrace:
     """Import a module; hooks of the module itself are not part of it.
 
     Args:
@@ -168,4 +168,4 @@ def _differentiable(tensor: Any) -> bool:
     return bool(tensor.is_floating_point() or tensor.is_complex())
 
 
-__all__ = ["FunctionModule", "ModuleTrace", "capture_with_structure", "trace"]
+__all__ = ["FunctionModule", "ModuleTrace", "capture_with_structure", "trace_module"]

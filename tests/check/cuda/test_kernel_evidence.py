@@ -18,14 +18,14 @@ from mirage_formal.check.cuda import device
 from mirage_formal.check.cuda.cubin import resources
 from mirage_formal.check.cuda.manifest import SOLVERS, check_kernels
 from mirage_formal.check.report import CheckFailed
-from mirage_formal.codegen.executable import load
+from mirage_formal.codegen.executable import load_executable
 from mirage_formal.codegen.numerics import numerics
 from mirage_formal.device.compile import available
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.kernel_build.build import build_run
 from mirage_formal.revalidate.rederive import derive_kernels
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 from mirage_formal.support.errors import FormatError, MirageError
 from tests.kit.runs.known_engine import PROGRAMS
@@ -100,7 +100,7 @@ def test_what_the_compiler_reported_is_in_the_plan(runs: dict[str, Path]) -> Non
     for root in runs.values():
         for directory in (root / "kernels").iterdir():
             plans = records.decode((directory / "plan.json").read_bytes(), records.PlanRecord, "")
-            kernels = [x for x in load(directory).launches if isinstance(x, records.KernelLaunch)]
+            kernels = [x for x in load_executable(directory).launches if isinstance(x, records.KernelLaunch)]
             assert [plan.kernel for plan in plans.kernels] == [launch.name for launch in kernels]
             for plan, launch in zip(plans.kernels, kernels, strict=True):
                 assert set(plan.compiled) == set(launch.cubins) == {"sm_80", "sm_90a"}
@@ -371,9 +371,9 @@ def test_kernels_of_candidates_that_are_no_longer_reported_go(tmp_path: Path) ->
     settings = Settings(engine="tests.kit.runs.known_engine:KnownEngine", config="tiny", keep=9, workers=1)
     root = tmp_path / "run"
     program = PROGRAMS["rms_norm"]()[0]
-    run(program, settings, root, name="x")
+    run_search(program, settings, root, name="x")
     build_run(root, count=1, archs=())
     kept = copy(first(root), root / "kernels" / "009-000000000000")
-    run(program, msgspec.structs.replace(settings, resume=True), root, name="x")
+    run_search(program, msgspec.structs.replace(settings, resume=True), root, name="x")
     assert first(root).is_dir()
     assert not kept.exists()

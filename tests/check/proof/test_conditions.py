@@ -9,7 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from mirage_formal.check.proof.added_conditions import classify_conditions
-from mirage_formal.check.proof_composition import replay
+from mirage_formal.check.proof_composition import replay_composed
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.verdict import Equivalent
@@ -49,7 +49,7 @@ def test_what_holds_by_its_form_holds() -> None:
             continue
         doubtful = (
             f"program, kernel operator {len(ops)}: divisor nonzero"
-            in classify_conditions(replay(program, candidate, found.proof)).doubtful
+            in classify_conditions(replay_composed(program, candidate, found.proof)).doubtful
         )
         seen[doubtful] += 1
         before = KernelGraph(INPUTS, tuple(ops), tuple(range(2, last + 1)))

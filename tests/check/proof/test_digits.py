@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirage_formal.check.proof.digits import obligations
-from mirage_formal.logic.script import parse
+from mirage_formal.logic.script import parse_script
 from mirage_formal.logic.session import Satisfiability, discharge
 
 
@@ -14,7 +14,7 @@ def test_both_solvers_prove_both_halves(extents: tuple[int, ...]) -> None:
     found = obligations(extents)
     assert set(found) == {"injective", "onto"}
     for text in found.values():
-        results = discharge(parse(text))
+        results = discharge(parse_script(text))
         assert [r.solver for r in results] == ["z3", "cvc5"]
         assert all(r.answer is Satisfiability.UNSAT for r in results), results
 
@@ -34,7 +34,7 @@ def test_a_wrong_lemma_is_not_proved(half: str, old: str, new: str) -> None:
     text = obligations((5, 3))[half]
     assert old in text
     # A wrong number on one side only.
-    for result in discharge(parse(text.replace(old, new))):
+    for result in discharge(parse_script(text.replace(old, new))):
         assert result.answer is not Satisfiability.UNSAT, (old, new, text)
 
 

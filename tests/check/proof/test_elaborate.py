@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import Terms
-from mirage_formal.check.proof.pieces import MAX_PIECES, Value
+from mirage_formal.check.proof.pieces import MAX_PIECES, PieceValue
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import (
@@ -38,7 +38,7 @@ ALL = frozenset(OpKind)
 class Whole(Numbers):
     """Pieces put together."""
 
-    def whole(self, value: Value) -> NDArray[Any]:
+    def whole(self, value: PieceValue) -> NDArray[Any]:
         out = np.zeros(value.shape)
         for place, term in value.terms.items():
             starts = [sum(cut[:i]) for cut, i in zip(value.cuts, place, strict=True)]

@@ -15,7 +15,7 @@ from mirage_formal.check.proof.operator_terms import Terms
 from mirage_formal.check.proof.reader import Reader, parse_tables
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import Key, Poly, ProofError, Ring
-from mirage_formal.check.proof.tensor_steps import Steps, Tensor
+from mirage_formal.check.proof.tensor_steps import CheckedTensor, TensorReplay
 from tests.kit.graphs.random_graphs import with_masks
 from tests.kit.processes import calls
 from tests.kit.proofs.hand_proofs import PAIRS, text
@@ -287,11 +287,11 @@ def rescaled_by(payload: Callable[[Ring], Any]) -> None:
     ring = Ring((3, 3, 2, 2))
     terms = Terms()
     sources = [terms.input(i, (1, 1, 1, 3, 2 - i)) for i in range(2)]
-    steps = Steps(Reader(ring), terms, sources)
+    steps = TensorReplay(Reader(ring), terms, sources)
     element: Poly = {((ring.intern("in", (0, (*[(0, ())] * 3, (0, ((0, 1),)), (0, ((3, 1),))))), 2),): 1}
-    steps.tensors.append(Tensor(sources[0], ((), (), (), (0,), (3,)), element))
+    steps.tensors.append(CheckedTensor(sources[0], ((), (), (), (0,), (3,)), element))
     carry: Poly = {((ring.intern("carry", payload(ring)), 2),): 1}
-    steps.tensors.append(Tensor(sources[1], ((), (), (), (0,), ()), carry))
+    steps.tensors.append(CheckedTensor(sources[1], ((), (), (), (0,), ()), carry))
     steps.step(["rescaled", 0, 1])
 
 

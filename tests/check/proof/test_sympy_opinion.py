@@ -9,7 +9,7 @@ import pytest
 from mirage_formal.check.proof.closing import Closing
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import Key, Poly, Ring
-from mirage_formal.check.proof.sympy_crosscheck import Answer, Opinion, opinion, second_opinion
+from mirage_formal.check.proof.sympy_crosscheck import Opinion, SympyAnswer, opinion, second_opinion
 from tests.kit.processes import calls
 from tests.kit.proofs.hand_proofs import PAIRS, text
 
@@ -24,7 +24,7 @@ ROOT = RING.intern("pow", frozenset({(((TWO, 1),), 1), (((THREE, 1), (X, 2)), 1)
 POWERS = {f: (RING.kinds[f], RING.payloads[f]) for f in (P, *EXP, *ONE_PLUS, TWO, THREE, SIX, ROOT)}
 
 
-def said(left: Poly, right: Poly) -> Answer:
+def said(left: Poly, right: Poly) -> SympyAnswer:
     return opinion(Closing(tuple(left.items()), tuple(right.items()), POWERS)).answer
 
 
@@ -58,24 +58,24 @@ OTHER = [
 
 @pytest.mark.parametrize("sides", SAME)
 def test_what_holds_is_confirmed(sides: tuple[Poly, Poly]) -> None:
-    assert said(*sides) is Answer.CONFIRMED
+    assert said(*sides) is SympyAnswer.CONFIRMED
 
 
 @pytest.mark.parametrize("sides", OTHER)
 def test_what_does_not_hold_is_refuted(sides: tuple[Poly, Poly]) -> None:
-    assert said(*sides) is Answer.REFUTED
+    assert said(*sides) is SympyAnswer.REFUTED
 
 
 def test_what_is_too_large_is_undecided() -> None:
     wide = frozenset({(((RING.intern("in", (i, ())), 2),), 1) for i in range(2, 60)})
     f = RING.intern("pow", wide)
     found = opinion(Closing(((((f, 12),), 1),), (), {f: ("pow", wide)}))
-    assert found.answer is Answer.UNDECIDED
+    assert found.answer is SympyAnswer.UNDECIDED
     assert "at most" in found.reason
     nothing = RING.intern("pow", frozenset({((), 1), (((TWO, 1), (TWO, 1)), Fraction(-1, 2))}))
     powers = {**POWERS, nothing: ("pow", RING.payloads[nothing])}
     closing = Closing(((((nothing, -2),), 1),), ((((nothing, -4),), 1),), powers)
-    assert opinion(closing).answer is Answer.UNDECIDED
+    assert opinion(closing).answer is SympyAnswer.UNDECIDED
 
 
 def _wide(first: int) -> Key:
@@ -99,20 +99,20 @@ def test_work_is_bounded_and_equal_divisors_need_none() -> None:
         found.append(opinion(Closing(((((f, 2), (g, -2)), 1),), ((((g, 2), (f, -2)), 1),), powers)))
 
     calls(ask, 30_000_000)  # two million, nearly all of them sympy's
-    assert [one.answer for one in found] == [Answer.CONFIRMED, Answer.REFUTED, Answer.UNDECIDED]
+    assert [one.answer for one in found] == [SympyAnswer.CONFIRMED, SympyAnswer.REFUTED, SympyAnswer.UNDECIDED]
     assert "products" in found[2].reason
 
 
 def test_an_answer_has_no_truth_value() -> None:
     with pytest.raises(TypeError, match="no truth value"):
-        bool(Answer.CONFIRMED)
+        bool(SympyAnswer.CONFIRMED)
 
 
 @pytest.mark.parametrize("name", sorted(PAIRS))
 def test_proofs_that_hold_are_confirmed_and_broken_closings_refuted(name: str) -> None:
     theorem = replay(*PAIRS[name], text(name))
-    assert [o.answer for o in second_opinion(theorem)] == [Answer.CONFIRMED] * len(theorem.closings)
+    assert [o.answer for o in second_opinion(theorem)] == [SympyAnswer.CONFIRMED] * len(theorem.closings)
     for closing in theorem.closings:
         (mono, coef), *rest = closing.left
         broken = Closing(((mono, coef * 2), *rest), closing.right, closing.powers)
-        assert opinion(broken).answer is Answer.REFUTED
+        assert opinion(broken).answer is SympyAnswer.REFUTED

@@ -93,7 +93,7 @@ CASES = [
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("graph", CASES)
-@pytest.mark.parametrize("run", [program_interpreter.run, emulate.run], ids=["interpreter", "emulator"])
+@pytest.mark.parametrize("run", [program_interpreter.run, emulate.run_kernel], ids=["interpreter", "emulator"])
 def test_against_the_reference(graph: KernelGraph, run: Any) -> None:
     tolerance = 6e-2 if graph.inputs[0].tensor.dtype is DType.BFLOAT16 else 8e-3
     compare(graph, arrays=inputs_for(graph), tolerance=tolerance, run=run)
@@ -149,5 +149,5 @@ def reduced(kind: OpKind, dim: int, rows: int, cols: int) -> KernelGraph:
 @pytest.mark.parametrize(("rows", "cols"), [(64, 32), (40, 6), (7, 12), (257, 4)])
 def test_reductions(kind: OpKind, dim: int, rows: int, cols: int) -> None:
     graph = reduced(kind, dim, rows, cols)
-    compare(graph, run=emulate.run)
+    compare(graph, run=emulate.run_kernel)
     assert isinstance(discharge_safety(lower(make_plan(graph, 0, TARGET))).verdict, Safe)

@@ -13,7 +13,7 @@ from mirage_formal.codegen.predefined import SUPPORTED, copy_program, operator_p
 from mirage_formal.codegen.safety.safety import Safe, discharge_safety
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device.cublas import StridedBatch, strided_batches
-from mirage_formal.device.emulate import run as emulate
+from mirage_formal.device.emulate import run_kernel as emulate
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind

@@ -93,7 +93,7 @@ def statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
 @KERNELS
 def test_real_tiles_on_the_emulator(op: GraphDefined, operands: tuple[DTensor, ...]) -> None:
     graph = shrunk(op, operands)
-    compare(graph, arrays=values(graph), run=emulate.run, tolerance=2e-3)
+    compare(graph, arrays=values(graph), run=emulate.run_kernel, tolerance=2e-3)
 
 
 @pytest.mark.sampled(3)
@@ -203,4 +203,4 @@ def test_slabs_come_before_chunks() -> None:
     graph = alone(kernel, [w.tensor("X", 48, 8).tensor])
     arrays = [np.arange(48 * 8, dtype=np.float32).reshape(48, 8)]
     compare(graph, arrays=arrays)
-    compare(graph, arrays=arrays, run=emulate.run)
+    compare(graph, arrays=arrays, run=emulate.run_kernel)

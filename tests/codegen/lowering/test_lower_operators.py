@@ -319,7 +319,7 @@ def test_what_is_repeated_for_a_result_goes_through_registers(shape: Shape, dim:
     """Its elements are loaded and stored as vectors, not one by one through shared memory."""
     ops = [op(K.REPEAT, 0, dim=dim, times=times), op(K.ACCUM_SUM, 1)]
     graph = kernel([shape], [load(ROWS)], ops, [(2, ROWS)], grid=(2, 1, 1))
-    for run in (program_interpreter.run, emulate.run):
+    for run in (program_interpreter.run, emulate.run_kernel):
         plan, program, worst = compare(graph, run=run)
         assert worst == 0
     assert not plan.buffers

@@ -16,7 +16,7 @@ from mirage_formal.codegen.planning.layout import ProductShape
 from mirage_formal.codegen.planning.planner import make_plan, schedules
 from mirage_formal.codegen.program import register_layout
 from mirage_formal.codegen.program.plan import Schedule
-from mirage_formal.codegen.program.register_layout import Axis, Slot, Warps, fragment_layout
+from mirage_formal.codegen.program.register_layout import Axis, RegisterLoop, Warps, fragment_layout
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
@@ -153,7 +153,7 @@ def test_accumulators_that_lie_the_usual_way_are_found(
     def swapped(threads: int, warps: Warps, rows: int, cols: int) -> register_layout.Fragment:
         over = own(threads, warps, rows, cols)
         other = {Axis.ROW: Axis.COL, Axis.COL: Axis.ROW}
-        return replace(over, slots=tuple(Slot(other[s.axis], s.extent, s.stride) for s in over.slots))
+        return replace(over, slots=tuple(RegisterLoop(other[s.axis], s.extent, s.stride) for s in over.slots))
 
     turned(Warps(1, 4, 1))
     graph = mapped(8, 32, 64)

@@ -78,7 +78,7 @@ def products(plan: Plan) -> list[Multiplication]:
 def right_everywhere(graph: KernelGraph, tolerance: float = 8e-3) -> Plan:
     """Emulated and interpreted within rounding of float64, safe, and no product is a loop over scalars."""
     arrays = inputs_for(graph)
-    plan, program, _ = compare(graph, arrays=arrays, tolerance=tolerance, run=emulate.run)
+    plan, program, _ = compare(graph, arrays=arrays, tolerance=tolerance, run=emulate.run_kernel)
     compare(graph, arrays=arrays, tolerance=tolerance)
     verdict = discharge_safety(program).verdict
     assert isinstance(verdict, Safe), verdict
@@ -163,7 +163,7 @@ def test_the_widest_copies_that_alignment_allows(case: tuple[Any, ...]) -> None:
         [(18, k * loop), (k * loop, n)], inputs, ops, [(3, NONE)], loop=loop, dtype=dtype, strides={1: strides}
     )
     tolerance = 6e-2 if dtype is DType.BFLOAT16 else 8e-3
-    plan, program, _ = compare(graph, run=emulate.run, tolerance=tolerance)
+    plan, program, _ = compare(graph, run=emulate.run_kernel, tolerance=tolerance)
     compare(graph, tolerance=tolerance)
     verdict = discharge_safety(program).verdict
     assert isinstance(verdict, Safe), verdict
@@ -177,7 +177,7 @@ def test_the_widest_copies_that_alignment_allows(case: tuple[Any, ...]) -> None:
 
 def test_elements_of_ragged_rows_are_loaded_together() -> None:
     """Rows that no vector fits: several loads of a thread stand before its first store."""
-    _, program, _ = compare(mapped(40, 77, 33), run=emulate.run)
+    _, program, _ = compare(mapped(40, 77, 33), run=emulate.run_kernel)
     loads = [s for s in statements(program.body) if isinstance(s, SetReg) and s.array.startswith("e_")]
     (count,) = (s.count for s in statements(program.body) if isinstance(s, Registers) and s.name.startswith("e_"))
     assert len(loads) == 1
@@ -222,7 +222,7 @@ def test_nothing_is_multiplied_by_what_lies_beyond(cols: int, monkeypatch: pytes
     for row in range(41):
         arrays[2][row, row] = np.inf
     _, program = planned(graph)
-    (found,) = emulate.run(program, [laid_out(a, item) for a, item in zip(arrays, graph.inputs, strict=True)])
+    (found,) = emulate.run_kernel(program, [laid_out(a, item) for a, item in zip(arrays, graph.inputs, strict=True)])
     with np.errstate(invalid="ignore"):
         (wanted,) = reference(graph, arrays)
     values: NDArray[Any] = np.asarray(found, np.float64).reshape(wanted.shape)
@@ -242,14 +242,14 @@ def test_padding_that_is_not_written_is_found(
     _, program = planned(graph)
     assert isinstance(discharge_safety(program).verdict, Unsafe)
     with pytest.raises(emulate.EmulationFault):
-        compare(graph, run=emulate.run)
+        compare(graph, run=emulate.run_kernel)
 
 
 def test_padding_of_ones_gives_other_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where both operands are computed; zeros of an input alone would hide it."""
     monkeypatch.setattr(stores, "Real", lambda value: Real(1.0))
     with pytest.raises(AssertionError):
-        compare(square(0, 19, 0), run=emulate.run)
+        compare(square(0, 19, 0), run=emulate.run_kernel)
 
 
 def test_rows_that_are_not_padded_are_found(monkeypatch: pytest.MonkeyPatch) -> None:

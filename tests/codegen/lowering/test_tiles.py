@@ -8,11 +8,17 @@ from itertools import count
 import numpy as np
 import pytest
 
-from mirage_formal.codegen.generate import Kernel, alternative_tiles, generate, schedule_from_record, schedule_record
+from mirage_formal.codegen.generate import (
+    GeneratedKernel,
+    alternative_tiles,
+    generate,
+    schedule_from_record,
+    schedule_record,
+)
 from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.safety.safety import Safe, discharge_safety
 from mirage_formal.codegen.target import load_target
-from mirage_formal.device.emulate import run as emulate
+from mirage_formal.device.emulate import run_kernel as emulate
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
@@ -37,7 +43,7 @@ def programs(graph: KernelGraph) -> list[Program]:
     found = []
     for schedule in (None, *alternative_tiles(graph, 0, H200)):
         (kernel,) = generate(graph, H200, {} if schedule is None else {0: schedule}).steps
-        assert isinstance(kernel, Kernel)
+        assert isinstance(kernel, GeneratedKernel)
         assert kernel.asked == schedule
         found.append(kernel.program)
     return found

@@ -29,7 +29,7 @@ from mirage_formal.codegen.program.program import (
 )
 from mirage_formal.codegen.safety.safety import Safe, discharge_safety
 from mirage_formal.codegen.sectors import SECTOR
-from mirage_formal.device.emulate import run as emulate
+from mirage_formal.device.emulate import run_kernel as emulate
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DType, Shape
 from mirage_formal.semantics import reference

@@ -14,7 +14,7 @@ from mirage_formal.codegen.numerics.numerics import (
     Inputs,
     Runner,
     check,
-    compare,
+    compare_outputs,
     draw_all,
     draw_input,
     expected_results,
@@ -22,7 +22,7 @@ from mirage_formal.codegen.numerics.numerics import (
 from mirage_formal.codegen.numerics.rounding import quantize, quantum, unit_roundoff
 from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.target import load_target
-from mirage_formal.device.emulate import run as emulate
+from mirage_formal.device.emulate import run_kernel as emulate
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
@@ -279,10 +279,10 @@ def test_an_element_that_a_doubtful_comparison_leaves_unknown_is_not_judged() ->
 
 def test_an_infinite_tolerance_excuses_its_element_and_no_other() -> None:
     value, tolerance = np.array([1.0, 2.0, 3.0]), np.array([1e-3, np.inf, 1e-3])
-    found = compare(np.array([1.0, np.nan, 3.0]), value, tolerance, DType.FLOAT16)
+    found = compare_outputs(np.array([1.0, np.nan, 3.0]), value, tolerance, DType.FLOAT16)
     assert (found.answer, found.lost, found.elements) == ("within", 1, 3)
-    assert compare(np.array([1.0, 2.0, 4.0]), value, tolerance, DType.FLOAT16).answer == "outside"
-    assert compare(value, value, np.full(3, np.inf), DType.FLOAT16).answer == "undecided"
+    assert compare_outputs(np.array([1.0, 2.0, 4.0]), value, tolerance, DType.FLOAT16).answer == "outside"
+    assert compare_outputs(value, value, np.full(3, np.inf), DType.FLOAT16).answer == "undecided"
 
 
 def test_rounding_operators_are_compared_at_their_own_steps() -> None:
@@ -392,28 +392,28 @@ def test_overflow_without_a_running_maximum_is_found() -> None:
 
 def test_values_beyond_the_element_type_must_be_infinite() -> None:
     value, tolerance = np.array([1e6, -1e6, 1.0]), np.array([1e3, 1e3, 1e-3])
-    right = compare(np.array([np.inf, -np.inf, 1.0]), value, tolerance, DType.FLOAT16)
+    right = compare_outputs(np.array([np.inf, -np.inf, 1.0]), value, tolerance, DType.FLOAT16)
     assert (right.answer, right.beyond_range) == ("within", 2)
-    assert compare(np.array([np.inf, np.inf, 1.0]), value, tolerance, DType.FLOAT16).answer == "outside"
-    assert compare(np.array([np.nan, -np.inf, 1.0]), value, tolerance, DType.FLOAT16).answer == "outside"
-    assert compare(np.array([5.0, -np.inf, 1.0]), value, tolerance, DType.FLOAT16).answer == "outside"
+    assert compare_outputs(np.array([np.inf, np.inf, 1.0]), value, tolerance, DType.FLOAT16).answer == "outside"
+    assert compare_outputs(np.array([np.nan, -np.inf, 1.0]), value, tolerance, DType.FLOAT16).answer == "outside"
+    assert compare_outputs(np.array([5.0, -np.inf, 1.0]), value, tolerance, DType.FLOAT16).answer == "outside"
 
 
 def test_values_whose_tolerance_reaches_beyond_the_element_type_may_be_infinite() -> None:
     value, tolerance = np.array([-65400.0, 1.0]), np.array([200.0, 1e-3])
-    assert compare(np.array([-np.inf, 1.0]), value, tolerance, DType.FLOAT16).answer == "within"
-    assert compare(np.array([np.inf, 1.0]), value, tolerance, DType.FLOAT16).answer == "outside"
-    assert compare(np.array([-np.inf, 1.0]), value, tolerance / 10, DType.FLOAT16).answer == "outside"
+    assert compare_outputs(np.array([-np.inf, 1.0]), value, tolerance, DType.FLOAT16).answer == "within"
+    assert compare_outputs(np.array([np.inf, 1.0]), value, tolerance, DType.FLOAT16).answer == "outside"
+    assert compare_outputs(np.array([-np.inf, 1.0]), value, tolerance / 10, DType.FLOAT16).answer == "outside"
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_what_is_not_known_is_never_within(bad: float) -> None:
     one = np.ones(3)
     value = np.array([1.0, bad, 1.0])
-    assert compare(value, value, 1e-3 * one, DType.FLOAT16).answer == "undecided"
-    assert compare(one, one, np.array([1e-3, np.nan, 1e-3]), DType.FLOAT16).answer == "undecided"
-    assert compare(value, one, 1e-3 * one, DType.FLOAT16).answer == "outside"
-    assert compare(one, one, 1e9 * one, DType.FLOAT16).answer == "undecided"
+    assert compare_outputs(value, value, 1e-3 * one, DType.FLOAT16).answer == "undecided"
+    assert compare_outputs(one, one, np.array([1e-3, np.nan, 1e-3]), DType.FLOAT16).answer == "undecided"
+    assert compare_outputs(value, one, 1e-3 * one, DType.FLOAT16).answer == "outside"
+    assert compare_outputs(one, one, 1e9 * one, DType.FLOAT16).answer == "undecided"
 
 
 def test_rounding_of_an_exact_operation_costs_nothing() -> None:
@@ -442,5 +442,5 @@ def test_the_spacing_of_small_values_counts_also_behind_an_exponential() -> None
     assert 0 < small < 2.0**-25
     result = found.values[0].astype(np.float16).astype(np.float64)
     assert (result[:, 1:] == 0).all()
-    assert compare(result, found.values[0], found.tolerances[0], DType.FLOAT16).answer == "within"
-    assert compare(result + 2.0**-21, found.values[0], found.tolerances[0], DType.FLOAT16).answer == "outside"
+    assert compare_outputs(result, found.values[0], found.tolerances[0], DType.FLOAT16).answer == "within"
+    assert compare_outputs(result + 2.0**-21, found.values[0], found.tolerances[0], DType.FLOAT16).answer == "outside"

@@ -12,7 +12,7 @@ import pytest
 import mirage_formal as mf
 from mirage_formal import Graph, Tensor
 from mirage_formal.codegen.numerics.bounded_maxima import bound_maxima
-from mirage_formal.codegen.numerics.special_values import Fault, check_special_values, special_draws
+from mirage_formal.codegen.numerics.special_values import SpecialValueFault, check_special_values, special_draws
 from mirage_formal.codegen.online_softmax.stabilize import stabilize
 from mirage_formal.graph.graph import BlockOp, GraphDefined, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
@@ -113,7 +113,7 @@ WRONG: dict[str, tuple[Body, Body, str]] = {
 def test_what_differs_at_special_values_is_refused(name: str) -> None:
     wanted, other, why = WRONG[name]
     found = at_special_values(masked(wanted), masked(other))
-    assert isinstance(found, Fault)
+    assert isinstance(found, SpecialValueFault)
     assert why in str(found)
 
 
@@ -174,7 +174,7 @@ def test_a_candidate_may_not_overflow_alone_in_its_types(dtype: object) -> None:
     wanted = masked(lambda g, m, x, v: g.square(x / x), dtype=dtype)
     other = masked(lambda g, m, x, v: g.square(x) / g.square(x), dtype=dtype)
     found = check_special_values(wanted, other, wanted)
-    assert isinstance(found, Fault)
+    assert isinstance(found, SpecialValueFault)
     assert (found.draw, found.expected, np.isnan(found.got)) == ("X: values of 1e25", 1.0, True)
     assert isinstance(check_special_values(other, wanted, other), SpecialRecord)
 
@@ -207,7 +207,7 @@ def test_a_softmax_needs_its_maximum(case: str) -> None:
     wanted, form = program(inputs, attention), stabilize(graph)
     assert isinstance(form, KernelGraph)
     found = check_special_values(wanted, graph, wanted)
-    assert isinstance(found, Fault)
+    assert isinstance(found, SpecialValueFault)
     assert "got nan" in str(found)
     assert isinstance(check_special_values(wanted, form, wanted), SpecialRecord)
 
@@ -229,7 +229,7 @@ def test_attention_that_divides_by_no_key_is_refused(name: str) -> None:
 
     other = program(INPUTS, FORMS[name])
     found = at_special_values(program(INPUTS, attention), replace(other, ops=tuple(map(divided, other.ops))))
-    assert isinstance(found, Fault)
+    assert isinstance(found, SpecialValueFault)
     assert "expected 0, got nan" in str(found)
 
 

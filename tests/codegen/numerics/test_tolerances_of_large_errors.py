@@ -12,7 +12,7 @@ import pytest
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.codegen.numerics import nonlinear_error
-from mirage_formal.codegen.numerics.numerics import Inputs, Runner, check, compare, draw_all, expected_results
+from mirage_formal.codegen.numerics.numerics import Inputs, Runner, check, compare_outputs, draw_all, expected_results
 from mirage_formal.codegen.numerics.rounding import quantize, unit_roundoff
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
@@ -41,7 +41,7 @@ def test_no_value_within_six_deviations_leaves_the_tolerance(x: float, deviation
         (np.sqrt, nonlinear_error.root(at, error, least, np)),
     ):
         assert np.abs(function(values) - function(at)).max() <= 6 * bound[0] * (1 + 1e-9)
-    deviations, lowest = nonlinear_error.square(at, error, np)
+    deviations, lowest = nonlinear_error.square_deviation(at, error, np)
     signed = np.linspace(x - 6 * deviation, x + 6 * deviation, 999)
     assert np.abs(signed**2 - x * x).max() <= 6 * deviations[0] * (1 + 1e-9)
     assert (signed**2 >= lowest * (1 - 1e-9)).all()
@@ -133,7 +133,9 @@ def test_roundings_of_equal_values_are_not_independent(missing: int, answer: str
     arrays = draw_all(graph, 0, 1e-4)
     value = np.zeros((1, 8))
     assert (
-        compare(run(arrays)[0], value, expected_results(graph, graph, arrays).tolerances[0], DType.FLOAT16).answer
+        compare_outputs(
+            run(arrays)[0], value, expected_results(graph, graph, arrays).tolerances[0], DType.FLOAT16
+        ).answer
         == "outside"
     )
 

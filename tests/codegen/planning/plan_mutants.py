@@ -18,7 +18,7 @@ from typing import Any
 from mirage_formal.codegen.lowering.assemble import lower
 from mirage_formal.codegen.planning import planner
 from mirage_formal.codegen.planning.memory import Allocation, BufferRequest, allocate
-from mirage_formal.codegen.planning.steps import Steps
+from mirage_formal.codegen.planning.steps import KernelSteps
 from mirage_formal.codegen.program.plan import Plan, SharedPlacement
 from mirage_formal.codegen.program.program import (
     Barrier,
@@ -118,7 +118,7 @@ def placed(
     requests: list[tuple[BufferRequest, ...]] = []
     real = planner._allocate_buffers
 
-    def tightest(steps: Steps, most: int) -> Allocation:
+    def tightest(steps: KernelSteps, most: int) -> Allocation:
         requests.append(steps.requests)
         seen.append(allocate(steps.requests))
         return seen[-1]

@@ -8,19 +8,19 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.codegen.planning.barriers import Access, Item, synchronise
+from mirage_formal.codegen.planning.barriers import Item, SharedAccess, synchronise
 from mirage_formal.codegen.program.program import Barrier, WaitGroups
 
-ACCESS = st.builds(Access, st.sampled_from("abc"), st.booleans(), st.sampled_from([None, None, "same"]))
+ACCESS = st.builds(SharedAccess, st.sampled_from("abc"), st.booleans(), st.sampled_from([None, None, "same"]))
 ITEMS = st.lists(st.lists(ACCESS, max_size=2), max_size=6)
 
 
-def items(rows: Sequence[Sequence[Access]], first: int = 0) -> list[Item]:
+def items(rows: Sequence[Sequence[SharedAccess]], first: int = 0) -> list[Item]:
     """Steps that can be told apart."""
     return [Item(WaitGroups(first + i), (tuple(row),)) for i, row in enumerate(rows)]
 
 
-def conflict(a: Access, b: Access) -> bool:
+def conflict(a: SharedAccess, b: SharedAccess) -> bool:
     if not (a.write or b.write):
         return False
     if a.buffer == b.buffer:
@@ -32,9 +32,9 @@ def overlap(x: str, y: str) -> bool:
     return {x, y} == {"a", "b"}
 
 
-def clean(steps: Iterable[object], accesses: Mapping[int, Sequence[Access]]) -> bool:
+def clean(steps: Iterable[object], accesses: Mapping[int, Sequence[SharedAccess]]) -> bool:
     """Whether a barrier stands between all conflicting steps of a sequence."""
-    open_accesses: list[Access] = []
+    open_accesses: list[SharedAccess] = []
     for step in steps:
         if isinstance(step, Barrier):
             open_accesses = []
@@ -49,7 +49,7 @@ def clean(steps: Iterable[object], accesses: Mapping[int, Sequence[Access]]) -> 
 
 @settings(max_examples=200)
 @given(ITEMS)
-def test_fewest_on_a_straight_line(rows: Sequence[Sequence[Access]]) -> None:
+def test_fewest_on_a_straight_line(rows: Sequence[Sequence[SharedAccess]]) -> None:
     found = synchronise(items(rows), [], [], overlap).before
     accesses = dict(enumerate(rows))
     assert clean(found, accesses)
@@ -66,7 +66,7 @@ def test_fewest_on_a_straight_line(rows: Sequence[Sequence[Access]]) -> None:
 @settings(max_examples=200)
 @given(ITEMS, ITEMS.filter(bool), ITEMS)
 def test_loops_are_clean_around_their_back_edge(
-    before: list[list[Access]], loop: list[list[Access]], after: list[list[Access]]
+    before: list[list[SharedAccess]], loop: list[list[SharedAccess]], after: list[list[SharedAccess]]
 ) -> None:
     rows = [*before, *loop, *after]
     accesses = dict(enumerate(rows))
@@ -76,9 +76,12 @@ def test_loops_are_clean_around_their_back_edge(
 
 
 def test_exchanges_have_their_own_barrier() -> None:
-    write, read = Access("x", True), Access("x", False)
+    write, read = SharedAccess("x", True), SharedAccess("x", False)
     exchange = Item(WaitGroups(0), ((write,), (read,)))
     found = synchronise(
-        [exchange, Item(WaitGroups(1), ((Access("x", False),),)), Item(WaitGroups(2), ((write,),))], [], [], overlap
+        [exchange, Item(WaitGroups(1), ((SharedAccess("x", False),),)), Item(WaitGroups(2), ((write,),))],
+        [],
+        [],
+        overlap,
     )
     assert found.before == (WaitGroups(0), WaitGroups(1), Barrier(), WaitGroups(2))

@@ -107,11 +107,11 @@ def results(base: Base, program: Program, source: str, launched: int | None = No
     for scale in numerics.SCALES:
         found = emulate.run_source(program, source, given(base, scale=scale))
         for later in following(base):
-            found = emulate.run(later.program, found)
+            found = emulate.run_kernel(later.program, found)
         wanted = expected(base.name, scale)
         types = kernel_types(base.computed)
         for a, b, tolerance, output in zip(found, wanted.values, wanted.tolerances, base.computed.outputs, strict=True):
-            out.append(numerics.compare(a.astype(np.float64), b, tolerance, types[output].dtype))
+            out.append(numerics.compare_outputs(a.astype(np.float64), b, tolerance, types[output].dtype))
     return out
 
 
@@ -200,7 +200,7 @@ def same_bits(base: Base, program: Program) -> bool:
     for seed in (1, 2, 3):
         for scale in numerics.SCALES:
             arrays = given(base, seed, scale)
-            both = [emulate.run(p, arrays) for p in (base.program, program)]
+            both = [emulate.run_kernel(p, arrays) for p in (base.program, program)]
             if any(a.tobytes() != b.tobytes() for a, b in zip(*both, strict=True)):
                 return False
     return True

@@ -12,7 +12,7 @@ import pytest
 
 from mirage_formal.codegen.lowering.assemble import lower
 from mirage_formal.codegen.planning.planner import make_plan
-from mirage_formal.codegen.program.flat import results_of
+from mirage_formal.codegen.program.flat import defined_tensors
 from mirage_formal.codegen.program.plan import Phase
 from mirage_formal.codegen.program.program import Commit
 from mirage_formal.codegen.program.register_layout import Fragment, Warps
@@ -86,7 +86,7 @@ def test_loop_invariant_work_is_done_once() -> None:
     assert fetched == [0]
     assert plan.ring == (1, 2)
     before = [step for step in plan.before if isinstance(step, Operation)]
-    assert {plan.tensors[result].phase for step in before for result in results_of(step.op)} == {Phase.BEFORE}
+    assert {plan.tensors[result].phase for step in before for result in defined_tensors(step.op)} == {Phase.BEFORE}
     assert len(before) >= 4  # square, sum, scale, root, product of the queries' norm
 
 

@@ -15,7 +15,7 @@ from mirage_formal.codegen.program.register_layout import Warps
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device import emulate
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.kernel_build.build import discharge
+from mirage_formal.kernel_build.build import discharge_obligations
 from mirage_formal.support.errors import UnsupportedError
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.example_kernels import inputs_for, kernels, laid_out
@@ -50,8 +50,8 @@ def test_every_schedule_computes_the_same(name: str) -> None:
     wanted = numerics.expected_results(graph, graph, arrays)
     for one in found[:: max(1, len(found) // 9)]:
         program = lower(make_plan(graph, 0, H200, one))
-        discharge(program)
-        (result,) = emulate.run(program, [laid_out(a, i) for a, i in zip(arrays, graph.inputs, strict=True)])
+        discharge_obligations(program)
+        (result,) = emulate.run_kernel(program, [laid_out(a, i) for a, i in zip(arrays, graph.inputs, strict=True)])
         off = np.abs(result.reshape(wanted.values[0].shape).astype(np.float64) - wanted.values[0])
         assert (off <= np.maximum(wanted.tolerances[0], 4e-3 * np.abs(wanted.values[0]).max())).all(), one
 

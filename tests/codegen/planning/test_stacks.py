@@ -126,7 +126,7 @@ def partial_sums(parts: int, rows: int, cols: int, sums: int) -> KernelGraph:
 )
 def test_stacks_of_different_columns_are_dealt_alike(shape: tuple[int, int, int], sums: int) -> None:
     graph = partial_sums(*shape, sums)
-    for run in (program_interpreter.run, emulate.run):
+    for run in (program_interpreter.run, emulate.run_kernel):
         plan, program, _ = compare(graph, arrays=inputs_for(graph, low=0.1), tolerance=4e-3, run=run)
     assert generic(plan) == []
     assert isinstance(discharge_safety(program).verdict, Safe)
@@ -137,7 +137,7 @@ def test_stacks_of_different_columns_are_dealt_alike(shape: tuple[int, int, int]
 @pytest.mark.parametrize("shape", [(16, 4, 64), (5, 3, 40), (3, 7, 9), (33, 1, 16)])
 def test_on_the_emulator(shape: tuple[int, int, int]) -> None:
     for graph in (combine(*shape, 0), combine(*shape, 1), rescaled(*shape)):
-        compare(graph, arrays=inputs_for(graph, low=0.1), run=emulate.run, tolerance=4e-3)
+        compare(graph, arrays=inputs_for(graph, low=0.1), run=emulate.run_kernel, tolerance=4e-3)
 
 
 def example_launches() -> Iterator[Any]:
@@ -282,7 +282,7 @@ def test_columns_that_are_reduced_before_the_planes_are_dealt_to_all_threads(row
     """As of a mean over two dims: what is left for the planes is one column, of which a thread or two have all."""
     ops = [op(K.ACCUM_SUM_LAST, 0), op(K.SUM, 1, dim=1)]
     graph = kernel([(1, rows * loop, cols)], ops, loop, 1 if loop > 1 else None)
-    plan, program, _ = compare(graph, run=emulate.run)
+    plan, program, _ = compare(graph, run=emulate.run_kernel)
     assert generic(plan) == []
     held = plan.tensors[0].placement.registers
     assert held is not None

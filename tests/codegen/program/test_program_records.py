@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_formal.codegen.cuda import emit_cuda
-from mirage_formal.codegen.generate import Kernel, generate
+from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.program import program as ir
 from mirage_formal.codegen.program.serialization import MAX_BYTES, TABLES, decode_programs, encode_programs
 from mirage_formal.codegen.target import load_target
@@ -34,10 +34,10 @@ def real() -> tuple[ir.Program, ...]:
     for name, graph in example_kernels.fastest().items():
         steps = generate(graph, target).steps
         assert steps, name
-        found += [step.program for step in steps if isinstance(step, Kernel)]
+        found += [step.program for step in steps if isinstance(step, GeneratedKernel)]
     for name in example_kernels.EXAMPLES:
         steps = generate(example_kernels.real(name), target).steps
-        found += [step.program for step in steps if isinstance(step, Kernel)]
+        found += [step.program for step in steps if isinstance(step, GeneratedKernel)]
     by_hand = [getattr(safety_programs, name)() for name in ("gemm", "softmax", "elementwise", "generic", "ring")]
     return (*found, *emulated_programs.every_kernel(), *by_hand)
 

@@ -35,7 +35,7 @@ from mirage_formal.codegen.program.program import (
     Var,
 )
 from mirage_formal.codegen.safety import assignment
-from mirage_formal.codegen.safety.obligations import Held, Kind, Means, UndecidedObligation
+from mirage_formal.codegen.safety.obligations import Held, Means, ObligationKind, UndecidedObligation
 from mirage_formal.codegen.safety.safety import Safe, Unknown, Unsafe, discharge_safety
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
@@ -151,7 +151,7 @@ def test_what_is_written_before_is_safe(right: Program, points: int, monkeypatch
     assert program_interpreter.fault(right) == ""
     report = discharge_safety(right)
     assert isinstance(report.verdict, Safe), report.verdict
-    found = [entry for entry in report.discharged if entry.obligation.kind is Kind.ASSIGNMENT]
+    found = [entry for entry in report.discharged if entry.obligation.kind is ObligationKind.ASSIGNMENT]
     assert found
     assert all(isinstance(entry.finding, Held) for entry in found)
 
@@ -163,7 +163,7 @@ def test_what_is_not_is_found(wrong: Program, points: int, monkeypatch: pytest.M
     assert "read before it was written" in program_interpreter.fault(wrong)
     verdict = discharge_safety(wrong).verdict
     assert isinstance(verdict, Unsafe)
-    assert verdict.obligation.kind is Kind.ASSIGNMENT
+    assert verdict.obligation.kind is ObligationKind.ASSIGNMENT
 
 
 def test_a_fault_names_the_read_the_thread_and_the_register() -> None:
@@ -185,7 +185,7 @@ def test_questions_are_asked_where_there_is_much_to_look_at(monkeypatch: pytest.
     (entry,) = [
         e
         for e in discharge_safety(late).discharged
-        if e.obligation.query is not None and e.obligation.kind is Kind.ASSIGNMENT
+        if e.obligation.query is not None and e.obligation.kind is ObligationKind.ASSIGNMENT
     ]
     assert entry.finding == Held(Means.SOLVER)
     assert {result.solver for result in entry.results} == {"z3", "cvc5"}
@@ -199,9 +199,9 @@ def test_questions_are_asked_where_there_is_much_to_look_at(monkeypatch: pytest.
 
 def test_each_array_that_is_read_has_an_obligation() -> None:
     found = [e.obligation for e in discharge_safety(programs.gemm(16, 64, 192)).discharged]
-    subjects = {one.subject for one in found if one.kind is Kind.ASSIGNMENT}
+    subjects = {one.subject for one in found if one.kind is ObligationKind.ASSIGNMENT}
     assert subjects
-    assert all(one.finding is not None for one in found if one.kind is Kind.ASSIGNMENT), "no solver is needed"
+    assert all(one.finding is not None for one in found if one.kind is ObligationKind.ASSIGNMENT), "no solver is needed"
 
 
 MADE: dict[str, Callable[[], list[Program]]] = {
@@ -232,7 +232,7 @@ def test_mutants_are_refused_or_read_nothing_undefined(kind: str, usual: int, le
         assert isinstance(report.verdict, Safe) is not bool(fault), (what, fault, report.verdict)
         refused += bool(fault)
         unwritten += any(
-            entry.obligation.kind is Kind.ASSIGNMENT and not isinstance(entry.finding, Held)
+            entry.obligation.kind is ObligationKind.ASSIGNMENT and not isinstance(entry.finding, Held)
             for entry in report.discharged
         )
     assert refused >= count // 3
@@ -245,4 +245,4 @@ def test_an_initial_value_that_is_forgotten_is_found() -> None:
     assert body != made.body
     verdict = discharge_safety(replace(made, body=body)).verdict
     assert isinstance(verdict, Unsafe)
-    assert verdict.obligation.kind is Kind.ASSIGNMENT
+    assert verdict.obligation.kind is ObligationKind.ASSIGNMENT

@@ -7,7 +7,7 @@ from math import prod
 
 import pytest
 
-from mirage_formal.codegen.program.integers import evaluate
+from mirage_formal.codegen.program.integers import evaluate_expression
 from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Var
 from mirage_formal.codegen.safety.enumerate import MAX_POINTS, count_points
 from mirage_formal.codegen.safety.mixed_radix import decodes, implied_facts, to_digits
@@ -51,7 +51,7 @@ CONDITIONS = [
 def test_counts_are_those_of_all_points(guard: IntExpr) -> None:
     names = [name for name, _ in EXTENTS]
     points = (dict(zip(names, point, strict=True)) for point in product(*(range(extent) for _, extent in EXTENTS)))
-    assert count_points([guard], EXTENTS) == sum(bool(evaluate(guard, point)) for point in points)
+    assert count_points([guard], EXTENTS) == sum(bool(evaluate_expression(guard, point)) for point in points)
 
 
 def test_more_points_than_are_looked_at_are_counted() -> None:

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from mirage_formal.codegen.program.integers import evaluate
+from mirage_formal.codegen.program.integers import evaluate_expression
 from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Var
 from mirage_formal.codegen.safety import enumerate as enumeration
 from mirage_formal.codegen.safety.enumerate import count_points
@@ -59,8 +59,8 @@ def values(index: IntExpr, guards: list[IntExpr]) -> set[int]:
     found = set()
     for point in product(*(range(n) for n in EXTENTS.values())):
         at = dict(zip(EXTENTS, point, strict=True))
-        if all(evaluate(guard, at) for guard in guards):
-            value = evaluate(index, at)
+        if all(evaluate_expression(guard, at) for guard in guards):
+            value = evaluate_expression(index, at)
             assert value is not None
             found.add(value)
     return found
@@ -100,7 +100,7 @@ def test_points_are_counted_right_where_they_are_counted_apart(most: int, monkey
         wanted = 0
         for point in product(*(range(n) for n in extents.values())):
             at = dict(zip(extents, point, strict=True))
-            wanted += all(evaluate(guard, at) for guard in guards)
+            wanted += all(evaluate_expression(guard, at) for guard in guards)
         monkeypatch.setattr(enumeration, "MAX_POINTS", most)
         found = count_points(guards, list(extents.items()), most)
         assert found in (None, wanted), seed

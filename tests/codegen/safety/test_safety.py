@@ -39,8 +39,8 @@ from mirage_formal.codegen.program.program import (
     Var,
     WaitGroups,
 )
-from mirage_formal.codegen.safety.obligations import Broken, Held, Kind, Means
-from mirage_formal.codegen.safety.safety import Safe, SafetyReport, Unsafe, discharge_safety, obligations
+from mirage_formal.codegen.safety.obligations import Broken, Held, Means, ObligationKind
+from mirage_formal.codegen.safety.safety import Safe, SafetyReport, Unsafe, discharge_safety, safety_obligations
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Unknown
 from mirage_formal.logic.session import Satisfiability
@@ -115,14 +115,19 @@ def copy(index: IntExpr, source: IntExpr | None = None, valid: IntExpr | int = 1
 def test_usual_kernels_are_safe(make: Callable[[], Program]) -> None:
     report = discharge_safety(make(), recheck=True)
     assert isinstance(report.verdict, Safe)
-    assert report.verdict.obligations == len(report.discharged) == len(obligations(make()))
+    assert report.verdict.obligations == len(report.discharged) == len(safety_obligations(make()))
     for entry in report.discharged:
         assert isinstance(entry.finding, Held)
         # Solvers agree with what was settled by bounds and digits.
         assert all(result.answer is Satisfiability.UNSAT for result in entry.results[:1])
         assert bool(entry.results) is (entry.obligation.query is not None)
     kinds = {entry.obligation.kind for entry in report.discharged}
-    assert {Kind.ARITHMETIC, Kind.BOUNDS, Kind.SINGLE_WRITER, Kind.COVERAGE} <= kinds
+    assert {
+        ObligationKind.ARITHMETIC,
+        ObligationKind.BOUNDS,
+        ObligationKind.SINGLE_WRITER,
+        ObligationKind.COVERAGE,
+    } <= kinds
 
 
 def test_a_large_kernel_is_quick() -> None:
@@ -143,115 +148,139 @@ GET_X = SetReg("r", Int(0), GlobalRead("X", tid))
 FORTY = add(tid, mul(Var("k"), 40))
 OWN_ROW = [put(add(aligned(tid), j)) for j in range(8)]
 
-WRONG: list[tuple[str, Kind, Program]] = [
-    ("overflow", Kind.ARITHMETIC, program(get(mod(mul(mul(tid, 1 << 20), 1 << 10), 8)))),
-    ("negative", Kind.ARITHMETIC, program(put(sub(62, tid)))),
-    ("zero divisor", Kind.ARITHMETIC, program(put(mod(100, tid)))),
-    ("negative under a condition", Kind.ARITHMETIC, program(If(less(1, tid), (put(sub(tid, 3)),)))),
-    ("write beyond", Kind.BOUNDS, program(put(add(mul(tid, 16), 16)))),
-    ("read beyond", Kind.BOUNDS, program(SetReg("r", Int(0), GlobalRead("X", add(tid, 961))))),
-    ("vector beyond", Kind.BOUNDS, program(GlobalVector("r", Int(0), "X", aligned(mul(tid, 3)), 8))),
-    ("tail", Kind.BOUNDS, program(If(less(tid, 33), (put(mul(tid, 32)),)))),
-    ("copy from beyond", Kind.BOUNDS, program(copy(aligned(tid), add(aligned(tid), 520)))),
-    ("copy from beyond though masked", Kind.BOUNDS, program(copy(aligned(tid), aligned(mul(tid, 3)), less(tid, 44)))),
-    ("matrix row beyond", Kind.BOUNDS, program(LoadMatrix("w", Int(0), "a", aligned(mul(tid, 4)), 4))),
-    ("registers", Kind.BOUNDS, program(SetReg("r", Int(8), Real(0.0)))),
-    ("registers of a vector", Kind.BOUNDS, program(GlobalVector("r", Int(1), "X", aligned(tid), 8))),
-    ("unaligned vector", Kind.ALIGNMENT, program(GlobalVector("r", Int(0), "X", mul(tid, 4), 8))),
-    ("unaligned copy", Kind.ALIGNMENT, program(copy(aligned(tid), add(aligned(tid), 4)))),
-    ("unaligned row", Kind.ALIGNMENT, program(LoadMatrix("w", Int(0), "a", mul(tid, 12), 1))),
+WRONG: list[tuple[str, ObligationKind, Program]] = [
+    ("overflow", ObligationKind.ARITHMETIC, program(get(mod(mul(mul(tid, 1 << 20), 1 << 10), 8)))),
+    ("negative", ObligationKind.ARITHMETIC, program(put(sub(62, tid)))),
+    ("zero divisor", ObligationKind.ARITHMETIC, program(put(mod(100, tid)))),
+    ("negative under a condition", ObligationKind.ARITHMETIC, program(If(less(1, tid), (put(sub(tid, 3)),)))),
+    ("write beyond", ObligationKind.BOUNDS, program(put(add(mul(tid, 16), 16)))),
+    ("read beyond", ObligationKind.BOUNDS, program(SetReg("r", Int(0), GlobalRead("X", add(tid, 961))))),
+    ("vector beyond", ObligationKind.BOUNDS, program(GlobalVector("r", Int(0), "X", aligned(mul(tid, 3)), 8))),
+    ("tail", ObligationKind.BOUNDS, program(If(less(tid, 33), (put(mul(tid, 32)),)))),
+    ("copy from beyond", ObligationKind.BOUNDS, program(copy(aligned(tid), add(aligned(tid), 520)))),
+    (
+        "copy from beyond though masked",
+        ObligationKind.BOUNDS,
+        program(copy(aligned(tid), aligned(mul(tid, 3)), less(tid, 44))),
+    ),
+    ("matrix row beyond", ObligationKind.BOUNDS, program(LoadMatrix("w", Int(0), "a", aligned(mul(tid, 4)), 4))),
+    ("registers", ObligationKind.BOUNDS, program(SetReg("r", Int(8), Real(0.0)))),
+    ("registers of a vector", ObligationKind.BOUNDS, program(GlobalVector("r", Int(1), "X", aligned(tid), 8))),
+    ("unaligned vector", ObligationKind.ALIGNMENT, program(GlobalVector("r", Int(0), "X", mul(tid, 4), 8))),
+    ("unaligned copy", ObligationKind.ALIGNMENT, program(copy(aligned(tid), add(aligned(tid), 4)))),
+    ("unaligned row", ObligationKind.ALIGNMENT, program(LoadMatrix("w", Int(0), "a", mul(tid, 12), 1))),
     (
         "unaligned pointer",
-        Kind.ALIGNMENT,
+        ObligationKind.ALIGNMENT,
         program(GlobalVector("r", Int(0), "X", aligned(tid), 8), params=(replace(X, align=8), Y)),
     ),
     (
         "unaligned buffer",
-        Kind.ALIGNMENT,
+        ObligationKind.ALIGNMENT,
         program(SharedWrite("a", aligned(tid), (Real(0.0),) * 8), shared=(replace(A, offset=8),)),
     ),
-    ("condition that differs", Kind.UNIFORM, program(If(less(tid, 32), (put(tid),), uniform=True))),
-    ("barrier under it", Kind.STRUCTURE, program(If(less(tid, 32), (Barrier(),)))),
+    ("condition that differs", ObligationKind.UNIFORM, program(If(less(tid, 32), (put(tid),), uniform=True))),
+    ("barrier under it", ObligationKind.STRUCTURE, program(If(less(tid, 32), (Barrier(),)))),
     (
         "barrier under a uniform one under it",
-        Kind.STRUCTURE,
+        ObligationKind.STRUCTURE,
         program(If(less(tid, 32), (If(less(bx, 1), (Barrier(),), uniform=True),))),
     ),
-    ("shuffle under it", Kind.STRUCTURE, program(If(less(tid, 32), (ShuffleReduce("r", Int(0), BinaryFn.ADD, 1),)))),
-    ("commit under it", Kind.STRUCTURE, program(If(less(tid, 32), (Commit(),)))),
-    ("index of the thread", Kind.STRUCTURE, program(SetReg("r", mod(tid, 8), Real(0.0)))),
-    ("index of a loop", Kind.STRUCTURE, program(For("i", 8, (SetReg("r", Var("i"), Real(0.0)),)))),
-    ("load before the wait for the launch before", Kind.STRUCTURE, program(GET_X, GridWait(), put(tid))),
-    ("copy before it", Kind.STRUCTURE, program(copy(aligned(tid)), GridWait(), Commit(), WaitGroups(0), Barrier())),
-    ("wait for it under a condition", Kind.STRUCTURE, waiting(If(less(tid, 32), (GridWait(),)), GET_X)),
-    ("second wait for it", Kind.STRUCTURE, waiting(GridWait(), GridWait(), GET_X)),
-    ("dependents before it", Kind.STRUCTURE, waiting(LaunchDependents(), GridWait(), GET_X)),
-    ("unknown buffer", Kind.STRUCTURE, program(put(tid, "c"))),
-    ("unknown variable", Kind.STRUCTURE, program(put(Var("j")))),
-    ("floats for words", Kind.STRUCTURE, program(Mma("r", Int(0), "r", Int(4), "w", Int(0), HALF))),
-    ("read of an output", Kind.STRUCTURE, program(SetReg("r", Int(0), GlobalRead("Y", tid)))),
-    ("write of an input", Kind.STRUCTURE, program(GlobalWrite("X", tid, (R0,)))),
-    ("three elements", Kind.STRUCTURE, program(SharedWrite("a", mul(tid, 4), (R0, R0, R0)))),
-    ("same name", Kind.STRUCTURE, program(shared=(A, replace(B, name="a")))),
-    ("read and write", Kind.CONFLICT, program(put(tid), put(add(tid, 64)), get(add(tid, 1)))),
-    ("two writes", Kind.CONFLICT, program(put(div(tid, 2)))),
-    ("write after read", Kind.CONFLICT, program(put(tid), Barrier(), get(xor(tid, 1)), put(tid))),
+    (
+        "shuffle under it",
+        ObligationKind.STRUCTURE,
+        program(If(less(tid, 32), (ShuffleReduce("r", Int(0), BinaryFn.ADD, 1),))),
+    ),
+    ("commit under it", ObligationKind.STRUCTURE, program(If(less(tid, 32), (Commit(),)))),
+    ("index of the thread", ObligationKind.STRUCTURE, program(SetReg("r", mod(tid, 8), Real(0.0)))),
+    ("index of a loop", ObligationKind.STRUCTURE, program(For("i", 8, (SetReg("r", Var("i"), Real(0.0)),)))),
+    ("load before the wait for the launch before", ObligationKind.STRUCTURE, program(GET_X, GridWait(), put(tid))),
+    (
+        "copy before it",
+        ObligationKind.STRUCTURE,
+        program(copy(aligned(tid)), GridWait(), Commit(), WaitGroups(0), Barrier()),
+    ),
+    ("wait for it under a condition", ObligationKind.STRUCTURE, waiting(If(less(tid, 32), (GridWait(),)), GET_X)),
+    ("second wait for it", ObligationKind.STRUCTURE, waiting(GridWait(), GridWait(), GET_X)),
+    ("dependents before it", ObligationKind.STRUCTURE, waiting(LaunchDependents(), GridWait(), GET_X)),
+    ("unknown buffer", ObligationKind.STRUCTURE, program(put(tid, "c"))),
+    ("unknown variable", ObligationKind.STRUCTURE, program(put(Var("j")))),
+    ("floats for words", ObligationKind.STRUCTURE, program(Mma("r", Int(0), "r", Int(4), "w", Int(0), HALF))),
+    ("read of an output", ObligationKind.STRUCTURE, program(SetReg("r", Int(0), GlobalRead("Y", tid)))),
+    ("write of an input", ObligationKind.STRUCTURE, program(GlobalWrite("X", tid, (R0,)))),
+    ("three elements", ObligationKind.STRUCTURE, program(SharedWrite("a", mul(tid, 4), (R0, R0, R0)))),
+    ("same name", ObligationKind.STRUCTURE, program(shared=(A, replace(B, name="a")))),
+    ("read and write", ObligationKind.CONFLICT, program(put(tid), put(add(tid, 64)), get(add(tid, 1)))),
+    ("two writes", ObligationKind.CONFLICT, program(put(div(tid, 2)))),
+    ("write after read", ObligationKind.CONFLICT, program(put(tid), Barrier(), get(xor(tid, 1)), put(tid))),
     (
         "write of the last of two readers",
-        Kind.CONFLICT,
+        ObligationKind.CONFLICT,
         program(put(tid), Barrier(), get(div(tid, 2)), If(equal(mod(tid, 2), 1), (put(div(tid, 2)),))),
     ),
     (
         "last and first of an iteration",
-        Kind.CONFLICT,
+        ObligationKind.CONFLICT,
         program(For("i", 3, (put(tid), Barrier(), get(xor(tid, 1))))),
     ),
     (
         "two iterations without a barrier",
-        Kind.CONFLICT,
+        ObligationKind.CONFLICT,
         program(For("i", 2, (put(add(tid, Var("i"))),))),
     ),
     (
         "another buffer in its place",
-        Kind.CONFLICT,
+        ObligationKind.CONFLICT,
         program(put(tid), Barrier(), get(xor(tid, 1)), put(tid, "b"), shared=(A, replace(B, offset=0))),
     ),
-    ("copy without wait", Kind.CONFLICT, program(copy(aligned(tid)), Commit(), Barrier(), get(tid))),
-    ("copy without commit", Kind.CONFLICT, program(copy(aligned(tid)), WaitGroups(0), Barrier(), get(tid))),
-    ("wait too short", Kind.CONFLICT, program(copy(aligned(tid)), Commit(), WaitGroups(1), Barrier(), get(tid))),
+    ("copy without wait", ObligationKind.CONFLICT, program(copy(aligned(tid)), Commit(), Barrier(), get(tid))),
+    ("copy without commit", ObligationKind.CONFLICT, program(copy(aligned(tid)), WaitGroups(0), Barrier(), get(tid))),
+    (
+        "wait too short",
+        ObligationKind.CONFLICT,
+        program(copy(aligned(tid)), Commit(), WaitGroups(1), Barrier(), get(tid)),
+    ),
     (
         "wait after the barrier",
-        Kind.CONFLICT,
+        ObligationKind.CONFLICT,
         program(copy(aligned(tid)), Commit(), Barrier(), WaitGroups(0), get(tid)),
     ),
-    ("own copy without wait", Kind.CONFLICT, program(copy(aligned(tid)), Commit(), get(aligned(tid)))),
+    ("own copy without wait", ObligationKind.CONFLICT, program(copy(aligned(tid)), Commit(), get(aligned(tid)))),
     (
         "a bound that holds of one access only",
-        Kind.CONFLICT,
+        ObligationKind.CONFLICT,
         program(*(For("k", 2, (stmt,)) for stmt in (If(less(tid, 40), (put(FORTY),)), get(FORTY)))),
     ),
-    ("copied again while in flight", Kind.CONFLICT, program(For("i", 2, (copy(aligned(tid)), Commit())))),
-    ("copied twice in a loop", Kind.CONFLICT, program(For("i", 2, (copy(aligned(tid)),)))),
-    ("copied twice", Kind.CONFLICT, program(copy(aligned(tid)), copy(aligned(tid)))),
-    ("matrix read of own row", Kind.CONFLICT, program(*OWN_ROW, LoadMatrix("w", Int(0), "a", aligned(tid), 4))),
-    ("never written", Kind.LIVE, program(get(tid))),
-    ("half written", Kind.LIVE, program(put(mul(tid, 2)), Barrier(), get(tid))),
+    ("copied again while in flight", ObligationKind.CONFLICT, program(For("i", 2, (copy(aligned(tid)), Commit())))),
+    ("copied twice in a loop", ObligationKind.CONFLICT, program(For("i", 2, (copy(aligned(tid)),)))),
+    ("copied twice", ObligationKind.CONFLICT, program(copy(aligned(tid)), copy(aligned(tid)))),
+    (
+        "matrix read of own row",
+        ObligationKind.CONFLICT,
+        program(*OWN_ROW, LoadMatrix("w", Int(0), "a", aligned(tid), 4)),
+    ),
+    ("never written", ObligationKind.LIVE, program(get(tid))),
+    ("half written", ObligationKind.LIVE, program(put(mul(tid, 2)), Barrier(), get(tid))),
     (
         "written through another buffer since",
-        Kind.LIVE,
+        ObligationKind.LIVE,
         program(put(tid), Barrier(), put(tid, "b"), Barrier(), get(tid), shared=(A, replace(B, offset=64))),
     ),
-    ("two blocks", Kind.SINGLE_WRITER, replace(program(), grid=(2, 1, 1))),
-    ("two threads", Kind.SINGLE_WRITER, program(GlobalWrite("Y", div(tid, 2), (R0,)))),
-    ("two statements", Kind.SINGLE_WRITER, program(If(less(tid, 63), (GlobalWrite("Y", add(tid, 1), (R0,)),)))),
+    ("two blocks", ObligationKind.SINGLE_WRITER, replace(program(), grid=(2, 1, 1))),
+    ("two threads", ObligationKind.SINGLE_WRITER, program(GlobalWrite("Y", div(tid, 2), (R0,)))),
+    (
+        "two statements",
+        ObligationKind.SINGLE_WRITER,
+        program(If(less(tid, 63), (GlobalWrite("Y", add(tid, 1), (R0,)),))),
+    ),
     (
         "two statements that share one element",
-        Kind.SINGLE_WRITER,
+        ObligationKind.SINGLE_WRITER,
         program(GlobalWrite("Y", add(tid, 63), (R0,)), params=(X, replace(Y, elements=127))),
     ),
     (
         "the same in the other order",
-        Kind.SINGLE_WRITER,
+        ObligationKind.SINGLE_WRITER,
         Program(
             "p",
             (replace(Y, elements=127),),
@@ -261,17 +290,17 @@ WRONG: list[tuple[str, Kind, Program]] = [
             tuple(GlobalWrite("Y", e, (Real(0.0),)) for e in (tid, add(tid, 63))),
         ),
     ),
-    ("not all", Kind.COVERAGE, program(params=(X, replace(Y, elements=65)))),
+    ("not all", ObligationKind.COVERAGE, program(params=(X, replace(Y, elements=65)))),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "wrong"), [case[1:] for case in WRONG], ids=[case[0] for case in WRONG])
-def test_what_goes_wrong_is_found(kind: Kind, wrong: Program) -> None:
+def test_what_goes_wrong_is_found(kind: ObligationKind, wrong: Program) -> None:
     report = discharge_safety(wrong)
     assert isinstance(report.verdict, Unsafe)
     found = [entry.obligation.kind for entry in report.discharged if isinstance(entry.finding, Broken)]
     assert kind in found
-    if kind is not Kind.STRUCTURE or "GridWait" in repr(wrong):
+    if kind is not ObligationKind.STRUCTURE or "GridWait" in repr(wrong):
         assert program_interpreter.fault(wrong)
 
 
@@ -397,7 +426,7 @@ def test_conditions_on_the_block_are_looked_at() -> None:
     made = Program("p", (replace(Y, elements=2 * THREADS),), (A,), (2, 1, 1), THREADS, (Registers("r", 1), *body, out))
     verdict = discharge_safety(made).verdict
     assert isinstance(verdict, Unsafe)
-    assert verdict.obligation.kind is Kind.LIVE
+    assert verdict.obligation.kind is ObligationKind.LIVE
     assert dict(verdict.model)["bx"] == 1
     assert isinstance(discharge_safety(replace(made, body=(made.body[0], put(tid), *made.body[2:]))).verdict, Safe)
 
@@ -428,7 +457,7 @@ def test_the_same_group_is_counted_in_each_iteration() -> None:
 
 
 def test_obligations_are_stated_without_asking() -> None:
-    stated = obligations(programs.generic())
+    stated = safety_obligations(programs.generic())
     texts = [obligation.text for obligation in stated if obligation.query is not None]
     assert all(text.endswith("(check-sat)\n") for text in texts)
     assert len(texts) > 20
@@ -441,4 +470,6 @@ def test_vectors_of_shared_memory() -> None:
     assert isinstance(discharge_safety(right).verdict, Safe)
     wrong = program(fill, Barrier(), SharedVector("r", Int(0), "a", add(aligned(tid), 4), 8))
     found = [e.obligation.kind for e in discharge_safety(wrong).discharged if not isinstance(e.finding, Held)]
-    assert set(found) == {Kind.ALIGNMENT, Kind.BOUNDS, Kind.LIVE} - {Kind.BOUNDS}
+    assert set(found) == {ObligationKind.ALIGNMENT, ObligationKind.BOUNDS, ObligationKind.LIVE} - {
+        ObligationKind.BOUNDS
+    }

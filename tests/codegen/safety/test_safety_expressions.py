@@ -12,7 +12,7 @@ from mirage_formal.codegen.program.integers import (
     are_contradictory,
     conjuncts,
     divisor,
-    evaluate,
+    evaluate_expression,
     fold,
     implied_bounds,
     interval,
@@ -20,7 +20,7 @@ from mirage_formal.codegen.program.integers import (
 )
 from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Var
 from mirage_formal.codegen.safety.access_disjointness import simplify_divisions
-from mirage_formal.codegen.safety.arith import INT_MAX, Query, Reply, solve, to_smt2
+from mirage_formal.codegen.safety.arith import INT_MAX, Query, Reply, query_to_smt2, solve_query
 from mirage_formal.codegen.safety.mixed_radix import (
     Digit,
     Xor,
@@ -88,11 +88,11 @@ def test_bounds_and_divisors_hold_of_every_value(e: IntExpr, guard: IntExpr) -> 
     tighter = interval(e, ranges, bounds)
     divides = divisor(e)
     for at in EVERYWHERE:
-        value = evaluate(e, at)
+        value = evaluate_expression(e, at)
         assert value is not None
         assert low <= value <= high
         assert value % divides == 0 if divides else value == 0
-        if evaluate(guard, at):
+        if evaluate_expression(guard, at):
             assert not are_contradictory(bounds)
             assert tighter[0] <= value <= tighter[1]
 
@@ -119,7 +119,7 @@ def test_folding_keeps_values(e: IntExpr, i: int) -> None:
     folded = fold(e, {"i": Int(i)})
     assert "i" not in variables(folded)
     for at in EVERYWHERE:
-        assert evaluate(folded, at) == evaluate(e, {**at, "i": i})
+        assert evaluate_expression(folded, at) == evaluate_expression(e, {**at, "i": i})
 
 
 def digit(atom: Digit | Xor, at: dict[str, int]) -> int:
@@ -140,7 +140,7 @@ def test_digits_say_what_is_determined(e: IntExpr, guard: IntExpr, width: int) -
     x = to_digits(e, SIZES)
     assume(x is not None)
     assert x is not None
-    values = [evaluate(e, at) for at in EVERYWHERE]
+    values = [evaluate_expression(e, at) for at in EVERYWHERE]
     assert all(value is not None and x.constant <= value <= x.largest for value in values)
     assert values == [x.constant + sum(c * digit(atom, at) for c, atom in x.terms) for at in EVERYWHERE]
     given_facts = implied_facts(conjuncts((guard,)), SIZES)
@@ -149,7 +149,7 @@ def test_digits_say_what_is_determined(e: IntExpr, guard: IntExpr, width: int) -
     names = sorted(determined_variables(x, given_facts))
     seen: dict[int, tuple[int, ...]] = {}
     for at, value in zip(EVERYWHERE, values, strict=True):
-        if evaluate(guard, at):
+        if evaluate_expression(guard, at):
             for offset in range(width):
                 who = tuple(at[name] for name in names)
                 assert value is not None
@@ -162,8 +162,8 @@ def test_separate_accesses_never_meet(e: IntExpr, f: IntExpr, shift: int, width:
         x, y = to_digits(e, SIZES), to_digits(other, SIZES)
         if x is None or y is None or not are_separate(x, y, width):
             continue
-        one = {evaluate(e, at) for at in EVERYWHERE}
-        two = {evaluate(other, at) for at in EVERYWHERE}
+        one = {evaluate_expression(e, at) for at in EVERYWHERE}
+        two = {evaluate_expression(other, at) for at in EVERYWHERE}
         assert not any((a or 0) + offset in two or (a or 0) - offset in two for a in one for offset in range(width))
 
 
@@ -173,8 +173,8 @@ def test_an_expression_that_is_reduced_keeps_its_values(e: IntExpr, guard: IntEx
     ranges = {name: (0, size - 1) for name, size in SIZES.items()}
     found = simplify_divisions(e, ranges, implied_bounds((guard,), ranges))
     for at in EVERYWHERE:
-        if evaluate(guard, at):
-            assert evaluate(found, at) == evaluate(e, at)
+        if evaluate_expression(guard, at):
+            assert evaluate_expression(found, at) == evaluate_expression(e, at)
 
 
 @settings(max_examples=number(200, 500))
@@ -197,8 +197,8 @@ def test_staggered_accesses_never_meet(
             x, y, width, implied_facts(conjuncts((first,)), SIZES), implied_facts(conjuncts((second,)), SIZES)
         ):
             continue
-        one = {evaluate(e, at) for at in EVERYWHERE if evaluate(first, at)}
-        two = {evaluate(other, at) for at in EVERYWHERE if evaluate(second, at)}
+        one = {evaluate_expression(e, at) for at in EVERYWHERE if evaluate_expression(first, at)}
+        two = {evaluate_expression(other, at) for at in EVERYWHERE if evaluate_expression(second, at)}
         assert not any((a or 0) + offset in two or (a or 0) - offset in two for a in one for offset in range(width))
 
 
@@ -268,10 +268,10 @@ def holds_somewhere(query: Query) -> bool:
     names = [name for name, _ in query.variables]
     for values in product(*(range(size) for _, size in query.variables)):
         at = dict(zip(names, values, strict=True))
-        if all(evaluate(e, at) for e in query.true):
-            parts = [evaluate(e, at) for e in query.broken]
+        if all(evaluate_expression(e, at) for e in query.true):
+            parts = [evaluate_expression(e, at) for e in query.broken]
             bad = any(value is None or not 0 <= value <= INT_MAX for value in parts)
-            if bad or any(evaluate(e, at) == 0 for e in query.zero) or not (query.broken or query.zero):
+            if bad or any(evaluate_expression(e, at) == 0 for e in query.zero) or not (query.broken or query.zero):
                 return True
     return False
 
@@ -280,13 +280,13 @@ def holds_somewhere(query: Query) -> bool:
 @given(EXPRESSIONS, CONDITIONS, st.integers(0, 60))
 def test_solvers_answer_as_all_values_do(e: IntExpr, guard: IntExpr, most: int) -> None:
     query = Query(tuple(SIZES.items()), (guard, less(most, e)), show=(("index", e),))
-    reply = solve(query, 10_000)
+    reply = solve_query(query, 10_000)
     assert reply.answer is (Satisfiability.SAT if holds_somewhere(query) else Satisfiability.UNSAT)
     if reply.answer is Satisfiability.SAT:
         at = dict(reply.model)
-        assert at["index"] == evaluate(e, at)
+        assert at["index"] == evaluate_expression(e, at)
         assert at["index"] > most
-        assert evaluate(guard, at)
+        assert evaluate_expression(guard, at)
 
 
 @pytest.mark.parametrize(
@@ -302,13 +302,13 @@ def test_solvers_answer_as_all_values_do(e: IntExpr, guard: IntExpr, most: int) 
     ],
 )
 def test_overflow_and_division(broken: IntExpr, zero: IntExpr | None, answer: Satisfiability) -> None:
-    reply = solve(Query((("tid", 8),), (), (broken,), () if zero is None else (zero,)), 10_000)
+    reply = solve_query(Query((("tid", 8),), (), (broken,), () if zero is None else (zero,)), 10_000)
     assert reply.answer is answer
     assert len(reply.results) == (2 if answer is Satisfiability.UNSAT else 1)
 
 
 def test_the_text_stands_alone() -> None:
-    text = to_smt2(Query((("let", 3), ("tid", 128)), (both(less(tid, 5), equal(Var("let"), 2)),)))
+    text = query_to_smt2(Query((("let", 3), ("tid", 128)), (both(less(tid, 5), equal(Var("let"), 2)),)))
     assert text.startswith("(set-logic QF_BV)")
     assert text.rstrip().endswith("(check-sat)")
     assert "(declare-const v!let (_ BitVec 2))" in text

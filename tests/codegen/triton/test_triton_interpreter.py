@@ -47,7 +47,7 @@ def judge(case: kit.Case, ran: kit.Ran) -> None:
     types = kernel_types(case.program)
     for i, (value, tolerance) in enumerate(zip(expected.values, expected.tolerances, strict=True)):
         dtype = types[case.program.outputs[i]].dtype
-        record = numerics.compare(ran.results[i], value, tolerance, dtype)
+        record = numerics.compare_outputs(ran.results[i], value, tolerance, dtype)
         assert record.answer == "within", record
         assert np.allclose(ran.references[i], value, rtol=1e-9, atol=1e-12 * np.abs(value).max())
     assert ran.code == 0, ran.said

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.graph.formats.json import MAX_BYTES, decode, encode, from_json, schema_text, to_json
+from mirage_formal.graph.formats.json import MAX_BYTES, decode_graph, encode, from_json, graph_schema_text, to_json
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType
@@ -69,7 +69,7 @@ def test_round_trips(graph: KernelGraph) -> None:
     assert from_json(text) == graph
     assert from_json(text.encode()) == graph
     assert to_json(from_json(text)) == text
-    assert decode(encode(graph)) == graph
+    assert decode_graph(encode(graph)) == graph
 
 
 @settings(max_examples=30)
@@ -80,7 +80,7 @@ def test_written_files_follow_the_schema(graph: KernelGraph) -> None:
 
 
 def test_published_schema_is_the_generated_one() -> None:
-    assert SCHEMA.read_text() == schema_text()
+    assert SCHEMA.read_text() == graph_schema_text()
 
 
 def test_the_example_loads_and_is_readable() -> None:
@@ -212,7 +212,7 @@ def test_what_is_no_json_object(text: str | bytes, what: str) -> None:
 )
 def test_bytes_that_are_no_graph(data: bytes) -> None:
     with pytest.raises(FormatError):
-        decode(data)
+        decode_graph(data)
 
 
 @given(st.integers(0, 10**9), st.integers(0, 255))

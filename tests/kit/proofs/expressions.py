@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from fractions import Fraction
 
-from mirage_formal.logic.axioms import Axiom, AxiomSet, Binding, extent_of, instantiate, load
+from mirage_formal.logic.axioms import Axiom, AxiomSet, Binding, instantiate, load_axioms, pattern_extent
 from mirage_formal.logic.sexpr import SExpr
 from mirage_formal.logic.terms import (
     BINARY,
@@ -16,7 +16,7 @@ from mirage_formal.logic.terms import (
     Mul,
     Sum,
     Unary,
-    Var,
+    Variable,
     add,
     const,
     div,
@@ -35,7 +35,7 @@ EXTENTS = (2, 3, 4)
 def rebuilt(e: Expr, below: tuple[Expr, ...]) -> Expr:
     """The same operator on other arguments."""
     match e:
-        case Var() | Const():
+        case Variable() | Const():
             return e
         case Add() | Mul() | Div():
             return type(e)(*below)
@@ -64,7 +64,7 @@ def extents_product(e: Expr) -> int:
     out: dict[Expr, int] = {}
     for node in postorder([e]):
         match node:
-            case Var() | Const():
+            case Variable() | Const():
                 out[node] = 1
             case Add(a, b) | Mul(a, b) | Div(a, b):
                 out[node] = out[a] * out[b]
@@ -85,7 +85,7 @@ def positions(e: Expr) -> list[tuple[int, ...]]:
 
 def _children(e: Expr) -> tuple[Expr, ...]:
     match e:
-        case Var() | Const():
+        case Variable() | Const():
             return ()
         case Add(a, b) | Mul(a, b) | Div(a, b):
             return (a, b)
@@ -123,7 +123,7 @@ def without_ones(e: Expr) -> Expr:
 
 def equations(axioms: AxiomSet | None = None) -> list[Axiom]:
     """The axioms of A_eq."""
-    return [a for a in (axioms or load()).axioms.values() if a.conclusion.relation == "="]
+    return [a for a in (axioms or load_axioms()).axioms.values() if a.conclusion.relation == "="]
 
 
 def matches(pattern: SExpr, e: Expr, binding: Binding) -> bool:
@@ -150,7 +150,7 @@ def _extent_matches(pattern: SExpr, extent: int, binding: Binding) -> bool:
         return binding.setdefault(pattern, extent) == extent
     if isinstance(pattern, tuple) and not all(f in binding for f in pattern[1:] if f != "1"):
         return False
-    return extent_of(pattern, binding) == extent
+    return pattern_extent(pattern, binding) == extent
 
 
 def rewrites(e: Expr) -> list[Expr]:

@@ -21,7 +21,7 @@ from mirage_formal.check.proof.operator_terms import Terms
 from mirage_formal.check.proof.reader import Reader, parse_integer
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import Index, Poly, ProofError, Ring
-from mirage_formal.check.proof.tensor_steps import Steps
+from mirage_formal.check.proof.tensor_steps import TensorReplay
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.semantics.functions import round_to_bfloat16
@@ -39,7 +39,7 @@ def at(index: Index, env: Env) -> int:
     return index[0] + sum(stride * env[digit] for digit, stride in index[1])
 
 
-def replayed(program: KernelGraph, candidate: KernelGraph, tables: Mapping[str, Any]) -> Steps:
+def replayed(program: KernelGraph, candidate: KernelGraph, tables: Mapping[str, Any]) -> TensorReplay:
     """The steps of a proof, after its lemmas."""
     terms = Terms()
     graphs, atoms = elaborate(terms, (program, candidate), tables["atoms"])
@@ -50,7 +50,7 @@ def replayed(program: KernelGraph, candidate: KernelGraph, tables: Mapping[str, 
         reader.entry(raw, tuple(terms.shapes[source] for source in sources))
     for number, raw in enumerate(tables["lemmas"]):
         check_lemma(reader, number, raw)
-    steps = Steps(reader, terms, sources)
+    steps = TensorReplay(reader, terms, sources)
     for raw in tables["steps"]:
         steps.step(raw)
     return steps
@@ -243,7 +243,7 @@ def lines_are_true(pair: Pair, proof: Proof) -> bool:
     return True
 
 
-def _have_their_values(steps: Steps, wanted: Numbers) -> bool:
+def _have_their_values(steps: TensorReplay, wanted: Numbers) -> bool:
     """Whether elements are what their terms compute, where these have values."""
     values = Values(steps.ring, [wanted(source) for source in steps.sources])
     for tensor in steps.tensors:

@@ -12,7 +12,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.prove.equality import binders, facts, index_substitution, polynomials, prove, tensor_terms
-from mirage_formal.prove.equality.index_substitution import Affine, Change, Folds
+from mirage_formal.prove.equality.index_substitution import Affine, DigitSubstitution, Folds
 from tests.kit.proofs import claims
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -44,7 +44,7 @@ def a_wrong_power_of_exp(monkeypatch: pytest.MonkeyPatch) -> None:
         self: polynomials.TermInterner, items: dict[int, int], special: list[int], extra: list[polynomials.Polynomial]
     ) -> polynomials.Rational:
         for f in special:
-            if self.kind[f] == polynomials.Kind.EXP and items[f] < 0:
+            if self.kind[f] == polynomials.FactorKind.EXP and items[f] < 0:
                 items[f] = -items[f]
         return right(self, items, special, extra)
 
@@ -58,9 +58,9 @@ def an_exponent_overwritten(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @fault
 def a_split_with_its_digits_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Change
+    right = DigitSubstitution
 
-    def wrong(affine: Affine = (), folds: Folds = ()) -> Change:
+    def wrong(affine: Affine = (), folds: Folds = ()) -> DigitSubstitution:
         if len(affine) == 1 and len(affine[0][1][1]) == 2:
             ((digit, (offset, ((stride, hi), (one, lo)))),) = affine
             affine = ((digit, (offset, polynomials.make_index(0, ((stride, lo), (one, hi)))[1])),)
@@ -74,7 +74,9 @@ def the_other_residues_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fold to dimx keeps the high digits of the index instead of the low ones."""
     right = tensor_terms.TensorTerms.fold
 
-    def wrong(self: tensor_terms.TensorTerms, a: tensor_terms.Tensor, axis: int, kept: int) -> tensor_terms.Tensor:
+    def wrong(
+        self: tensor_terms.TensorTerms, a: tensor_terms.TensorTerm, axis: int, kept: int
+    ) -> tensor_terms.TensorTerm:
         if kept > 1:
             turned = self.cut(a, axis, (self.extent_of(a.strings[axis]) // kept,))
             string = turned.strings[axis]
@@ -82,7 +84,7 @@ def the_other_residues_kept(monkeypatch: pytest.MonkeyPatch) -> None:
             while self.extent_of(string[:place]) < kept:
                 place += 1
             strings = (*turned.strings[:axis], string[place:] + string[:place], *turned.strings[axis + 1 :])
-            a = tensor_terms.Tensor(turned.step, strings, turned.element)
+            a = tensor_terms.TensorTerm(turned.step, strings, turned.element)
         return right(self, a, axis, kept)
 
     monkeypatch.setattr(tensor_terms.TensorTerms, "fold", wrong)
@@ -138,8 +140,8 @@ def a_rescaling_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The state of a rescaling accumulator is taken for the plain sum."""
 
     def rescaled(
-        self: tensor_terms.TensorTerms, x: tensor_terms.Tensor, carry: tensor_terms.Tensor
-    ) -> tensor_terms.Tensor:
+        self: tensor_terms.TensorTerms, x: tensor_terms.TensorTerm, carry: tensor_terms.TensorTerm
+    ) -> tensor_terms.TensorTerm:
         self.exp = lambda p: polynomials.constant(1)  # type: ignore[method-assign]
         try:
             return rescaling(self, x, carry)

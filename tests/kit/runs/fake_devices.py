@@ -25,7 +25,7 @@ import numpy as np
 
 from mirage_formal.codegen.executable import Binary, KernelLaunch
 from mirage_formal.codegen.program.program import Program
-from mirage_formal.device.emulate import run as emulate
+from mirage_formal.device.emulate import run_kernel as emulate
 from mirage_formal.graph.types import DType
 from mirage_formal.kernel_build.values import BuiltKernels
 

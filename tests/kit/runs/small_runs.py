@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from mirage_formal.codegen.executable import load, moved_bytes
+from mirage_formal.codegen.executable import load_executable, moved_bytes
 from mirage_formal.codegen.numerics import numerics
 from mirage_formal.device.measure import Measurement
 from mirage_formal.device.sealed_records import write_measurement, write_numerics
 from mirage_formal.kernel_build.build import build_run
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 from mirage_formal.semantics import reference
 from tests.kit.runs.known_engine import PROGRAMS
@@ -24,7 +24,7 @@ from tests.kit.runs.known_engine import PROGRAMS
 def make(root: Path, name: str = "attention", kernels: int = 1, keep: int = 9) -> None:
     """Write a run, with kernels if some are asked for."""
     settings = Settings(engine="tests.kit.runs.known_engine:KnownEngine", config="tiny", keep=keep, workers=1)
-    run(PROGRAMS[name]()[0], settings, root, name=name)
+    run_search(PROGRAMS[name]()[0], settings, root, name=name)
     if kernels:
         assert build_run(root, kernels)
         for directory in sorted((root / "kernels").iterdir()):
@@ -33,7 +33,7 @@ def make(root: Path, name: str = "attention", kernels: int = 1, keep: int = 9) -
 
 def on_device(directory: Path) -> None:
     """Write what a right kernel's run on a GPU writes."""
-    executable = load(directory)
+    executable = load_executable(directory)
 
     def right(arrays: Any) -> list[Any]:
         found = reference.run(executable.program, arrays)
@@ -49,7 +49,7 @@ def kernel_runs(root: Path) -> dict[str, Path]:
     """With a running maximum, and with a predefined operator beside a product by cuBLAS."""
     settings = Settings(engine="tests.kit.runs.known_engine:KnownEngine", config="tiny", keep=9, workers=1)
     for name in ("attention", "rms_norm"):
-        run(PROGRAMS[name]()[0], settings, root / name, name=name)
+        run_search(PROGRAMS[name]()[0], settings, root / name, name=name)
         assert [outcome for _, outcome in build_run(root / name, count=2)] == ["built", "built"]
     return {path.name: path for path in root.iterdir()}
 

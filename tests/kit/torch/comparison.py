@@ -20,7 +20,7 @@ from mirage_formal.semantics.reference import run
 from mirage_formal.semantics.typed import run_typed
 from mirage_formal.torch import from_torch
 from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
-from mirage_formal.torch.comparison.contract import Expected, difference
+from mirage_formal.torch.comparison.contract import ExpectedResult, difference
 from mirage_formal.torch.import_result import Imported, Region
 from mirage_formal.torch.modules.eager import torch_program
 from mirage_formal.torch.modules.rewrite import rewrite
@@ -173,7 +173,7 @@ def held(call: Callable[..., Any], *given: Any, rounding: str = "fused", moved: 
     if not moved:
         own, exact = call(*given), call(*widened(given))
         (mine,) = typed(found, given)
-        broken = difference(mine, Expected(own, exact, (exact,)))
+        broken = difference(mine, ExpectedResult(own, exact, (exact,)))
         assert broken is None, str(broken)
         return found
     comparison = compare_with_torch(found, arguments_of(found, given), ())

@@ -29,8 +29,8 @@ from mirage_formal.graph.ops import COMPARISONS, NO_ATTRS, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.logic.axioms import OPAQUE_FUNCTIONS
 from mirage_formal.logic.certificate import audit, to_smt2
-from mirage_formal.logic.script import parse
-from mirage_formal.logic.session import Answer, Satisfiability, discharge
+from mirage_formal.logic.script import parse_script
+from mirage_formal.logic.session import Satisfiability, SubexpressionAnswer, discharge
 from mirage_formal.logic.terms import (
     Add,
     Const,
@@ -39,7 +39,7 @@ from mirage_formal.logic.terms import (
     Mul,
     Sum,
     Unary,
-    Var,
+    Variable,
     add,
     const,
     div,
@@ -202,8 +202,8 @@ def test_the_pieces_of_a_concatenation_are_parts_where_its_sum_is_not() -> None:
     )
     oracle = NormalFormOracle(expressions(program).outputs)
     for several in pieces(candidate).tensors:
-        assert all(oracle.contains(e) is Answer.PROVED for e in several)
-    assert oracle.contains(expressions(candidate).tensors[5]) is Answer.REFUTED
+        assert all(oracle.contains(e) is SubexpressionAnswer.PROVED for e in several)
+    assert oracle.contains(expressions(candidate).tensors[5]) is SubexpressionAnswer.REFUTED
 
 
 def test_operators_on_concatenations_work_piece_by_piece() -> None:
@@ -283,12 +283,12 @@ def test_operators_on_masks(operator: Op, expected: Expr) -> None:
     oracle = NormalFormOracle([expected])
     for operand in operator.operands:
         part = (M, X, Y)[operand]
-        assert oracle.contains(part) is Answer.PROVED
+        assert oracle.contains(part) is SubexpressionAnswer.PROVED
         certificate = oracle.certificate(part)
         assert certificate is not None
-        for result in discharge(parse(to_smt2(certificate))):
+        for result in discharge(parse_script(to_smt2(certificate))):
             assert result.answer is Satisfiability.UNSAT
-    assert oracle.contains(unary("exp", X)) is Answer.REFUTED
+    assert oracle.contains(unary("exp", X)) is SubexpressionAnswer.REFUTED
 
 
 def test_comparisons_and_roundings_are_certified_and_told_apart() -> None:
@@ -298,12 +298,12 @@ def test_comparisons_and_roundings_are_certified_and_told_apart() -> None:
         certificate = oracle.certificate(X)
         assert certificate is not None
         assert audit(to_smt2(certificate)).target == only(g)
-        for result in discharge(parse(to_smt2(certificate))):
+        for result in discharge(parse_script(to_smt2(certificate))):
             assert result.answer is Satisfiability.UNSAT
     oracle = NormalFormOracle([only(graph(TWO, op(OpKind.LT, 0, 1)))])
     for stranger in (OpKind.EQ, OpKind.LE):
-        assert oracle.contains(only(graph(TWO, op(stranger, 0, 1)))) is Answer.REFUTED
-    assert oracle.contains(only(graph(TWO, op(OpKind.ROUND_FLOAT16, 0)))) is Answer.REFUTED
+        assert oracle.contains(only(graph(TWO, op(stranger, 0, 1)))) is SubexpressionAnswer.REFUTED
+    assert oracle.contains(only(graph(TWO, op(OpKind.ROUND_FLOAT16, 0)))) is SubexpressionAnswer.REFUTED
 
 
 VALUES: dict[str, object] = {
@@ -320,7 +320,7 @@ def value(root: Expr, inputs: dict[str, float]) -> float:
     for e in postorder([root]):
         try:
             match e:
-                case Var(name):
+                case Variable(name):
                     out[e] = inputs[name]
                 case Const(c):
                     out[e] = float(c)
@@ -426,9 +426,9 @@ def test_hand_written_candidates_stay_within_their_programs(
     found = pieces(candidate())
     for several in (*found.tensors, *(t for inside in found.blocks.values() for t in inside)):
         for e in several:
-            assert oracle.contains(e) is Answer.PROVED, str(e)
+            assert oracle.contains(e) is SubexpressionAnswer.PROVED, str(e)
             certificate = oracle.certificate(e)
             assert certificate is not None
             text = to_smt2(certificate)
             assert audit(text).expression is e
-            assert all(r.answer is Satisfiability.UNSAT for r in discharge(parse(text)))
+            assert all(r.answer is Satisfiability.UNSAT for r in discharge(parse_script(text)))

@@ -7,7 +7,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.logic.session import Answer
+from mirage_formal.logic.session import SubexpressionAnswer
 from mirage_formal.logic.terms import add, div, mul, sum_, unary, var
 from mirage_formal.prove.abstract.normal_form import ONE, NormalForms
 from mirage_formal.prove.abstract.oracle import NormalFormOracle, _Profiles
@@ -76,8 +76,8 @@ def test_contexts_contain_and_containment_is_transitive(seed: int) -> None:
     x, y = random_term(rng, 2), random_term(rng, 2)
     whole = rng.choice((add(x, y), mul(y, x), div(x, y), div(y, x), sum_(3, x), unary("exp", x)))
     around = rng.choice((add(y, whole), mul(whole, y), sum_(2, div(whole, y)), unary("sqrt", whole)))
-    assert NormalFormOracle([whole]).contains(x) is Answer.PROVED
-    assert NormalFormOracle([around]).contains(x) is Answer.PROVED
+    assert NormalFormOracle([whole]).contains(x) is SubexpressionAnswer.PROVED
+    assert NormalFormOracle([around]).contains(x) is SubexpressionAnswer.PROVED
 
 
 def test_denominators_multiply_in_profiles() -> None:

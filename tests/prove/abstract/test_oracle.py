@@ -6,10 +6,10 @@ import random
 
 import pytest
 
-from mirage_formal.logic.axioms import Atom, Binding, instantiate, load
+from mirage_formal.logic.axioms import Atom, Binding, instantiate, load_axioms
 from mirage_formal.logic.certificate import audit, to_smt2
-from mirage_formal.logic.script import parse
-from mirage_formal.logic.session import Answer, AxiomSession, Satisfiability, discharge
+from mirage_formal.logic.script import parse_script
+from mirage_formal.logic.session import AxiomSession, Satisfiability, SubexpressionAnswer, discharge
 from mirage_formal.logic.terms import Expr, add, const, div, mul, sum_, unary, var
 from mirage_formal.prove.abstract import normal_form, rewrite
 from mirage_formal.prove.abstract.oracle import NormalFormOracle, Z3Oracle
@@ -36,20 +36,20 @@ STRANGER_LIST = [(name, e) for name, parts in STRANGERS.items() for e in parts]
 @pytest.mark.parametrize(("name", "e"), PARTS_LIST)
 def test_parts_of_workloads_are_proved_and_certified(name: str, e: Expr) -> None:
     oracle = NormalFormOracle([WORKLOADS[name]])
-    assert oracle.contains(e) is Answer.PROVED
+    assert oracle.contains(e) is SubexpressionAnswer.PROVED
     certificate = oracle.certificate(e)
     assert certificate is not None
     text = to_smt2(certificate)
     claim = audit(text)
     assert (claim.expression, claim.target) == (e, WORKLOADS[name])
-    for result in discharge(parse(text)):
+    for result in discharge(parse_script(text)):
         assert result.answer is Satisfiability.UNSAT, result
 
 
 @pytest.mark.parametrize(("name", "e"), STRANGER_LIST)
 def test_strangers_are_refuted(name: str, e: Expr) -> None:
     oracle = NormalFormOracle([WORKLOADS[name]])
-    assert oracle.contains(e) is Answer.REFUTED
+    assert oracle.contains(e) is SubexpressionAnswer.REFUTED
     assert oracle.certificate(e) is None
 
 
@@ -73,7 +73,7 @@ def test_parts_that_stand_in_the_target_need_no_normal_form() -> None:
         assert len(certificate.instances) < 120
         text = to_smt2(certificate)
         assert audit(text).expression is e
-        for result in discharge(parse(text)):
+        for result in discharge(parse_script(text)):
             assert result.answer is Satisfiability.UNSAT, (e, result)
 
 
@@ -82,7 +82,7 @@ def test_a_certificate_that_would_be_too_long_is_none(monkeypatch: pytest.Monkey
     assert NormalFormOracle([target]).certificate(part) is not None
     monkeypatch.setattr(rewrite, "CERTIFICATE_INSTANCES", 3)
     oracle = NormalFormOracle([target])
-    assert oracle.contains(part) is Answer.PROVED
+    assert oracle.contains(part) is SubexpressionAnswer.PROVED
     assert oracle.certificate(part) is None
 
 
@@ -99,9 +99,9 @@ def test_no_contradiction_with_quantified_z3() -> None:
         left = []
         for target, e in questions:
             ours, theirs = NormalFormOracle([target]).contains(e), session.ask(e, target, milliseconds)
-            assert theirs is Answer.UNKNOWN or theirs is ours, f"{e} in {target}: {ours}, z3 {theirs}"
+            assert theirs is SubexpressionAnswer.UNKNOWN or theirs is ours, f"{e} in {target}: {ours}, z3 {theirs}"
             agreed += theirs is ours
-            if theirs is Answer.UNKNOWN is not ours:
+            if theirs is SubexpressionAnswer.UNKNOWN is not ours:
                 left.append((target, e))
         if agreed >= 20:
             break
@@ -123,7 +123,7 @@ def test_certificates_of_random_positives_are_accepted() -> None:
         text = to_smt2(certificate)
         claim = audit(text)
         assert (claim.expression, claim.target) == (e, target)
-        for result in discharge(parse(text)):
+        for result in discharge(parse_script(text)):
             assert result.answer is Satisfiability.UNSAT, (result, text)
         accepted += 1
 
@@ -131,7 +131,7 @@ def test_certificates_of_random_positives_are_accepted() -> None:
 def test_every_axiom_holds_of_the_oracle() -> None:
     """The oracle's relation is a model of the axioms, so it refutes nothing that they prove."""
     rng = random.Random(3)
-    axioms = load()
+    axioms = load_axioms()
     seen = dict.fromkeys(axioms.axioms, 0)
 
     def holds(atom: Atom, binding: Binding) -> bool:
@@ -139,7 +139,7 @@ def test_every_axiom_holds_of_the_oracle() -> None:
         if atom.relation == "=":
             forms = normal_form.NormalForms()
             return forms.of(left) == forms.of(right)
-        return NormalFormOracle([right]).contains(left) is Answer.PROVED
+        return NormalFormOracle([right]).contains(left) is SubexpressionAnswer.PROVED
 
     for _ in range(60):
         for name, axiom in axioms.axioms.items():
@@ -160,7 +160,7 @@ def test_any_of_several_targets() -> None:
     oracle = NormalFormOracle([WORKLOADS["rms"], WORKLOADS["lora"]])
     for name in ("rms", "lora"):
         for e in PARTS[name]:
-            assert oracle.contains(e) is Answer.PROVED
+            assert oracle.contains(e) is SubexpressionAnswer.PROVED
             certificate = oracle.certificate(e)
             assert certificate is not None
             assert certificate.target in oracle.targets
@@ -168,8 +168,8 @@ def test_any_of_several_targets() -> None:
     certificate = oracle.certificate(e)
     assert certificate is not None
     assert certificate.target is WORKLOADS["lora"]
-    assert oracle.contains(WORKLOADS["gated"]) is Answer.REFUTED
-    assert NormalFormOracle([]).contains(X) is Answer.REFUTED
+    assert oracle.contains(WORKLOADS["gated"]) is SubexpressionAnswer.REFUTED
+    assert NormalFormOracle([]).contains(X) is SubexpressionAnswer.REFUTED
 
 
 def test_certificates_do_not_depend_on_earlier_questions() -> None:
@@ -183,7 +183,7 @@ def test_certificates_do_not_depend_on_earlier_questions() -> None:
 
 def test_counters() -> None:
     oracle = NormalFormOracle([WORKLOADS["lora"]])
-    assert [oracle.contains(e) for e in (W, W, unary("exp", W), W)].count(Answer.PROVED) == 3
+    assert [oracle.contains(e) for e in (W, W, unary("exp", W), W)].count(SubexpressionAnswer.PROVED) == 3
     assert (oracle.calls, oracle.cache_hits, oracle.unknown) == (4, 2, 0)
 
 
@@ -191,28 +191,30 @@ def test_constants_are_symbols_without_arithmetic() -> None:
     half, quarter = (var(n) for n in ("half", "quarter"))
     target = mul(const(4), sum_(8, X))
     oracle = NormalFormOracle([target])
-    assert oracle.contains(mul(const(4), X)) is Answer.PROVED
-    assert oracle.contains(mul(const(2), X)) is Answer.REFUTED
-    assert oracle.contains(mul(const(2), mul(const(2), X))) is Answer.REFUTED
-    assert oracle.contains(mul(half, quarter)) is Answer.REFUTED
+    assert oracle.contains(mul(const(4), X)) is SubexpressionAnswer.PROVED
+    assert oracle.contains(mul(const(2), X)) is SubexpressionAnswer.REFUTED
+    assert oracle.contains(mul(const(2), mul(const(2), X))) is SubexpressionAnswer.REFUTED
+    assert oracle.contains(mul(half, quarter)) is SubexpressionAnswer.REFUTED
 
 
 def test_no_cancellation_and_no_multiplicity_as_sum() -> None:
-    assert NormalFormOracle([X]).contains(div(mul(X, W), W)) is Answer.REFUTED
-    assert NormalFormOracle([add(X, X)]).contains(sum_(2, X)) is Answer.REFUTED
-    assert NormalFormOracle([sum_(2, X)]).contains(add(X, X)) is Answer.REFUTED
-    assert NormalFormOracle([add(X, X)]).contains(add(X, X)) is Answer.PROVED
+    assert NormalFormOracle([X]).contains(div(mul(X, W), W)) is SubexpressionAnswer.REFUTED
+    assert NormalFormOracle([add(X, X)]).contains(sum_(2, X)) is SubexpressionAnswer.REFUTED
+    assert NormalFormOracle([sum_(2, X)]).contains(add(X, X)) is SubexpressionAnswer.REFUTED
+    assert NormalFormOracle([add(X, X)]).contains(add(X, X)) is SubexpressionAnswer.PROVED
 
 
 def test_denominators_are_divided_exactly() -> None:
     a, b, c = (var(n) for n in "abc")
     target = div(X, mul(add(a, b), add(a, c)))
     oracle = NormalFormOracle([target])
-    assert oracle.contains(div(X, add(a, b))) is Answer.PROVED
-    assert oracle.contains(div(X, add(add(mul(a, a), mul(a, c)), add(mul(b, a), mul(b, c))))) is Answer.PROVED
-    assert oracle.contains(div(X, add(b, c))) is Answer.REFUTED
-    assert oracle.contains(add(mul(a, a), mul(b, c))) is Answer.PROVED
-    assert oracle.contains(add(mul(a, a), mul(b, b))) is Answer.REFUTED
+    assert oracle.contains(div(X, add(a, b))) is SubexpressionAnswer.PROVED
+    assert (
+        oracle.contains(div(X, add(add(mul(a, a), mul(a, c)), add(mul(b, a), mul(b, c))))) is SubexpressionAnswer.PROVED
+    )
+    assert oracle.contains(div(X, add(b, c))) is SubexpressionAnswer.REFUTED
+    assert oracle.contains(add(mul(a, a), mul(b, c))) is SubexpressionAnswer.PROVED
+    assert oracle.contains(add(mul(a, a), mul(b, b))) is SubexpressionAnswer.REFUTED
 
 
 @pytest.mark.parametrize("swap", [False, True])
@@ -221,9 +223,11 @@ def test_denominators_are_divided_with_their_multiplicities(swap: bool) -> None:
     a, b = (var("b"), var("a")) if swap else (var("a"), var("b"))
     three = add(a, add(a, b))
     six = add(a, add(b, add(b, add(b, add(b, b)))))
-    assert NormalFormOracle([div(X, mul(three, W))]).contains(div(X, three)) is Answer.PROVED
-    assert NormalFormOracle([div(X, mul(six, W))]).contains(div(X, three)) is Answer.REFUTED
-    assert NormalFormOracle([div(X, mul(three, add(W, W)))]).contains(div(X, mul(three, W))) is Answer.REFUTED
+    assert NormalFormOracle([div(X, mul(three, W))]).contains(div(X, three)) is SubexpressionAnswer.PROVED
+    assert NormalFormOracle([div(X, mul(six, W))]).contains(div(X, three)) is SubexpressionAnswer.REFUTED
+    assert (
+        NormalFormOracle([div(X, mul(three, add(W, W)))]).contains(div(X, mul(three, W))) is SubexpressionAnswer.REFUTED
+    )
 
 
 def test_what_is_too_large_is_unknown_and_kept() -> None:
@@ -231,11 +235,11 @@ def test_what_is_too_large_is_unknown_and_kept() -> None:
     for n in range(14):
         target = mul(target, add(var(f"a{n}"), var(f"b{n}")))
     oracle = NormalFormOracle([target])
-    assert oracle.contains(X) is Answer.UNKNOWN
+    assert oracle.contains(X) is SubexpressionAnswer.UNKNOWN
     assert oracle.certificate(X) is None
     assert oracle.unknown == 1
     # With another target that decides, the answer is known.
-    assert NormalFormOracle([target, X]).contains(X) is Answer.PROVED
+    assert NormalFormOracle([target, X]).contains(X) is SubexpressionAnswer.PROVED
 
 
 def test_a_question_wider_than_the_target_is_refuted_without_multiplying_out() -> None:
@@ -243,9 +247,9 @@ def test_a_question_wider_than_the_target_is_refuted_without_multiplying_out() -
     e = X
     for _ in range(200):
         e = mul(e, add(X, W))
-    assert oracle.contains(e) is Answer.REFUTED
-    assert oracle.contains(div(X, e)) is Answer.REFUTED
-    assert oracle.contains(unary("exp", e)) is Answer.REFUTED
+    assert oracle.contains(e) is SubexpressionAnswer.REFUTED
+    assert oracle.contains(div(X, e)) is SubexpressionAnswer.REFUTED
+    assert oracle.contains(unary("exp", e)) is SubexpressionAnswer.REFUTED
 
 
 def test_equal_valuations_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,20 +260,20 @@ def test_equal_valuations_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("mirage_formal.prove.abstract.normal_form.random.Random", Constant)
     a, b, c, d = (var(n) for n in "abcd")
     oracle = NormalFormOracle([div(X, mul(add(a, b), add(c, d)))])
-    assert oracle.contains(div(X, add(a, b))) is Answer.UNKNOWN
+    assert oracle.contains(div(X, add(a, b))) is SubexpressionAnswer.UNKNOWN
     assert oracle.unknown == 1
 
 
 def test_z3_oracle_keeps_what_it_does_not_know() -> None:
     oracle = Z3Oracle([WORKLOADS["lora"], WORKLOADS["gated"]], timeout_ms=PATIENCE_MS)
-    assert oracle.contains(sum_(4096, mul(X, W))) is Answer.PROVED
-    assert oracle.contains(sum_(4096, mul(X, W))) is Answer.PROVED
+    assert oracle.contains(sum_(4096, mul(X, W))) is SubexpressionAnswer.PROVED
+    assert oracle.contains(sum_(4096, mul(X, W))) is SubexpressionAnswer.PROVED
     oracle.timeout_ms = 300  # for what is not proved, however long it takes
-    assert oracle.contains(mul(A, B)) is not Answer.REFUTED
+    assert oracle.contains(mul(A, B)) is not SubexpressionAnswer.REFUTED
     assert (oracle.calls, oracle.cache_hits) == (3, 1)
     strange = oracle.contains(mul(W, unary("exp", A)))
-    assert strange is Answer.UNKNOWN
+    assert strange is SubexpressionAnswer.UNKNOWN
     assert oracle.unknown >= 1
     certificate = oracle.certificate(sum_(16, mul(A, B)))
     assert certificate is not None
-    assert all(r.answer is Satisfiability.UNSAT for r in discharge(parse(to_smt2(certificate))))
+    assert all(r.answer is Satisfiability.UNSAT for r in discharge(parse_script(to_smt2(certificate))))

@@ -7,8 +7,8 @@ from collections import Counter
 
 import pytest
 
-from mirage_formal.logic.session import Answer
-from mirage_formal.logic.terms import Const, Var
+from mirage_formal.logic.session import SubexpressionAnswer
+from mirage_formal.logic.terms import Const, Variable
 from mirage_formal.prove.abstract.oracle import NormalFormOracle
 from mirage_formal.reproduce.egraph import EGraph, GrowthEnding
 from tests.kit.proofs.expressions import extents_product, query, random_term, without_ones
@@ -29,10 +29,10 @@ def test_no_disagreement_with_saturated_egraphs() -> None:
     counts: Counter[str] = Counter()
     while counts["queries"] < QUERIES:
         target = random_term(rng, 4)
-        if extents_product(target) > MAX_SUMS or isinstance(target, Var | Const):
+        if extents_product(target) > MAX_SUMS or isinstance(target, Variable | Const):
             continue
         oracle = NormalFormOracle([target], max_monomials=16)
-        if oracle.contains(target) is Answer.UNKNOWN:
+        if oracle.contains(target) is SubexpressionAnswer.UNKNOWN:
             counts["too wide"] += 1
             continue
         if graph.grow(target, MAX_NODES, MAX_SECONDS).ending is not GrowthEnding.SATURATED:
@@ -43,7 +43,9 @@ def test_no_disagreement_with_saturated_egraphs() -> None:
         for e in {without_ones(query(rng, target)): None for _ in range(40)}:
             answer = oracle.contains(e)
             held = graph.holds(e)
-            assert answer is (Answer.PROVED if held else Answer.REFUTED), f"{e} in {target}: {answer}, e-graph {held}"
+            assert answer is (SubexpressionAnswer.PROVED if held else SubexpressionAnswer.REFUTED), (
+                f"{e} in {target}: {answer}, e-graph {held}"
+            )
             counts["queries"] += 1
             counts["part"] += held
         graph.forget()

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mirage_formal import Graph, Tensor
-from mirage_formal.graph.counterexample import Counterexample, Entry, Fill
+from mirage_formal.graph.counterexample import Counterexample, CounterexampleEntry, Fill
 from mirage_formal.prove.counterexamples.refute import (
     CLEAR,
     evaluate_counterexample,
@@ -202,7 +202,7 @@ def test_what_is_found_at_large_extents_is_what_the_whole_evaluation_gives() -> 
 
 
 def test_it_is_plain_data_that_json_takes() -> None:
-    item = Counterexample((Fill(0, 0), Fill(1, 1)), (Entry(1, (0, 2), -1),), 0, (0, 1), 0.5, 1.0)
+    item = Counterexample((Fill(0, 0), Fill(1, 1)), (CounterexampleEntry(1, (0, 2), -1),), 0, (0, 1), 0.5, 1.0)
     text = msgspec.json.encode(item)
     assert json.loads(text) == {
         "fills": [{"even": 0, "odd": 0}, {"even": 1, "odd": 1}],
@@ -220,12 +220,12 @@ def test_one_that_does_not_fit_is_refused() -> None:
     fitting = find_counterexample(left, right, seed=SEED)
     assert fitting is not None
     for wrong in (
-        Counterexample(fitting.fills, (Entry(0, (2, 0), 1),), 0, (0, 0), 1.0, 0.0),
-        Counterexample(fitting.fills, (Entry(1, (0, 0), 1),), 0, (0, 0), 1.0, 0.0),
+        Counterexample(fitting.fills, (CounterexampleEntry(0, (2, 0), 1),), 0, (0, 0), 1.0, 0.0),
+        Counterexample(fitting.fills, (CounterexampleEntry(1, (0, 0), 1),), 0, (0, 0), 1.0, 0.0),
         Counterexample(fitting.fills, (), 1, (0, 0), 1.0, 0.0),
         Counterexample(fitting.fills, (), 0, (0, 3), 1.0, 0.0),
-        Counterexample(fitting.fills, (Entry(0, (0,), 1),), 0, (0, 0), 1.0, 0.0),
-        Counterexample(fitting.fills, (Entry(0, (0, -1), 1),), 0, (0, 0), 1.0, 0.0),
+        Counterexample(fitting.fills, (CounterexampleEntry(0, (0,), 1),), 0, (0, 0), 1.0, 0.0),
+        Counterexample(fitting.fills, (CounterexampleEntry(0, (0, -1), 1),), 0, (0, 0), 1.0, 0.0),
         Counterexample((), (), 0, (0, 0), 1.0, 0.0),
     ):
         with pytest.raises(ShapeError):

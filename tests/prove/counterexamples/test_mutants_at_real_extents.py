@@ -13,7 +13,7 @@ from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent
 from mirage_formal.prove.counterexamples.refute import evaluate_counterexample
-from mirage_formal.run.verify.decide import decide
+from mirage_formal.run.verify.decide import decide_equality
 from mirage_formal.semantics.working_set import working_set_size
 from tests.kit.graphs.mutants import single_mutants
 from tests.kit.kernels.example_kernels import EXAMPLES, fastest, real
@@ -42,7 +42,7 @@ def wrong_or_right(name: str, batch: int) -> Iterator[tuple[str, KernelGraph, Ke
 def judged() -> tuple[tuple[str, KernelGraph, KernelGraph, object], ...]:
     names = sorted({name.rpartition("-b")[0] for name in fastest()} & set(EXAMPLES))
     items = [item for name in names for batch in (8, 16) for item in wrong_or_right(name, batch)]
-    return tuple((label, program, graph, decide(program, graph)) for label, program, graph in items)
+    return tuple((label, program, graph, decide_equality(program, graph)) for label, program, graph in items)
 
 
 @pytest.mark.slow
@@ -70,4 +70,4 @@ def test_the_reference_confirms_each_counterexample() -> None:
 def test_the_candidates_themselves_are_proved(name: str) -> None:
     for batch in (8, 16):
         if (candidate := fastest().get(f"{name}-b{batch}")) is not None:
-            assert isinstance(decide(real(name, batch), candidate), Equivalent)
+            assert isinstance(decide_equality(real(name, batch), candidate), Equivalent)

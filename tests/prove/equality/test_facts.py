@@ -9,7 +9,7 @@ import pytest
 
 from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import Terms
-from mirage_formal.check.proof_composition import replay
+from mirage_formal.check.proof_composition import replay_composed
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
@@ -66,4 +66,4 @@ def test_maxima_are_subtracted_behind_a_norm_only_if_it_always_has_a_value(eps: 
     verdict = prove(*graphs)
     assert isinstance(verdict, Equivalent) == equal
     if isinstance(verdict, Equivalent):
-        replay(*graphs, verdict.proof)
+        replay_composed(*graphs, verdict.proof)

@@ -15,7 +15,7 @@ import hypothesis.strategies as st
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.check.proof_composition import replay
+from mirage_formal.check.proof_composition import replay_composed
 from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
@@ -91,7 +91,7 @@ def check(graph: KernelGraph) -> None:
     verdict = prove(graph, other)
     match verdict:
         case Equivalent():
-            replay(graph, other, verdict.proof)
+            replay_composed(graph, other, verdict.proof)
         case Unknown(reason):
             assert not any(text in reason for text in NO_VALUE) or not has_a_value(graph), reason
 

@@ -21,7 +21,15 @@ from mirage_formal.prove.identity_testing.field import UndefinedStep, Unrepresen
 from mirage_formal.prove.identity_testing.modular import Modulus, Powers
 from mirage_formal.prove.identity_testing.primes import MAX_BITS, MIN_BITS, PAIRS, field_pair, search_pair
 from mirage_formal.semantics.batched_matmul import FREE_COPY
-from mirage_formal.semantics.straight_line_trace import Needs, NotLax, Part, Tape, Unary, needed_parts, record_tape
+from mirage_formal.semantics.straight_line_trace import (
+    Needs,
+    NotLax,
+    ResiduePart,
+    Tape,
+    UnaryStep,
+    needed_parts,
+    record_tape,
+)
 from mirage_formal.support.errors import UnsupportedError
 from tests.kit.graphs import reference_interpreter
 from tests.kit.graphs import workloads as w
@@ -238,14 +246,14 @@ def _compare(seed: int) -> str:
     residues = {
         (i, part): numbers.integers(0, 50 if seed % 3 else m, source.tensor.shape, dtype=np.uint64)
         for i, source in enumerate(graph.inputs)
-        for part, m in ((Part.P, POINT.pair.p), (Part.Q, POINT.pair.q))
+        for part, m in ((ResiduePart.P, POINT.pair.p), (ResiduePart.Q, POINT.pair.q))
     }
     for i, source in enumerate(graph.inputs):
         if not source.tensor.dtype.floating:  # a mask is the same in both fields
-            residues[i, Part.P] %= 2
-            residues[i, Part.Q] = residues[i, Part.P]
+            residues[i, ResiduePart.P] %= 2
+            residues[i, ResiduePart.Q] = residues[i, ResiduePart.P]
     arithmetic = Exact(POINT.pair.p, POINT.pair.q, POINT.omega, POINT.keys)
-    exact = [arithmetic.array(residues[i, Part.P], residues[i, Part.Q]) for i in range(len(graph.inputs))]
+    exact = [arithmetic.array(residues[i, ResiduePart.P], residues[i, ResiduePart.Q]) for i in range(len(graph.inputs))]
     (want,) = reference_interpreter.evaluate(graph, exact, arithmetic)
     tape = record_tape(graph)
     wanted = needed_parts(tape)
@@ -299,12 +307,16 @@ def _needed(tape: Tape) -> Needs:
 def test_only_needed_parts_are_needed() -> None:
     """Scores of attention are needed in Z_q only, values in Z_p only, the gate of a gated MLP in both."""
     wanted = _needed(record_tape(w.attention(b=1, m=2, d=3, n=4, e=2)))
-    assert [wanted[i] for i in range(3)] == [(Part.Q,), (Part.Q,), (Part.P,)]
+    assert [wanted[i] for i in range(3)] == [(ResiduePart.Q,), (ResiduePart.Q,), (ResiduePart.P,)]
     wanted = _needed(record_tape(w.gated_mlp(b=2, k=3, n=4)))
-    assert [wanted[i] for i in range(3)] == [(Part.P, Part.Q), (Part.P, Part.Q), (Part.P,)]
+    assert [wanted[i] for i in range(3)] == [
+        (ResiduePart.P, ResiduePart.Q),
+        (ResiduePart.P, ResiduePart.Q),
+        (ResiduePart.P,),
+    ]
     # An exponential that no output depends on does not count.
     unused = KernelGraph((w.tensor("a", 2),), (w.op(OpKind.EXP, 0), w.op(OpKind.EXP, 1), w.op(OpKind.SQUARE, 0)), (3,))
-    assert [parts for parts in _needed(record_tape(unused))] == [(Part.P,), (), (), (Part.P,)]
+    assert [parts for parts in _needed(record_tape(unused))] == [(ResiduePart.P,), (), (), (ResiduePart.P,)]
 
 
 def test_constants_that_vanish_are_reported() -> None:
@@ -330,16 +342,16 @@ def test_nothing_outside_a_cone_has_influence(seed: int) -> None:
     numbers = np.random.default_rng(seed)
     (output,) = tape.outputs
     mask = numbers.random(tape.steps[output].shape) < 0.2
-    found = trace_cone(tape, wanted, [(output, Part.P, mask)])
+    found = trace_cone(tape, wanted, [(output, ResiduePart.P, mask)])
 
-    def residues(part: Part, m: int) -> dict[tuple[int, Part], NDArray[Any]]:
+    def residues(part: ResiduePart, m: int) -> dict[tuple[int, ResiduePart], NDArray[Any]]:
         return {
             (i, part): numbers.integers(0, m, source.tensor.shape, dtype=np.uint64)
             for i, source in enumerate(graph.inputs)
         }
 
-    first = residues(Part.P, POINT.pair.p) | residues(Part.Q, POINT.pair.q)
-    other = residues(Part.P, POINT.pair.p) | residues(Part.Q, POINT.pair.q)
+    first = residues(ResiduePart.P, POINT.pair.p) | residues(ResiduePart.Q, POINT.pair.q)
+    other = residues(ResiduePart.P, POINT.pair.p) | residues(ResiduePart.Q, POINT.pair.q)
     mixed = {key: np.where(found.get(key, False), value, other[key]) for key, value in first.items()}
     before = run_tape(tape, wanted, POINT, lambda index, part: first[index, part])
     after = run_tape(tape, wanted, POINT, lambda index, part: mixed[index, part])
@@ -353,19 +365,19 @@ def test_a_cone_is_no_larger_than_it_must_be() -> None:
     tape = record_tape(w.rmsnorm_fused(b=4, k=12, n=6, grid=3, loop=2))
     wanted = _needed(tape)
     rows = next(step for step in tape.steps if getattr(step, "kind", None) is OpKind.SQRT)
-    assert isinstance(rows, Unary)
+    assert isinstance(rows, UnaryStep)
     mask = np.zeros(rows.shape, dtype=bool)
     mask.reshape(4)[2] = True
-    found = trace_cone(tape, wanted, [(rows.a, Part.P, mask)])
-    assert list(found) == [(0, Part.P)]
-    assert np.flatnonzero(found[0, Part.P].all(axis=1)).tolist() == [2]
-    assert found[0, Part.P].sum() == 12
+    found = trace_cone(tape, wanted, [(rows.a, ResiduePart.P, mask)])
+    assert list(found) == [(0, ResiduePart.P)]
+    assert np.flatnonzero(found[0, ResiduePart.P].all(axis=1)).tolist() == [2]
+    assert found[0, ResiduePart.P].sum() == 12
     tape = record_tape(w.attention_one(b=1, m=4, d=3, n=8, e=3, rows=2, loop=4))
     wanted = _needed(tape)
     number = next(i for i, step in enumerate(tape.steps) if getattr(step, "kind", None) is OpKind.EXP)
     mask = np.zeros(tape.steps[number].shape, dtype=bool)
     mask[0, 1, 0, 3, 0, 1, 0] = True  # Row block 1, iteration 3: query 3, key 6.
-    found = trace_cone(tape, wanted, [(number, Part.P, mask)])
-    assert set(found) == {(0, Part.Q), (1, Part.Q)}
-    assert np.argwhere(found[0, Part.Q]).tolist() == [[0, 3, i] for i in range(3)]
-    assert np.argwhere(found[1, Part.Q]).tolist() == [[0, i, 6] for i in range(3)]
+    found = trace_cone(tape, wanted, [(number, ResiduePart.P, mask)])
+    assert set(found) == {(0, ResiduePart.Q), (1, ResiduePart.Q)}
+    assert np.argwhere(found[0, ResiduePart.Q]).tolist() == [[0, 3, i] for i in range(3)]
+    assert np.argwhere(found[1, ResiduePart.Q]).tolist() == [[0, i, 6] for i in range(3)]

@@ -20,7 +20,7 @@ from mirage_formal.graph.verdict import Different, Probable, Unknown
 from mirage_formal.prove.identity_testing import draw
 from mirage_formal.prove.identity_testing.fingerprint import FingerprintSession, FingerprintSettings, fingerprint
 from mirage_formal.prove.identity_testing.primes import field_pair
-from mirage_formal.semantics.straight_line_trace import Part
+from mirage_formal.semantics.straight_line_trace import ResiduePart
 from mirage_formal.support.errors import FormatError, GraphError, UnsupportedError
 from tests.kit.graphs import workloads as w
 
@@ -256,7 +256,7 @@ def test_the_difference_is_where_it_is_said_to_be() -> None:
     assert isinstance(verdict, Different)
     assert (verdict.seed, verdict.output, verdict.index) == (5, 0, (0, 0))
     p = field_pair(20).p
-    x = int(draw.input_residues(draw.stream(5, 0, draw.input_name(0, Part.P, 0)), (4, 6), p)[0, 0])
+    x = int(draw.input_residues(draw.stream(5, 0, draw.input_name(0, ResiduePart.P, 0)), (4, 6), p)[0, 0])
     assert (verdict.expected, verdict.got) == (x * x % p, 2 * x % p)
     third = program(shapes, w.op(K.SQUARE, 0), w.op(K.SCALE, 0, factor=Fraction(3)), outputs=(1, 2))
     verdict = fingerprint(one, third, SMALL).verdict

@@ -21,7 +21,7 @@ from mirage_formal.prove.identity_testing import draw
 from mirage_formal.prove.identity_testing.fingerprint import FingerprintSettings, fingerprint
 from mirage_formal.prove.identity_testing.primes import field_pair
 from mirage_formal.records.fingerprint import Draw, FingerprintRecord
-from mirage_formal.semantics.straight_line_trace import Part
+from mirage_formal.semantics.straight_line_trace import ResiduePart
 from tests.kit.graphs import reference_interpreter
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.reference_interpreter import Exact
@@ -162,12 +162,12 @@ GOLDEN = [532119089, 828095662, 225378537, 294385204, 307899328, 708570572]
 def test_streams_are_fixed() -> None:
     """Golden values: a change here is a change of the scheme, which needs another name."""
     pair = field_pair(31)
-    x = draw.input_residues(draw.stream(7, 0, draw.input_name(1, Part.Q, 2)), (2, 3), pair.q)
+    x = draw.input_residues(draw.stream(7, 0, draw.input_name(1, ResiduePart.Q, 2)), (2, 3), pair.q)
     assert x.ravel().tolist() == [v % pair.q for v in _words(7, 0, "input/1/q/2", 6)]
     assert (pair.p, pair.q) == (2147024879, 1073512439)
     assert (field_pair(20).p, field_pair(20).q) == (1026479, 513239)
     assert x.ravel().tolist() == GOLDEN
-    large = draw.input_residues(draw.stream(7, 0, draw.input_name(0, Part.P, 0)), (3, 100000), pair.p)
+    large = draw.input_residues(draw.stream(7, 0, draw.input_name(0, ResiduePart.P, 0)), (3, 100000), pair.p)
     assert large.ravel()[[0, 131071, 131072, 299999]].tolist() == [
         _words(7, 0, "input/0/p/0", 300000)[i] % pair.p for i in (0, 131071, 131072, 299999)
     ]

@@ -19,7 +19,7 @@ from mirage_formal.prove.identity_testing.field import run_tape
 from mirage_formal.prove.identity_testing.fingerprint import FingerprintSettings, fingerprint
 from mirage_formal.prove.identity_testing.primes import field_pair
 from mirage_formal.records.fingerprint import FingerprintRecord
-from mirage_formal.semantics.straight_line_trace import NotLax, Part, needed_parts, record_tape
+from mirage_formal.semantics.straight_line_trace import NotLax, ResiduePart, needed_parts, record_tape
 from mirage_formal.support.errors import FormatError, GraphError
 from tests.kit.proofs.claims import Mask, Pair, pair, program
 
@@ -183,7 +183,7 @@ def test_an_exponential_within_a_comparison_is_none_in_the_exponent() -> None:
     made = program(NUMBERS, lambda g, x, y: exponent(g, g.lt(g.exp(x), y), y))
     wanted = needed_parts(record_tape(made))
     assert not isinstance(wanted, NotLax)
-    assert wanted[:2] == ((Part.Q,), (Part.P, Part.Q))
+    assert wanted[:2] == ((ResiduePart.Q,), (ResiduePart.P, ResiduePart.Q))
     assert isinstance(
         needed_parts(record_tape(program(NUMBERS, lambda g, x, y: exponent(g, g.lt(x, y), g.exp(y))))), NotLax
     )

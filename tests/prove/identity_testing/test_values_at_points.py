@@ -22,7 +22,7 @@ from mirage_formal.prove.identity_testing.modular import BLOCK, Modulus, Residue
 from mirage_formal.prove.identity_testing.point import Point
 from mirage_formal.prove.identity_testing.primes import field_pair
 from mirage_formal.prove.identity_testing.value_cache import KEPT_BYTES, ValueCache
-from mirage_formal.semantics.straight_line_trace import NotLax, Part, needed_parts, record_tape
+from mirage_formal.semantics.straight_line_trace import NotLax, ResiduePart, needed_parts, record_tape
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
 
@@ -166,7 +166,7 @@ def test_numbers_of_steps_do_not_matter() -> None:
     wanted = needed_parts(tape)
     assert not isinstance(wanted, NotLax)
     known, todo = kept.begin(tape, wanted)
-    assert list(known) == [(tape.outputs[0], Part.P)]
+    assert list(known) == [(tape.outputs[0], ResiduePart.P)]
     assert todo == {}
 
 

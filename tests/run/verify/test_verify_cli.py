@@ -13,7 +13,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.cli import app as cli
-from mirage_formal.graph.counterexample import Counterexample, Entry, Fill
+from mirage_formal.graph.counterexample import Counterexample, CounterexampleEntry, Fill
 from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.formats.mirage.writer import to_mirage
 from mirage_formal.graph.graph import KernelGraph
@@ -315,7 +315,7 @@ def test_what_is_said_of_every_verdict() -> None:
 
 
 def test_the_counterexample_of_a_verdict_is_plain_data() -> None:
-    witness = Counterexample((Fill(0, 1), Fill(0, 0)), (Entry(1, (0, 2), -3),), 0, (1,), 1 / 3, 2.0)
+    witness = Counterexample((Fill(0, 1), Fill(0, 0)), (CounterexampleEntry(1, (0, 2), -3),), 0, (1,), 1 / 3, 2.0)
     found = plain_verdict(JudgedGraph(0, None, Different(9, 0, (1,), 1 / 3, 2.0, witness), 0.5))
     inputs = "x0 = 0 (1 where the sum of the coordinates is odd); x1 = 0 but x1[0, 2] = -3"
     assert found.reason == f"{inputs}; output 0 at (1): expected 0.333333, got 2"
@@ -394,7 +394,7 @@ def test_mistakes_of_the_function(prover: FakeProver) -> None:
 
 
 def test_a_proof_that_the_checker_refuses_is_believed_by_nobody() -> None:
-    verdict = verdicts.replay(PROGRAM, RIGHT, Equivalent(b"{}", ()))
+    verdict = verdicts.replay_verdict(PROGRAM, RIGHT, Equivalent(b"{}", ()))
     assert isinstance(verdict, Unknown)
     assert "refuses" in verdict.reason
 

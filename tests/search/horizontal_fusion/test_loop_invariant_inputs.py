@@ -12,7 +12,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.check.abstract import parts
-from mirage_formal.check.fingerprint.field import needed_parts
+from mirage_formal.check.fingerprint.field import parts_to_evaluate
 from mirage_formal.check.inlining import carried_maxima, inline_threads
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.codegen.planning.expand import flatten
@@ -99,7 +99,7 @@ def test_what_the_loop_does_not_change_is_itself_behind_it() -> None:
     good = kernel()
     name = "b0.5"  # behind the accumulator
     assert parts(good)[name] == (expressions(good).blocks[0][5],) == (var("R"),)
-    needed_parts(good)  # it has a picture in a finite field
+    parts_to_evaluate(good)  # it has a picture in a finite field
     random = np.random.default_rng(0)
     given = [random.normal(size=one.tensor.shape) for one in good.inputs]
     np.testing.assert_allclose(run(good, given)[0], given[0] @ given[1] + given[2])
@@ -114,7 +114,7 @@ def test_what_the_loop_cuts_is_not() -> None:
     name = "b0.5"
     assert parts(bad)[name] == (expressions(bad).blocks[0][5],) == (unary("max", var("R")),)
     with pytest.raises(FormatError, match="not LAX"):
-        needed_parts(bad)
+        parts_to_evaluate(bad)
     assert not isinstance(prove(residual(), bad), Equivalent)
 
 

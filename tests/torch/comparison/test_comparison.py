@@ -15,12 +15,12 @@ import mirage_formal as mf  # noqa: E402
 import mirage_formal.torch.comparison.compare as module  # noqa: E402
 from mirage_formal.torch import from_torch  # noqa: E402
 from mirage_formal.torch.call import OperatorCall, Written  # noqa: E402
-from mirage_formal.torch.comparison.compare import GIVEN, Comparison, arguments_of, compare_with_torch  # noqa: E402
-from mirage_formal.torch.comparison.contract import Expected, difference  # noqa: E402
-from mirage_formal.torch.comparison.reference import Reference  # noqa: E402
+from mirage_formal.torch.comparison.compare import GIVEN, ImportComparison, arguments_of, compare_with_torch  # noqa: E402
+from mirage_formal.torch.comparison.contract import ExpectedResult, difference  # noqa: E402
+from mirage_formal.torch.comparison.reference import NodeEvaluator  # noqa: E402
 from mirage_formal.torch.comparison.samples import SETS, STYLES, draw_tensors  # noqa: E402
 from mirage_formal.torch.modules.backend import REPORTS  # noqa: E402
-from mirage_formal.torch.modules.report import Report  # noqa: E402
+from mirage_formal.torch.modules.report import ModuleReport  # noqa: E402
 from mirage_formal.torch.op_table import rules  # noqa: E402
 
 F = torch.nn.functional
@@ -28,7 +28,7 @@ INF, NAN = float("inf"), float("nan")
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
 
 
-def compared(call: Callable[..., Any], *given: Any, sets: tuple[str, ...] = SETS) -> Comparison:
+def compared(call: Callable[..., Any], *given: Any, sets: tuple[str, ...] = SETS) -> ImportComparison:
     found = from_torch(call, given)
     return compare_with_torch(found, arguments_of(found, given), sets)
 
@@ -41,11 +41,11 @@ def wrong(monkeypatch: pytest.MonkeyPatch, name: str, write: Callable[[OperatorC
 # --- the contract -----------------------------------------------------------------------------------------------------
 
 
-def expected(own: list[float], exact: list[float] | None = None, off: float = 1e-7) -> Expected:
+def expected(own: list[float], exact: list[float] | None = None, off: float = 1e-7) -> ExpectedResult:
     """What PyTorch has in float32, float64, and the same moved by a share."""
     value = torch.tensor(own if exact is None else exact, dtype=torch.float64)
     moved = [value * (1 + off), value * (1 - off)]
-    return Expected(torch.tensor(own), value, moved)
+    return ExpectedResult(torch.tensor(own), value, moved)
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,9 @@ def test_one_element_under_the_contract(own: float, exact: float, ours: float, k
 def test_what_rounding_decides_is_not_asked() -> None:
     one = torch.tensor([1.0, NAN], dtype=torch.float64)
     other = torch.tensor([INF, 2.0], dtype=torch.float64)
-    asked = Expected(one.float(), one, [other, one])
+    asked = ExpectedResult(one.float(), one, [other, one])
     assert difference(torch.tensor([INF, 3.0]), asked) is None
-    assert difference(torch.tensor([INF, 3.0]), Expected(one.float(), one, [one, one])) is not None
+    assert difference(torch.tensor([INF, 3.0]), ExpectedResult(one.float(), one, [one, one])) is not None
 
 
 def test_the_worst_element_is_named_with_its_numbers() -> None:
@@ -94,7 +94,7 @@ def test_the_worst_element_is_named_with_its_numbers() -> None:
     ours = own.clone()
     ours[1, 2] += 0.001
     ours[2, 1] += 0.1
-    found = difference(ours, Expected(own, own.double(), [own.double()]))
+    found = difference(ours, ExpectedResult(own, own.double(), [own.double()]))
     assert found is not None
     assert (found.index, found.count, found.elements, found.own) == ((2, 1), 2, 12, 9.0)
     assert "element [2, 1]: PyTorch 9, float64 9, ours 9.1" in str(found)
@@ -105,7 +105,7 @@ def test_in_a_large_tensor_one_in_a_thousand_may_be_as_far_off_as_others_are_mov
     exact = torch.randn(64, 64, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     moved = exact.clone()
     moved[5] += 0.5
-    asked = Expected(exact.float(), exact, [moved])
+    asked = ExpectedResult(exact.float(), exact, [moved])
     ours = exact.clone()
     ours[7, 3] += 1.0
     assert difference(ours, asked) is None
@@ -123,7 +123,7 @@ def twins(call: Callable[..., Any], *given: Any) -> tuple[Any, Any, list[Any]]:
     found = from_torch(call, given)
     nodes = [node for node in found.module.graph.nodes if node.op == "call_function"]
     known = arguments_of(found, given)
-    reference = Reference(nodes, [nodes[-1].name])
+    reference = NodeEvaluator(nodes, [nodes[-1].name])
     (own,), (exact,) = reference.own(known).values(), reference.exact(known).values()
     return own, exact, [next(iter(reference.exact(known, seed).values())) for seed in (1, 2)]
 
@@ -589,6 +589,6 @@ def test_the_backend_keeps_a_region_that_differs(monkeypatch: pytest.MonkeyPatch
     compiled = torch.compile(call, backend="mirage_formal", options=asked)
     torch.testing.assert_close(compiled(*given), call(*given))
     report = REPORTS[-1]
-    assert isinstance(report, Report)
+    assert isinstance(report, ModuleReport)
     (region,) = report.regions
     assert region.kept.startswith("the import differs from PyTorch in aten.exp.default")

@@ -14,7 +14,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 from torch._subclasses import FakeTensorMode  # noqa: E402
 
 import mirage_formal as mf  # noqa: E402
-from mirage_formal.torch.modules.plan import Form, Plan  # noqa: E402
+from mirage_formal.torch.modules.plan import FunctionPlan, TensorForm  # noqa: E402
 
 FAKE = FakeTensorMode()
 FIRST, SECOND = torch.device("cuda", 0), torch.device("cuda", 1)
@@ -33,21 +33,21 @@ class Scaled(torch.nn.Module):  # type: ignore[misc]
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
+def plan(tmp_path_factory: pytest.TempPathFactory) -> FunctionPlan:
     """A plan as if its module had been on the first GPU at the import."""
     place: Path = tmp_path_factory.mktemp("scaled")
     options: dict[str, Any] = {"workers": 1, "time_limit": 60, "out": place}
-    found: Plan = mf.optimize(Scaled().requires_grad_(False), (torch.randn(4, 32),), **options)._mirage_plan
+    found: FunctionPlan = mf.optimize(Scaled().requires_grad_(False), (torch.randn(4, 32),), **options)._mirage_plan
     return on(found, FIRST)
 
 
-def on(plan: Plan, place: Any) -> Plan:
+def on(plan: FunctionPlan, place: Any) -> FunctionPlan:
     """The plan for tensors that are elsewhere."""
-    leaves = tuple(x.on(place) if isinstance(x, Form) else x for x in plan.leaves)
+    leaves = tuple(x.on(place) if isinstance(x, TensorForm) else x for x in plan.leaves)
     return replace(plan, leaves=leaves, state=tuple(replace(x, form=x.form.on(place)) for x in plan.state))
 
 
-def called(plan: Plan, module_on: Any, argument_on: Any) -> tuple[str, list[Any]]:
+def called(plan: FunctionPlan, module_on: Any, argument_on: Any) -> tuple[str, list[Any]]:
     """What a plan says to a call; fake tensors, so that devices are only names."""
     with FAKE:
         with torch.device(module_on):
@@ -56,7 +56,7 @@ def called(plan: Plan, module_on: Any, argument_on: Any) -> tuple[str, list[Any]
 
 
 @pytest.mark.parametrize("place", [FIRST, SECOND], ids=str)
-def test_all_of_it_on_one_gpu_is_served_whichever_it_is(plan: Plan, place: Any) -> None:
+def test_all_of_it_on_one_gpu_is_served_whichever_it_is(plan: FunctionPlan, place: Any) -> None:
     reason, tensors = called(plan, place, place)
     assert not reason
     assert tensors
@@ -72,13 +72,13 @@ def test_all_of_it_on_one_gpu_is_served_whichever_it_is(plan: Plan, place: Any) 
         ("cpu", "cpu", r"argument 1: expected .* on cuda:0, got .* on cpu"),
     ],
 )
-def test_two_devices_in_one_call_are_not(plan: Plan, module_on: Any, argument_on: Any, expected: str) -> None:
+def test_two_devices_in_one_call_are_not(plan: FunctionPlan, module_on: Any, argument_on: Any, expected: str) -> None:
     reason, tensors = called(plan, module_on, argument_on)
     assert re.search(expected, reason), reason
     assert not tensors
 
 
-def test_constants_go_along(plan: Plan) -> None:
+def test_constants_go_along(plan: FunctionPlan) -> None:
     with FAKE:
         constants = (torch.empty(3, device=FIRST), torch.empty(()))
     given = replace(plan, constants=constants)
@@ -88,13 +88,13 @@ def test_constants_go_along(plan: Plan) -> None:
     assert [x.device for x in given.constants] == [FIRST, torch.device("cpu")]
 
 
-def test_what_names_its_gpu_stays_there(plan: Plan) -> None:
+def test_what_names_its_gpu_stays_there(plan: FunctionPlan) -> None:
     named = replace(plan, source=f"# torch.arange(4, device='cuda:0')\n{plan.source}")
     assert not called(named, FIRST, FIRST)[0]
     assert "on cuda:0" in called(named, SECOND, SECOND)[0]
 
 
-def test_a_plan_of_the_cpu_is_of_the_cpu(plan: Plan) -> None:
+def test_a_plan_of_the_cpu_is_of_the_cpu(plan: FunctionPlan) -> None:
     there = on(plan, torch.device("cpu"))
     assert not called(there, "cpu", "cpu")[0]
     assert called(there, SECOND, SECOND)[0]

@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from mirage_formal.torch.dynamic_shapes.arguments import DynamicTrace, trace_dynamic
 from mirage_formal.torch.dynamic_shapes.extents import Buckets, DynamicExtent
 from mirage_formal.torch.dynamic_shapes.operators import (
+    BucketEntry,
     BucketOperator,
-    Entry,
     FunctionText,
     call_of,
     continue_padding,
     length_mask,
 )
 from mirage_formal.torch.dynamic_shapes.padding import BucketTensor, PaddingContent
-from mirage_formal.torch.dynamic_shapes.parts import DividedGraph, Form, Part, divide
+from mirage_formal.torch.dynamic_shapes.parts import BucketPart, DividedGraph, InputForm, divide_parts
 from mirage_formal.torch.dynamic_shapes.prepare import _feed, _HostGraphWriter
 from mirage_formal.torch.modules.trace import FunctionModule
 
@@ -195,17 +195,17 @@ def traced_function(function: Any, shapes: Any, dtype: Any, length: int = EXAMPL
     """A function's graph and parts."""
     given = tuple(example(name, length, 0, dtype) for name in GIVEN)
     found = trace_dynamic(FunctionModule(function), (given, {}), shapes)
-    return found, divide(found.captured, found.buckets)
+    return found, divide_parts(found.captured, found.buckets)
 
 
 def hosted_by_torch(found: DividedGraph, names: str) -> tuple[Any, list[BucketOperator]]:
     """A function of the graph's tensors, in which each bucket's graph is computed by torch; and its operators."""
 
-    def unsearched(part: Part) -> Callable[[tuple[int, ...]], Entry | None]:
-        def prepare(uppers: tuple[int, ...]) -> Entry:
+    def unsearched(part: BucketPart) -> Callable[[tuple[int, ...]], BucketEntry | None]:
+        def prepare(uppers: tuple[int, ...]) -> BucketEntry:
             bucket = part.written(found.lengths, dict(zip(part.lengths, uppers, strict=True)))
             _states(bucket.known[node.name] for node in part.outputs)
-            return Entry(FunctionText.of(bucket.graph), _feed(part, bucket, None, bucket.graph), ())  # type: ignore[arg-type]
+            return BucketEntry(FunctionText.of(bucket.graph), _feed(part, bucket, None, bucket.graph), ())  # type: ignore[arg-type]
 
         return prepare
 
@@ -306,7 +306,7 @@ def at_every_length(function: Any) -> None:
 
 def test_copies_of_the_last_position_along_two_dims() -> None:
     first, second = DynamicExtent("a"), DynamicExtent("b", 1)
-    form = Form((first, 2, second), (0, 1, 2), None)
+    form = InputForm((first, 2, second), (0, 1, 2), None)
     tensor = torch.arange(12.0).view(2, 2, 3)
     found = continue_padding(tensor, form, {first: 2, second: 3}, {first: 4, second: 5})
     places = [min(i, 1) for i in range(4)], [min(i, 2) for i in range(5)]

@@ -13,10 +13,10 @@ import pytest
 
 from mirage_formal.frontend.builder import KernelBuilder
 from mirage_formal.graph.types import DType
-from mirage_formal.records import NUMERICS_FILE, NumericsRecord, decode, read
+from mirage_formal.records import NUMERICS_FILE, NumericsRecord, decode, read_file
 from mirage_formal.semantics import reference
 from mirage_formal.support.errors import RunError, UnsupportedError
-from mirage_formal.torch.integrations.flashinfer.export import export
+from mirage_formal.torch.integrations.flashinfer.export import export_best
 from mirage_formal.torch.integrations.flashinfer.write import definition, name_inputs
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.known_engine import PROGRAMS
@@ -55,7 +55,7 @@ def written(out: Path) -> dict[str, Any]:
 
 
 def test_a_run_is_written_as_the_documents_say(run: Path, tmp_path: Path) -> None:
-    made = export(run, tmp_path, 2, "fused")
+    made = export_best(run, tmp_path, 2, "fused")
     found = written(tmp_path)
     name = made.definition
     assert list(found) == sorted(
@@ -87,7 +87,7 @@ def test_a_run_is_written_as_the_documents_say(run: Path, tmp_path: Path) -> Non
 
 
 def test_the_schema_refuses_what_the_documents_do(run: Path, tmp_path: Path) -> None:
-    made = export(run, tmp_path, 1, "fused")
+    made = export_best(run, tmp_path, 1, "fused")
     trace = written(tmp_path)[f"traces/mirage_formal/fused/{made.definition}.jsonl"][0]
     for path, value in (
         (("evaluation", "performance"), None),
@@ -106,7 +106,7 @@ def test_the_schema_refuses_what_the_documents_do(run: Path, tmp_path: Path) -> 
 
 def test_reference_and_solution_compute_the_program(run: Path, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'mirage_formal[torch]'")
-    made = export(run, tmp_path / "out", 1, "fused")
+    made = export_best(run, tmp_path / "out", 1, "fused")
     found = written(tmp_path / "out")
     defined = found[f"definitions/fused/{made.definition}.json"]
     solved = found[f"solutions/mirage_formal/fused/{made.definition}/{made.solutions[0]}.json"]
@@ -138,14 +138,14 @@ def test_a_measurement_outside_its_tolerance_is_incorrect_and_has_no_time(run: P
     root = tmp_path / "attention"
     shutil.copytree(run, root)
     (file,) = root.glob(f"kernels/*/{NUMERICS_FILE}")
-    record = decode(read(file), NumericsRecord, "numerics")
+    record = decode(read_file(file), NumericsRecord, "numerics")
     file.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, answer="outside")))
-    made = export(root, tmp_path / "out", 1, "fused")
+    made = export_best(root, tmp_path / "out", 1, "fused")
     (trace,) = written(tmp_path / "out")[f"traces/mirage_formal/fused/{made.definition}.jsonl"]
     check("trace", trace)
     assert (trace["evaluation"]["status"], trace["evaluation"]["performance"]) == ("INCORRECT_NUMERICAL", None)
     file.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, answer="undecided")))
-    assert export(root, tmp_path / "again", 1, "fused").traces == 0
+    assert export_best(root, tmp_path / "again", 1, "fused").traces == 0
 
 
 def test_names_and_strides_that_the_records_cannot_have() -> None:
@@ -168,5 +168,5 @@ def test_names_and_strides_that_the_records_cannot_have() -> None:
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="expected the directory of a run"):
-        export(tmp_path, tmp_path / "out", 1, "fused")
+        export_best(tmp_path, tmp_path / "out", 1, "fused")
     assert not (tmp_path / "out").exists()

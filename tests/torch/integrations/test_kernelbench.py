@@ -14,11 +14,11 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip in
 from mirage_formal.support.errors import MirageError, ProgramError, RunError  # noqa: E402
 from mirage_formal.torch import from_torch  # noqa: E402
 from mirage_formal.torch.integrations.evidence import operator_at, result_at  # noqa: E402
-from mirage_formal.torch.integrations.kernelbench.outcome import Job, Outcome, Table, Trials  # noqa: E402
+from mirage_formal.torch.integrations.kernelbench.outcome import OutcomeTable, ProblemOutcome, SolveRequest, Trials  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.problems import commit_of, find_problems  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.run import RunOptions, run_problems  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.sizes import halve_numbers  # noqa: E402
-from mirage_formal.torch.integrations.kernelbench.solve import solve  # noqa: E402
+from mirage_formal.torch.integrations.kernelbench.solve import solve_problem  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.text import cells, markdown, summaries  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.trials import compare_modules  # noqa: E402
 from tests.kit.kernelbench import LEVELS, Problem  # noqa: E402
@@ -56,7 +56,7 @@ def test_every_problem_is_imported_whole_or_names_the_operator_that_is_not(level
     assert whole >= WHOLE[level]
 
 
-def job(file: Path, place: Path, **changed: Any) -> Job:
+def job(file: Path, place: Path, **changed: Any) -> SolveRequest:
     fields: dict[str, Any] = {
         "problem": file.stem,
         "file": str(file),
@@ -70,13 +70,13 @@ def job(file: Path, place: Path, **changed: Any) -> Job:
         "target": "h200",
         "cache": True,
     }
-    return Job(**(fields | changed))
+    return SolveRequest(**(fields | changed))
 
 
-def solved(place: Path, problem: Problem | str, **changed: Any) -> Outcome:
+def solved(place: Path, problem: Problem | str, **changed: Any) -> ProblemOutcome:
     file = place / "problem.py"
     file.write_text(problem if isinstance(problem, str) else problem.text(), encoding="utf-8")
-    return solve(job(file, place, **changed))
+    return solve_problem(job(file, place, **changed))
 
 
 def chosen(title: str) -> Problem:
@@ -286,8 +286,8 @@ def test_the_commit_is_that_of_the_checkout(tmp_path: Path) -> None:
 
 def test_the_table_says_what_became_of_each(tmp_path: Path) -> None:
     found = solved(tmp_path, chosen("ReLU"))
-    failed = Outcome(problem="level1/2_x", imported="error", error="what|went\nwrong")
-    table = Table(
+    failed = ProblemOutcome(problem="level1/2_x", imported="error", error="what|went\nwrong")
+    table = OutcomeTable(
         directory="d", commit="c0ffee", versions={"torch": "2"}, options={"trials": 3}, problems=(found, failed)
     )
     text = markdown(table)

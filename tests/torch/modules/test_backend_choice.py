@@ -17,7 +17,7 @@ from mirage_formal.torch.modules import backend, choose, profitability  # noqa: 
 from mirage_formal.torch.modules.graph_timing import TimedPair, draw_inputs  # noqa: E402
 from mirage_formal.torch.modules.operators import _lay_out  # noqa: E402
 from mirage_formal.torch.modules.plan import constant_on  # noqa: E402
-from mirage_formal.torch.modules.report import Report  # noqa: E402
+from mirage_formal.torch.modules.report import ModuleReport  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
 nn = torch.nn
@@ -37,7 +37,7 @@ class Two(nn.Module):  # type: ignore[misc,name-defined]  # torch has no types w
 
 def compiled(
     monkeypatch: pytest.MonkeyPatch, place: Path, times: list[TimedPair | None], own: Any = None
-) -> tuple[Report, list[int]]:
+) -> tuple[ModuleReport, list[int]]:
     """Compile with these times, regions first; the report, and the operators in each graph that was timed."""
     torch._dynamo.reset()
     torch.manual_seed(0)
@@ -59,7 +59,7 @@ def compiled(
     found = torch.compile(model, backend=backend.mirage_formal, options=options, fullgraph=True)(x)
     torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)
     report = backend.REPORTS[-1]
-    assert isinstance(report, Report)
+    assert isinstance(report, ModuleReport)
     return report, counts
 
 

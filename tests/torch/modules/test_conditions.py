@@ -18,7 +18,7 @@ import torch.nn.functional as F  # noqa: E402
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.frontend.origins import unknown_origins  # noqa: E402
 from mirage_formal.support.errors import UnsupportedError  # noqa: E402
-from mirage_formal.torch.analysis.conditions import ConditionGuard, conditions  # noqa: E402
+from mirage_formal.torch.analysis.conditions import ConditionGuard, side_conditions  # noqa: E402
 from mirage_formal.torch.modules.optimize import FallbackWarning  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
 
 def needs(call: Callable[..., Any], *given: Any) -> list[str]:
     (region,) = mf.from_torch(call, given).regions
-    return [str(one.need) for one in conditions(region.program, unknown_origins(region.program))]
+    return [str(one.need) for one in side_conditions(region.program, unknown_origins(region.program))]
 
 
 A, B = torch.ones(4, 6), torch.ones(4, 6)

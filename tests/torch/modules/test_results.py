@@ -15,7 +15,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 import torch.nn.functional as F  # noqa: E402
 
 import mirage_formal as mf  # noqa: E402
-from mirage_formal.torch.analysis.aliases import owners, shared_results  # noqa: E402
+from mirage_formal.torch.analysis.aliases import aliased_results, owners  # noqa: E402
 from mirage_formal.torch.capture import capture  # noqa: E402
 from mirage_formal.torch.import_result import Region  # noqa: E402
 from mirage_formal.torch.modules.eager import torch_program  # noqa: E402
@@ -154,9 +154,9 @@ def test_through_torch_compile() -> None:
 def test_which_results_are_made_of_others() -> None:
     captured = capture(CASES["views of views"], drawn(), None)
     owned = owners(captured.module)
-    assert shared_results(captured.module, captured.results, owned) == dict.fromkeys(captured.results, "exp")
+    assert aliased_results(captured.module, captured.results, owned) == dict.fromkeys(captured.results, "exp")
     captured = capture(lambda x, w: (torch.exp(x @ w)[0], x[0], x[1]), drawn(), None)
-    assert not shared_results(captured.module, captured.results, owners(captured.module)), "alone, and of an argument"
+    assert not aliased_results(captured.module, captured.results, owners(captured.module)), "alone, and of an argument"
 
 
 class Counted(torch.nn.Module):  # type: ignore[misc]  # torch has no types where it is not installed

@@ -20,7 +20,7 @@ NAMED_DIMS: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OperatorName:
     """Operator with this name in the format; ``dim`` is None where it has none."""
 
     kind: OpKind
@@ -77,27 +77,27 @@ _BOTH_LEVELS: Final = (
 )
 
 
-def _level(prefix: str) -> dict[str, Row]:
-    rows = {f"{prefix}_{kind.value}_op": Row(kind) for kind in _BOTH_LEVELS}
-    rows |= {f"{prefix}_reduction_{dim}_op": Row(OpKind.SUM, dim) for dim in range(NAMED_DIMS)}
-    rows[f"{prefix}_rms_norm_op"] = Row(OpKind.RMS_NORM, LAST)
+def _level(prefix: str) -> dict[str, OperatorName]:
+    rows = {f"{prefix}_{kind.value}_op": OperatorName(kind) for kind in _BOTH_LEVELS}
+    rows |= {f"{prefix}_reduction_{dim}_op": OperatorName(OpKind.SUM, dim) for dim in range(NAMED_DIMS)}
+    rows[f"{prefix}_rms_norm_op"] = OperatorName(OpKind.RMS_NORM, LAST)
     return rows
 
 
-def _block() -> dict[str, Row]:
+def _block() -> dict[str, OperatorName]:
     rows = _level("tb")
-    rows |= {f"tb_{kind.value}_op": Row(kind) for kind in (OpKind.SUB, OpKind.SIGMOID)}
-    rows |= {f"tb_reduction_{dim}_to_dimx_op": Row(OpKind.SUM_TO_DIMX, dim) for dim in range(NAMED_DIMS)}
-    rows |= {f"tb_concat_{dim}_op": Row(OpKind.CONCAT, dim) for dim in range(NAMED_DIMS)}
+    rows |= {f"tb_{kind.value}_op": OperatorName(kind) for kind in (OpKind.SUB, OpKind.SIGMOID)}
+    rows |= {f"tb_reduction_{dim}_to_dimx_op": OperatorName(OpKind.SUM_TO_DIMX, dim) for dim in range(NAMED_DIMS)}
+    rows |= {f"tb_concat_{dim}_op": OperatorName(OpKind.CONCAT, dim) for dim in range(NAMED_DIMS)}
     for dialect, (name, kind) in product((SAVED, CURRENT), _ACCUMULATORS.items()):
-        rows[dialect.accumulator + name] = Row(kind)
+        rows[dialect.accumulator + name] = OperatorName(kind)
     return rows
 
 
 #: Predefined kernel operators by name.
-KERNEL_ROWS: Final[Mapping[str, Row]] = MappingProxyType(_level("kn"))
+KERNEL_ROWS: Final[Mapping[str, OperatorName]] = MappingProxyType(_level("kn"))
 #: Block operators by name; accumulators have two names each.
-BLOCK_ROWS: Final[Mapping[str, Row]] = MappingProxyType(_block())
+BLOCK_ROWS: Final[Mapping[str, OperatorName]] = MappingProxyType(_block())
 
 _NO_FACTOR: Final = "its factor is not in the file"
 _NO_BOUNDS: Final = "its bounds are not in the file"
@@ -118,12 +118,12 @@ REFUSED: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-def kernel_name(row: Row) -> str | None:
+def kernel_name(row: OperatorName) -> str | None:
     """Return the name of a kernel operator; None if the format has none."""
     return next((name for name, known in KERNEL_ROWS.items() if known == row), None)
 
 
-def block_name(row: Row, dialect: Dialect) -> str | None:
+def block_name(row: OperatorName, dialect: Dialect) -> str | None:
     """Return the name of a block operator in a dialect; None if the format has none."""
     found = [name for name, known in BLOCK_ROWS.items() if known == row]
     return next((n for n in found if n.startswith(dialect.accumulator)), found[0] if found else None)

@@ -18,7 +18,15 @@ from msgspec import Struct
 
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.formats.json import field_message, load_json
-from mirage_formal.graph.formats.mirage.names import BLOCK_ROWS, CURRENT, KERNEL_ROWS, LAST, REFUSED, SAVED, Row
+from mirage_formal.graph.formats.mirage.names import (
+    BLOCK_ROWS,
+    CURRENT,
+    KERNEL_ROWS,
+    LAST,
+    REFUSED,
+    SAVED,
+    OperatorName,
+)
 from mirage_formal.graph.formats.mirage.wire import (
     BLOCK_RECORDS,
     KERNEL_RECORDS,
@@ -327,7 +335,7 @@ def _block_op(record: AnyBlock, operands: tuple[int, ...], at: str) -> Op:
     return _op(row, operands, record.input_tensors[0].num_dims)
 
 
-def _op(row: Row, operands: tuple[int, ...], rank: int) -> Op:
+def _op(row: OperatorName, operands: tuple[int, ...], rank: int) -> Op:
     if row.dim is None:
         return Op(row.kind, operands, NO_ATTRS)
     return Op(row.kind, operands, Attrs(dim=rank - 1 if row.dim == LAST else row.dim))

@@ -95,7 +95,7 @@ class KernelNorm(KernelRecord, forbid_unknown_fields=True, kw_only=True):
     normalized_size: Extent | None = None
 
 
-class BlockGraphRecord(Struct, forbid_unknown_fields=True):
+class CheckpointBlockGraph(Struct, forbid_unknown_fields=True):
     """A block graph; its operators are read one by one."""
 
     grid_dim: Dim3Record
@@ -110,7 +110,7 @@ class BlockGraphRecord(Struct, forbid_unknown_fields=True):
 class Customized(KernelRecord, forbid_unknown_fields=True, kw_only=True):
     """A kernel that a block graph defines."""
 
-    bgraph: BlockGraphRecord
+    bgraph: CheckpointBlockGraph
 
 
 class BlockRecord(Struct, forbid_unknown_fields=True):

@@ -10,7 +10,7 @@ from typing import Any, Final, assert_never
 
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.edit import inline_blocks
-from mirage_formal.graph.formats.mirage.names import LAST, RANK, SAVED, Dialect, Row, block_name, kernel_name
+from mirage_formal.graph.formats.mirage.names import LAST, RANK, SAVED, Dialect, OperatorName, block_name, kernel_name
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Family, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, Shape, STensor, row_major
@@ -194,7 +194,7 @@ class _SharedAllocator:
         return offset
 
 
-def _row(op: Op, rank: int, at: str) -> Row:
+def _row(op: Op, rank: int, at: str) -> OperatorName:
     """Return the table row of an operator, attributes included.
 
     Raises:
@@ -205,8 +205,8 @@ def _row(op: Op, rank: int, at: str) -> Row:
         if attrs.eps is not None or len(op.operands) > 1 or attrs.dim != rank - 1:
             what = f"expected rms_norm over the last dim without eps and weight, got {_describe_operator(op)}"
             raise UnsupportedError(what, where=at, hint="write the norm with square, sums, sqrt and div")
-        return Row(op.kind, LAST)
-    return Row(op.kind, attrs.dim if op.kind in _WITH_DIM else None)
+        return OperatorName(op.kind, LAST)
+    return OperatorName(op.kind, attrs.dim if op.kind in _WITH_DIM else None)
 
 
 def _describe_operator(op: Op) -> str:

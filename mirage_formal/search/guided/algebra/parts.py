@@ -19,7 +19,7 @@ Axis = NewType("Axis", int)
 Part = NewType("Part", int)
 
 
-class Kind(IntEnum):
+class PartUse(IntEnum):
     """Use of a part of an axis by a kernel; the order is the significance order within one dim."""
 
     GRID = 0
@@ -29,7 +29,7 @@ class Kind(IntEnum):
 
 
 #: A split of one part: the kinds present, most significant first.
-Split = tuple[Kind, ...]
+Split = tuple[PartUse, ...]
 
 #: An ordered list of parts, most significant first: the digits of one tensor dimension.
 Parts = tuple[Part, ...]
@@ -37,7 +37,7 @@ Parts = tuple[Part, ...]
 #: Most parts in which one axis is carried from kernel to kernel.
 CARRIED: Final = 4
 #: Slots of one axis: 0 the whole axis, then the carried parts, then the split of the whole and of each carried part.
-SLOTS: Final = (1 + CARRIED) * (1 + len(Kind))
+SLOTS: Final = (1 + CARRIED) * (1 + len(PartUse))
 
 
 def unsplit_part(axis: Axis) -> Part:
@@ -45,7 +45,7 @@ def unsplit_part(axis: Axis) -> Part:
     return Part(axis * SLOTS)
 
 
-def axis_of(part: Part) -> Axis:
+def part_axis(part: Part) -> Axis:
     """Return the axis that a part belongs to."""
     return Axis(part // SLOTS)
 
@@ -66,7 +66,7 @@ def carried_parts(axis: Axis, count: int) -> Parts:
     return tuple(Part(axis * SLOTS + 1 + i) for i in range(count))
 
 
-def child_part(part: Part, kind: Kind) -> Part:
+def child_part(part: Part, kind: PartUse) -> Part:
     """Return the part that a kernel cuts from a leaf.
 
     Args:
@@ -75,7 +75,7 @@ def child_part(part: Part, kind: Kind) -> Part:
     """
     axis, slot = divmod(part, SLOTS)
     assert slot <= CARRIED, "what a kernel has split is carried under a new name"
-    return Part(axis * SLOTS + 1 + CARRIED + slot * len(Kind) + kind)
+    return Part(axis * SLOTS + 1 + CARRIED + slot * len(PartUse) + kind)
 
 
 def move_part(part: Part, axis: Axis) -> Part:

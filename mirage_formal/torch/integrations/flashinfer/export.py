@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from mirage_formal.codegen.cost import estimate
-from mirage_formal.codegen.executable import LAUNCH_FILE, Executable, load
+from mirage_formal.codegen.executable import LAUNCH_FILE, Executable, load_executable
 from mirage_formal.codegen.target import load_target
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build.build import build, candidates_of
@@ -22,15 +22,22 @@ from mirage_formal.records import (
     NumericsRecord,
     RunRecord,
     decode,
-    read,
+    read_file,
     write_atomic,
 )
 from mirage_formal.records.measurement import MEASURE_FILE, NUMERICS_FILE
 from mirage_formal.records.partition import WHOLE_FILE, WholeRecord
 from mirage_formal.run.settings import versions
 from mirage_formal.support.errors import RunError
-from mirage_formal.torch.integrations.flashinfer.records import Solution, Trace
-from mirage_formal.torch.integrations.flashinfer.write import AUTHOR, definition, name_inputs, solution, trace, workload
+from mirage_formal.torch.integrations.flashinfer.records import BenchTrace, Solution
+from mirage_formal.torch.integrations.flashinfer.write import (
+    AUTHOR,
+    definition,
+    name_inputs,
+    solution,
+    trace_record,
+    workload,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,7 @@ class ExportSummary:
     skipped: tuple[str, ...]
 
 
-def export(root: Path, out: Path, count: int, op_type: str) -> ExportSummary:
+def export_best(root: Path, out: Path, count: int, op_type: str) -> ExportSummary:
     """Write a run's best candidates.
 
     Kernels that the run has are taken; those of other candidates are made, which needs the solvers.
@@ -69,7 +76,7 @@ def export(root: Path, out: Path, count: int, op_type: str) -> ExportSummary:
     program, target, candidates = candidates_of(root)
     given = name_inputs(program, _title(root))
     defined, work = definition(given, op_type), workload(given, op_type)
-    measured: list[Trace] = []
+    measured: list[BenchTrace] = []
     solutions: list[Solution] = []
     skipped: list[str] = []
     for name, read_graph in candidates:
@@ -98,13 +105,13 @@ def export(root: Path, out: Path, count: int, op_type: str) -> ExportSummary:
 
 def _title(root: Path) -> str:
     if (root / WHOLE_FILE).is_file():
-        return decode(read(root / WHOLE_FILE), WholeRecord, str(root / WHOLE_FILE)).program
-    return decode(read(root / RUN_FILE), RunRecord, str(root / RUN_FILE)).name
+        return decode(read_file(root / WHOLE_FILE), WholeRecord, str(root / WHOLE_FILE)).program
+    return decode(read_file(root / RUN_FILE), RunRecord, str(root / RUN_FILE)).name
 
 
 def _kernels(directory: Path, read_graph: Any, program: KernelGraph, target: str) -> Executable:
     if (directory / LAUNCH_FILE).is_file():
-        return load(directory)
+        return load_executable(directory)
     return build(read_graph(), program, load_target(target)).executable
 
 
@@ -114,22 +121,22 @@ def _describe_candidate(root: Path, name: str, made: Executable, target: str) ->
     return f"{text} Its equality with the program is said by the run's evidence, which `mirage-formal check` replays."
 
 
-def _read_measurement(directory: Path, work: Trace, solved: Solution) -> Trace | None:
+def _read_measurement(directory: Path, work: BenchTrace, solved: Solution) -> BenchTrace | None:
     files = directory / NUMERICS_FILE, directory / MEASURE_FILE
     if not all(file.is_file() for file in files):
         return None
-    numerics = decode(read(files[0]), NumericsRecord, str(files[0]))
-    measured = decode(read(files[1]), MeasureRecord, str(files[1]))
+    numerics = decode(read_file(files[0]), NumericsRecord, str(files[0]))
+    measured = decode(read_file(files[1]), MeasureRecord, str(files[1]))
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    return trace(work, solved, numerics, measured, {"mirage_formal": versions()["mirage_formal"]}, now)
+    return trace_record(work, solved, numerics, measured, {"mirage_formal": versions()["mirage_formal"]}, now)
 
 
 def _write(path: Path, record: msgspec.Struct) -> None:
     write_atomic(path, msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n")
 
 
-def _lines(path: Path, records: list[Trace]) -> None:
+def _lines(path: Path, records: list[BenchTrace]) -> None:
     write_atomic(path, b"".join(msgspec.json.encode(record) + b"\n" for record in records))
 
 
-__all__ = ["ExportSummary", "export"]
+__all__ = ["ExportSummary", "export_best"]

@@ -68,7 +68,7 @@ class RandomInput(msgspec.Struct, frozen=True, tag_field="type", tag="random"):
     """An input that is drawn."""
 
 
-class Workload(msgspec.Struct, frozen=True, kw_only=True):
+class BenchWorkload(msgspec.Struct, frozen=True, kw_only=True):
     """Inputs of a definition; it has no variable axes here."""
 
     uuid: str
@@ -98,7 +98,7 @@ class Environment(msgspec.Struct, frozen=True):
     libs: dict[str, str]
 
 
-class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
+class BenchEvaluation(msgspec.Struct, frozen=True, kw_only=True):
     """A measurement; one that is not correct has no performance."""
 
     status: Status
@@ -109,27 +109,27 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     performance: Performance | None
 
 
-class Trace(msgspec.Struct, frozen=True, kw_only=True):
+class BenchTrace(msgspec.Struct, frozen=True, kw_only=True):
     """A measurement of a solution on a workload; a workload alone has neither solution nor evaluation."""
 
     definition: str
-    workload: Workload
+    workload: BenchWorkload
     solution: str | None = None
-    evaluation: Evaluation | None = None
+    evaluation: BenchEvaluation | None = None
 
 
 __all__ = [
+    "BenchEvaluation",
+    "BenchTrace",
+    "BenchWorkload",
     "BuildSpec",
     "ConstantAxis",
     "Correctness",
     "Definition",
     "Environment",
-    "Evaluation",
     "Performance",
     "RandomInput",
     "Solution",
     "SourceFile",
     "TensorSpec",
-    "Trace",
-    "Workload",
 ]

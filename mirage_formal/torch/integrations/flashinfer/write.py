@@ -20,19 +20,19 @@ from mirage_formal.graph.types import row_major
 from mirage_formal.records import KernelLaunch, LaunchRecord, MeasureRecord, NumericsRecord
 from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.integrations.flashinfer.records import (
+    BenchEvaluation,
+    BenchTrace,
+    BenchWorkload,
     BuildSpec,
     ConstantAxis,
     Correctness,
     Definition,
     Environment,
-    Evaluation,
     Performance,
     RandomInput,
     Solution,
     SourceFile,
     TensorSpec,
-    Trace,
-    Workload,
 )
 from mirage_formal.torch.modules.text import torch_source
 
@@ -183,16 +183,21 @@ def solution(given: NamedProgram, made: Executable, target: str, said: str, op_t
     )
 
 
-def workload(given: NamedProgram, op_type: str = OP_TYPE) -> Trace:
+def workload(given: NamedProgram, op_type: str = OP_TYPE) -> BenchTrace:
     """Return the only workload of a program, with random inputs, because its definition has no variable axes."""
     name = _definition_name(given, op_type)
-    work = Workload(uuid=str(uuid.uuid5(_UNIT, name)), axes={}, inputs={one: RandomInput() for one in given.names})
-    return Trace(definition=name, workload=work)
+    work = BenchWorkload(uuid=str(uuid.uuid5(_UNIT, name)), axes={}, inputs={one: RandomInput() for one in given.names})
+    return BenchTrace(definition=name, workload=work)
 
 
-def trace(
-    work: Trace, solved: Solution, numerics: NumericsRecord, measured: MeasureRecord, libs: Mapping[str, str], now: str
-) -> Trace | None:
+def trace_record(
+    work: BenchTrace,
+    solved: Solution,
+    numerics: NumericsRecord,
+    measured: MeasureRecord,
+    libs: Mapping[str, str],
+    now: str,
+) -> BenchTrace | None:
     """Return the record of a measurement; None if errors are not finite, or the comparison is undecided.
 
     Args:
@@ -214,7 +219,7 @@ def trace(
         f"Time: median of {measured.replays} replays of a CUDA graph of {measured.calls} calls over {measured.sets} "
         "sets of inputs. The reference was not timed: its latency and the speedup are 0. The timestamp is the export's."
     )
-    evaluation = Evaluation(
+    evaluation = BenchEvaluation(
         status="PASSED" if right else "INCORRECT_NUMERICAL",
         environment=Environment(measured.device.replace(" ", "_"), dict(libs)),
         timestamp=now,
@@ -225,4 +230,4 @@ def trace(
     return msgspec.structs.replace(work, solution=solved.name, evaluation=evaluation)
 
 
-__all__ = ["AUTHOR", "OP_TYPE", "NamedProgram", "definition", "name_inputs", "solution", "trace", "workload"]
+__all__ = ["AUTHOR", "OP_TYPE", "NamedProgram", "definition", "name_inputs", "solution", "trace_record", "workload"]

@@ -11,15 +11,15 @@ import sys
 
 import msgspec
 
-from mirage_formal.torch.integrations.kernelbench.outcome import Job
+from mirage_formal.torch.integrations.kernelbench.outcome import SolveRequest
 
 
 def main() -> None:
     """Run the job that standard input describes."""
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
-    from mirage_formal.torch.integrations.kernelbench.solve import solve
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=SolveRequest)
+    from mirage_formal.torch.integrations.kernelbench.solve import solve_problem
 
-    solve(job)
+    solve_problem(job)
 
 
 if __name__ == "__main__":

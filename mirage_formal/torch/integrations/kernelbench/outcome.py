@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 
-class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SolveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Request to the process that solves one problem.
 
     Attributes:
@@ -88,7 +88,7 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class ProblemOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Outcome of one problem.
 
     Attributes:
@@ -124,7 +124,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.regions) and all(region.verdict == "equivalent" for region in self.regions)
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True):
+class OutcomeTable(msgspec.Struct, frozen=True, kw_only=True):
     """Contents of table.json: all problems, and the versions and options of the run.
 
     Attributes:
@@ -140,8 +140,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
     commit: str
     versions: dict[str, str]
     options: dict[str, str | int | float | bool]
-    problems: tuple[Outcome, ...]
+    problems: tuple[ProblemOutcome, ...]
     schema_version: Literal[1] = 1
 
 
-__all__ = ["Job", "LeftOperator", "Outcome", "RegionOutcome", "Table", "Trials"]
+__all__ = ["LeftOperator", "OutcomeTable", "ProblemOutcome", "RegionOutcome", "SolveRequest", "Trials"]

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from mirage_formal.records import write_atomic
-from mirage_formal.torch.integrations.kernelbench.outcome import Job, Outcome, Table
+from mirage_formal.torch.integrations.kernelbench.outcome import OutcomeTable, ProblemOutcome, SolveRequest
 from mirage_formal.torch.integrations.kernelbench.problems import ProblemFile
 from mirage_formal.torch.integrations.kernelbench.text import markdown
 
@@ -57,8 +57,10 @@ class RunOptions:
 
 
 def run_problems(
-    problems: Sequence[ProblemFile], asked: RunOptions, watch: Callable[[Outcome, int], None] = lambda one, count: None
-) -> tuple[Outcome, ...]:
+    problems: Sequence[ProblemFile],
+    asked: RunOptions,
+    watch: Callable[[ProblemOutcome, int], None] = lambda one, count: None,
+) -> tuple[ProblemOutcome, ...]:
     """Solve problems, in their order; a problem that fails, hangs or crashes is reported as an outcome too.
 
     Args:
@@ -66,7 +68,7 @@ def run_problems(
         asked: Options of the run.
         watch: Callback with each outcome, and the number of outcomes so far.
     """
-    found: list[Outcome] = []
+    found: list[ProblemOutcome] = []
     with ThreadPoolExecutor(asked.jobs) as pool:
         running: set[subprocess.Popen[bytes]] = set()
         try:
@@ -81,12 +83,12 @@ def run_problems(
     return tuple(found)
 
 
-def _solve_problem(problem: ProblemFile, asked: RunOptions, running: set[subprocess.Popen[bytes]]) -> Outcome:
+def _solve_problem(problem: ProblemFile, asked: RunOptions, running: set[subprocess.Popen[bytes]]) -> ProblemOutcome:
     place = (asked.out / EVIDENCE / problem.name).resolve()
     place.mkdir(parents=True, exist_ok=True)
     answer = place / "answer.json"
     answer.unlink(missing_ok=True)
-    job = Job(
+    job = SolveRequest(
         problem=problem.name,
         file=str(problem.path.resolve()),
         place=str(place),
@@ -120,11 +122,11 @@ def _solve_problem(problem: ProblemFile, asked: RunOptions, running: set[subproc
     return _read_outcome(answer, problem, ended)
 
 
-def _read_outcome(answer: Path, problem: ProblemFile, ended: str) -> Outcome:
+def _read_outcome(answer: Path, problem: ProblemFile, ended: str) -> ProblemOutcome:
     """Read the outcome that a process wrote before it ended; ``ended`` becomes its error unless it is empty."""
-    found = Outcome(problem=problem.name, imported="error")
+    found = ProblemOutcome(problem=problem.name, imported="error")
     with contextlib.suppress(OSError, msgspec.MsgspecError):
-        found = msgspec.json.decode(answer.read_bytes(), type=Outcome)
+        found = msgspec.json.decode(answer.read_bytes(), type=ProblemOutcome)
     answer.unlink(missing_ok=True)
     return msgspec.structs.replace(found, error=ended) if ended else found
 
@@ -140,7 +142,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     process.communicate()
 
 
-def write_table(table: Table, out: Path) -> None:
+def write_table(table: OutcomeTable, out: Path) -> None:
     """Write the table, as JSON and as text."""
     write_atomic(out / TABLE_FILE, msgspec.json.format(msgspec.json.encode(table), indent=1) + b"\n")
     write_atomic(out / TEXT_FILE, markdown(table).encode())

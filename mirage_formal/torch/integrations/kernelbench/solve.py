@@ -23,21 +23,27 @@ from mirage_formal.torch.capture import operator_name
 from mirage_formal.torch.import_result import Imported, Left, Region
 from mirage_formal.torch.integrations.evidence import operator_at
 from mirage_formal.torch.integrations.kernelbench.module_file import model_new
-from mirage_formal.torch.integrations.kernelbench.outcome import Job, LeftOperator, Outcome, RegionOutcome, Trials
+from mirage_formal.torch.integrations.kernelbench.outcome import (
+    LeftOperator,
+    ProblemOutcome,
+    RegionOutcome,
+    SolveRequest,
+    Trials,
+)
 from mirage_formal.torch.integrations.kernelbench.sizes import halve_numbers
 from mirage_formal.torch.integrations.kernelbench.trials import compare_modules, module_of
 from mirage_formal.torch.modules.rewrite import rewrite
-from mirage_formal.torch.modules.trace import ModuleTrace, trace
+from mirage_formal.torch.modules.trace import ModuleTrace, trace_module
 
 _NAMES: Final = ("Model", "get_inputs", "get_init_inputs")
 _LEAST_S: Final = 1.0
 _T = TypeVar("_T")
 
 
-def solve(job: Job) -> Outcome:
+def solve_problem(job: SolveRequest) -> ProblemOutcome:
     """Solve one problem; errors are part of the outcome."""
     begin = time.monotonic()
-    found = Outcome(problem=job.problem, imported="error")
+    found = ProblemOutcome(problem=job.problem, imported="error")
     warnings.simplefilter("ignore")
     try:
         for found in _steps(job):
@@ -48,22 +54,22 @@ def solve(job: Job) -> Outcome:
     return _write_outcome(job, found, begin)
 
 
-def _write_outcome(job: Job, found: Outcome, begin: float) -> Outcome:
+def _write_outcome(job: SolveRequest, found: ProblemOutcome, begin: float) -> ProblemOutcome:
     """Write the current outcome, which remains if the process is killed."""
     found = msgspec.structs.replace(found, seconds=round(time.monotonic() - begin, 2))
     Path(job.answer).write_bytes(msgspec.json.encode(found))
     return found
 
 
-def _steps(job: Job) -> Iterator[Outcome]:
+def _steps(job: SolveRequest) -> Iterator[ProblemOutcome]:
     source, sizes, names = _load_problem(job)
     elements = _elements(names)
-    found = Outcome(problem=job.problem, imported="error", sizes=sizes, elements=elements)
+    found = ProblemOutcome(problem=job.problem, imported="error", sizes=sizes, elements=elements)
     yield found
     small = elements <= job.elements
     with torch.device("cpu" if small else "meta"):
         module, inputs = module_of(names, "Model"), tuple(names["get_inputs"]())
-    traced = trace(module, inputs, {})
+    traced = trace_module(module, inputs, {})
     found = msgspec.structs.replace(found, **_import_fields(traced.imported, job.file))
     yield found
     regions, paths = _search_regions(traced.imported, job)
@@ -84,7 +90,7 @@ def _steps(job: Job) -> Iterator[Outcome]:
     yield msgspec.structs.replace(found, correct=trials)
 
 
-def _load_problem(job: Job) -> tuple[str, dict[str, tuple[int, int]], dict[str, Any]]:
+def _load_problem(job: SolveRequest) -> tuple[str, dict[str, tuple[int, int]], dict[str, Any]]:
     """Return the text of a problem with reduced sizes, these sizes, and its global names."""
     path = Path(job.file)
     given = path.read_text(encoding="utf-8")
@@ -151,7 +157,7 @@ def _left_operator(item: Left, file: str) -> LeftOperator:
     return LeftOperator(item.operator, item.reason, "" if where is None else f"line {where.line}")
 
 
-def _search_regions(imported: Imported, job: Job) -> tuple[list[RegionOutcome], dict[int, Path]]:
+def _search_regions(imported: Imported, job: SolveRequest) -> tuple[list[RegionOutcome], dict[int, Path]]:
     """Return the outcome of each region, and the evidence paths of proved candidates by region number."""
     deadline = time.monotonic() + job.search_s
     target = load_target(job.target)
@@ -175,7 +181,7 @@ def _search_regions(imported: Imported, job: Job) -> tuple[list[RegionOutcome], 
     return regions, paths
 
 
-def _search_region(region: Region, found: RegionOutcome, job: Job, number: int, share: float) -> RegionOutcome:
+def _search_region(region: Region, found: RegionOutcome, job: SolveRequest, number: int, share: float) -> RegionOutcome:
     if share < _LEAST_S:
         return msgspec.structs.replace(found, reason="no time was left for a search")
     place = Path(job.place) / f"region-{number}"
@@ -203,7 +209,9 @@ def _search_region(region: Region, found: RegionOutcome, job: Job, number: int, 
     )
 
 
-def _write_module(job: Job, source: str, traced: ModuleTrace, found: Outcome, paths: Mapping[int, Path]) -> str:
+def _write_module(
+    job: SolveRequest, source: str, traced: ModuleTrace, found: ProblemOutcome, paths: Mapping[int, Path]
+) -> str:
     operators = {number: operator_at(path) for number, path in paths.items()}
     graph = rewrite(traced.imported, {number: one.overload for number, one in operators.items()})
     said = [
@@ -225,4 +233,4 @@ def _write_module(job: Job, source: str, traced: ModuleTrace, found: Outcome, pa
     return model_new(said, source, traced, graph, evidence, beside)
 
 
-__all__ = ["solve"]
+__all__ = ["solve_problem"]

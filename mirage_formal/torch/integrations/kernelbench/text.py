@@ -8,13 +8,13 @@ from itertools import groupby
 from typing import Final
 
 from mirage_formal.support.terminal import escape_line
-from mirage_formal.torch.integrations.kernelbench.outcome import Outcome, Table
+from mirage_formal.torch.integrations.kernelbench.outcome import OutcomeTable, ProblemOutcome
 
 COLUMNS: Final = ("problem", "imported", "operators", "kernels", "verdict", "est. us", "one by one", "correct")
 _MOST: Final = 160
 
 
-def cells(outcome: Outcome) -> tuple[str, ...]:
+def cells(outcome: ProblemOutcome) -> tuple[str, ...]:
     """Return a row of the table; see ``COLUMNS``."""
     regions = [region for region in outcome.regions if region.candidate]
     verdicts = {region.verdict for region in outcome.regions if region.verdict} or {"-"}
@@ -36,7 +36,7 @@ def cells(outcome: Outcome) -> tuple[str, ...]:
     )
 
 
-def reasons(outcome: Outcome) -> list[str]:
+def reasons(outcome: ProblemOutcome) -> list[str]:
     """Return the lines below a problem's row: operators left to torch with reasons, missing candidates, and errors."""
     found = [outcome.error] if outcome.error else []
     counted = Counter((item.operator, item.reason) for item in outcome.left)
@@ -47,7 +47,7 @@ def reasons(outcome: Outcome) -> list[str]:
     return [escape_line(text, _MOST) for text in found]
 
 
-def summaries(outcomes: Sequence[Outcome]) -> list[str]:
+def summaries(outcomes: Sequence[ProblemOutcome]) -> list[str]:
     """Return, for each level, the number of problems that reached each stage."""
     found = []
     for level, group in groupby(outcomes, key=lambda one: one.problem.rpartition("/")[0]):
@@ -63,7 +63,7 @@ def summaries(outcomes: Sequence[Outcome]) -> list[str]:
     return found
 
 
-def markdown(table: Table) -> str:
+def markdown(table: OutcomeTable) -> str:
     """Return the table with reasons and counts, as Markdown."""
     lines = [f"# {escape_line(table.directory)}", ""]
     if table.commit:
