@@ -1,5 +1,5 @@
 """Check of a run's kernels: files, launches and records, without code generation.
 
 Takes the files of built kernels, and the records of their launches. Returns findings about their digests, launches
-and obligations. Imports check.partitioning, graph, records and support.
+and obligations. Imports check, check.partitioning, graph, records and support.
 """

@@ -260,9 +260,9 @@ def discharge_safety(
 ) -> SafetyReport:
     """State and settle all obligations of a Program, and return the report.
 
-    Sound: the verdict is Safe only if every obligation is Held: by an argument named in ``safety_obligations``, or because
-    z3 refutes its query and cvc5 does not contradict. Anything else is Unsafe, where a model or a fault was found, or
-    Unknown.
+    Sound: the verdict is Safe only if every obligation is Held: by an argument named in ``safety_obligations``, or
+    because z3 refutes its query and cvc5 does not contradict. Anything else is Unsafe, where a model or a fault was
+    found, or Unknown.
 
     Args:
         program: The Program.

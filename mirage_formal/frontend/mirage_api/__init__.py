@@ -1,5 +1,5 @@
 """Table of the reference system's Python interface, with the support for each name.
 
 Takes a name of the reference system's interface. Returns its support here, and the error or warning of its use.
-Imports support.
+Imports frontend and support.
 """

@@ -1,5 +1,5 @@
 """Report page: one self-contained HTML file.
 
-Takes the model of a report. Returns one self-contained HTML file. Imports graph, records, report.drawing,
+Takes the model of a report. Returns one self-contained HTML file. Imports graph, records, report, report.drawing,
 report.proofs and support.
 """

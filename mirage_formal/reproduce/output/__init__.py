@@ -1,4 +1,4 @@
 """Tables and plots of measurements, beside published ones.
 
-Takes measured rows. Returns Markdown tables and plots. Imports records and support.
+Takes measured rows. Returns Markdown tables and plots. Imports records, reproduce and support.
 """

@@ -1,6 +1,7 @@
 """Progress events of a run: plain numbers, sent to a callback a few times a second.
 
-Takes events of a search. Returns counts and bars for terminals and notebooks. Imports records, support and workers.
+Takes events of a search. Returns counts and bars for terminals and notebooks. Imports records, run, support and
+workers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The exhaustive engine: the paper's depth-first enumeration with concrete extents and maps (section 4).
 
 Takes a program and a search space. Returns every candidate of the space that the axioms do not exclude. Imports
-graph, logic, prove, records, semantics and support.
+graph, logic, prove, records, search, semantics and support.
 
 Kernel graphs grow by one operator at a time, predefined or graph-defined, in canonical order; a graph-defined kernel
 is tried on every set of available tensors with every grid, map and loop range of the space, and its block graph grows

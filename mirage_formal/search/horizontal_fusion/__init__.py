@@ -1,5 +1,5 @@
 """Horizontal fusion: one kernel for several outputs of a program.
 
 Takes a program with several outputs. Returns candidates with one kernel for several of them. Imports graph, rewrite,
-search.guided and support.
+search, search.guided and support.
 """

@@ -1,6 +1,6 @@
 """Torch modules whose regions are computed by operators made of candidates.
 
 Takes a module, its regions and their candidates. Returns an optimized module that calls kernels. Imports api,
-codegen, device, frontend, graph, partition, run, semantics, support, torch.analysis, torch.comparison and
+codegen, device, frontend, graph, partition, run, semantics, support, torch, torch.analysis, torch.comparison and
 torch.dynamic_shapes.
 """

@@ -1,4 +1,5 @@
 """Reader and writer of checkpoints of the Mirage system.
 
-Takes checkpoints of Mirage. Returns µGraphs with row-major strides, and checkpoints of ours. Imports support.
+Takes checkpoints of Mirage. Returns µGraphs with row-major strides, and checkpoints of ours. Imports graph,
+graph.formats and support.
 """
