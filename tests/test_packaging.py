@@ -22,12 +22,12 @@ from mirage_formal.codegen.target import load_target
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.support.resources import data_dir
 from mirage_formal.search.space import load_space, preset_names
-from mirage_formal.logic.axioms import load
-from mirage_formal.report.model import Report
+from mirage_formal.logic.axioms import load_axioms
+from mirage_formal.report.model import ReportModel
 from mirage_formal.report.page.html import page
 print(mirage_formal.__file__)
-print(data_dir("axioms"), len(load().axioms) > 10, load_space("attention").keep > 0, load_target("h200").sms)
-print("The program cannot be read" in page(Report("run", "name", "", "", None)))
+print(data_dir("axioms"), len(load_axioms().axioms) > 10, load_space("attention").keep > 0, load_target("h200").sms)
+print("The program cannot be read" in page(ReportModel("run", "name", "", "", None)))
 """
 
 

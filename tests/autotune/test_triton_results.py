@@ -66,7 +66,7 @@ def told(run: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[BackendCompari
                     built[name] = build(result.graph, program, result.alternatives._target)
             return TuningResult(2, 2, 2, rows(run), built=built, triton=beside)
 
-        monkeypatch.setattr(fastest_module, "tune", tune)
+        monkeypatch.setattr(fastest_module, "tune_run", tune)
         return asked
 
     return fake

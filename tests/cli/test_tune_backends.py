@@ -36,7 +36,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], t
             assert bench.backend == asked
             return TuningResult(3, 3, 3, (FinalistRow("001-a", "split-2", 9.0, 9.5, 8.0, 1),), triton=found)
 
-        monkeypatch.setattr(tune_module, "tune", tune)
+        monkeypatch.setattr(tune_module, "tune_run", tune)
         return mirage("tune", "run", "--place", "place", "--progress", "none", *more)
 
     return call
@@ -101,7 +101,7 @@ def test_a_run_of_which_no_kernel_has_a_time_does_not_end_the_others(
 
     monkeypatch.setattr(runtime, "device_count", lambda: 0)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tune_module, "tune", tune)
+    monkeypatch.setattr(tune_module, "tune_run", tune)
     mirage = Command(monkeypatch, capsys)
     ended = mirage("tune", "other", "run", "--place", "place", "--progress", "none")
     assert ended.code == 1

@@ -267,12 +267,12 @@ sys.meta_path.insert(0, Block())
 from pathlib import Path
 import numpy as np
 from mirage_formal.gpu import main
-from mirage_formal.codegen.executable import load
+from mirage_formal.codegen.executable import load_executable
 from mirage_formal.device.launch import Optimized
 from mirage_formal.codegen.numerics.numerics import Inputs, check, draw_all
 import warnings
 warnings.simplefilter("ignore")
-executable = load(Path({str(tmp_path / "kernels")!r}))
+executable = load_executable(Path({str(tmp_path / "kernels")!r}))
 optimized = Optimized.of(executable)
 arrays = draw_all(executable.program, 0, 0.3)
 out = optimized(*(x.astype(np.float16) for x in arrays))

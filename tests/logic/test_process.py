@@ -76,9 +76,9 @@ import sys
 held = bytearray(700 << 20)
 held[:: 4096] = b"x" * len(held[:: 4096])
 from mirage_formal.logic.process import Question, SolverProcess
-from mirage_formal.logic.script import parse
+from mirage_formal.logic.script import parse_script
 solvers = SolverProcess()
-question = Question("z3", parse("(set-logic QF_UF)\\n(declare-const p Bool)\\n(assert p)\\n(check-sat)\\n"), 120_000)
+question = Question("z3", parse_script("(set-logic QF_UF)\\n(declare-const p Bool)\\n(assert p)\\n(check-sat)\\n"), 120_000)
 pids = {(solvers.ask([question])[0].answer, solvers.pid) for _ in range(3)}
 print(len(pids), None in {pid for _, pid in pids})
 solvers.close()
@@ -259,8 +259,8 @@ def script_of(*lines: str) -> subprocess.Popen[str]:
         "import os, sys",
         "from mirage_formal.logic import process",
         "from mirage_formal.logic.process import Question, SolverProcess",
-        "from mirage_formal.logic.script import parse",
-        f"TRUE, STRANGE = parse({TRUE.text!r}), parse({STRANGE.text!r})",
+        "from mirage_formal.logic.script import parse_script",
+        f"TRUE, STRANGE = parse_script({TRUE.text!r}), parse_script({STRANGE.text!r})",
     )
     code = "\n".join([*head, *lines])
     return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

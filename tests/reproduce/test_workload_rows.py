@@ -32,7 +32,7 @@ def test_a_workload_is_searched_and_proved(tmp_path: Path, monkeypatch: pytest.M
     assert row.search_s + row.certify_s + row.prove_s <= row.wall_s + 0.01
     assert msgspec.json.decode((tmp_path / "workloads.json").read_bytes(), type=Workloads) == result
     assert "| ntrans | 1 |" in (tmp_path / "workloads.md").read_text()
-    monkeypatch.setattr(module, "run", None)
+    monkeypatch.setattr(module, "run_search", None)
     assert workloads(tmp_path, ("ntrans",), (1,), 1, quiet).rows == result.rows
 
 

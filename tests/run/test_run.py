@@ -246,11 +246,11 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.driver import run
+from mirage_formal.run.driver import run_search
 from tests.kit.runs.fake_engine import program
 engine = "tests.kit.runs.fake_engine:Slow"
 settings = Settings(config="tiny", keep=4, workers=2, engine=engine, resume=len(sys.argv) > 3)
-report = run(program(sys.argv[1]), settings, Path(sys.argv[2]))
+report = run_search(program(sys.argv[1]), settings, Path(sys.argv[2]))
 print(report.summary.status)
 """
 

@@ -66,7 +66,7 @@ def a_split_with_its_digits_swapped(monkeypatch: pytest.MonkeyPatch) -> None:
             affine = ((digit, (offset, polynomials.make_index(0, ((stride, lo), (one, hi)))[1])),)
         return right(affine, folds)
 
-    monkeypatch.setattr(tensor_terms, "Change", wrong)
+    monkeypatch.setattr(tensor_terms, "DigitSubstitution", wrong)
 
 
 @fault

@@ -61,7 +61,7 @@ class FakeProver(ModuleType):
         super().__init__("mirage_formal.run.verify.decide")
         self.asked: list[tuple[KernelGraph, KernelGraph, int]] = []
 
-    def decide(self, program: KernelGraph, candidate: KernelGraph, *, seed: int = 0) -> Verdict:
+    def decide_equality(self, program: KernelGraph, candidate: KernelGraph, *, seed: int = 0) -> Verdict:
         self.asked.append((program, candidate, seed))
         if candidate == RIGHT:
             return Equivalent(b'{"steps": []}', ("x > 0",))
@@ -74,7 +74,7 @@ class FakeProver(ModuleType):
 def prover(monkeypatch: pytest.MonkeyPatch) -> FakeProver:
     fake = FakeProver()
     monkeypatch.setitem(sys.modules, "mirage_formal.run.verify.decide", fake)
-    monkeypatch.setattr(verdicts, "replay", lambda program, graph, verdict, seed: verdict)  # its proofs are none
+    monkeypatch.setattr(verdicts, "replay_verdict", lambda program, graph, verdict, seed: verdict)  # its proofs are none
     # A process of its own would not know this one.
     monkeypatch.setattr(verdicts.VerdictProcess, "call", lambda self, function, task: function(*task))
     return fake
