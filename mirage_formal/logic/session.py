@@ -141,11 +141,44 @@ class AxiomSession:
 
         Sound: PROVED only on unsat, REFUTED only on sat; a timeout or a failure is UNKNOWN.
         """
+        return self._check(expression, target, ("timeout", timeout_ms))
+
+    def ask_bounded(
+        self, expression: Expr, target: Expr, resources: int, without: frozenset[str] = frozenset()
+    ) -> SubexpressionAnswer:
+        """Return the answer of ``ask`` within z3's limit of resources, which does not depend on the machine.
+
+        Args:
+            expression: The expression.
+            target: The expression that it may be part of.
+            resources: z3's parameter ``rlimit``.
+            without: Names of axioms that are left out.
+        """
+        return self._check(expression, target, ("rlimit", resources), without)
+
+    def question_text(self, expression: Expr, target: Expr, without: frozenset[str] = frozenset()) -> str:
+        """Return a question as SMT-LIB text; unsat means that the expression is part of the target."""
+        return str(self._solver(expression, target, without).to_smt2())
+
+    @property
+    def version(self) -> str:
+        """Return z3's version."""
+        return str(self._z3.get_version_string())
+
+    def _solver(self, expression: Expr, target: Expr, without: frozenset[str]) -> Any:
+        solver = self._z3.Solver(ctx=self._context)
+        for name, formula in zip(self.axioms.axioms, self._formulas, strict=True):
+            if name not in without:
+                solver.add(formula)
+        solver.add(self._z3.Not(self._relation(self.term(expression), self.term(target))))
+        return solver
+
+    def _check(
+        self, expression: Expr, target: Expr, limit: tuple[str, int], without: frozenset[str] = frozenset()
+    ) -> SubexpressionAnswer:
         try:
-            solver = self._z3.Solver(ctx=self._context)
-            solver.set("timeout", timeout_ms)
-            solver.add(self._formulas)
-            solver.add(self._z3.Not(self._relation(self.term(expression), self.term(target))))
+            solver = self._solver(expression, target, without)
+            solver.set(*limit)
             answer = str(solver.check())
         except self._z3.Z3Exception:
             return SubexpressionAnswer.UNKNOWN

@@ -58,6 +58,7 @@ from mirage_formal.records.programs import PROGRAMS_FILE, ProgramsRecord
 from mirage_formal.records.run import (
     CANDIDATES,
     CLOSE,
+    CONTRADICTION_FILE,
     EQUIVALENCE_FILE,
     GRAPH_FILE,
     MANIFEST_FILE,
@@ -70,6 +71,7 @@ from mirage_formal.records.run import (
     SEARCH_FILE,
     SUMMARY_FILE,
     VERIFICATION_FILE,
+    AuditRecord,
     CandidateRecord,
     CertificateRecord,
     ClosingRecord,
@@ -96,6 +98,7 @@ from mirage_formal.records.run import (
     VerificationRecord,
     Version,
     report_order,
+    sum_audits,
 )
 from mirage_formal.records.storage import (
     confine_path,
@@ -121,6 +124,7 @@ from mirage_formal.support.limits import MAX_FILE_BYTES, MAX_LINE_BYTES
 __all__ = [
     "CANDIDATES",
     "CLOSE",
+    "CONTRADICTION_FILE",
     "DEVICE_FILES",
     "EQUIVALENCE_FILE",
     "GRAPH_FILE",
@@ -150,6 +154,7 @@ __all__ = [
     "VERIFICATION_FILE",
     "Answer",
     "Argument",
+    "AuditRecord",
     "Binary",
     "BufferRecord",
     "CandidateRecord",
@@ -220,6 +225,7 @@ __all__ = [
     "report_order",
     "seal_record",
     "sha256",
+    "sum_audits",
     "unpack_texts",
     "write_atomic",
     "write_files",

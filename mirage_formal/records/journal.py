@@ -6,7 +6,17 @@ from typing import Annotated, Final, Literal, get_args
 
 import msgspec
 
-from mirage_formal.records.run import SCHEMA_VERSION, Count, Figure, Positive, Record, Sha256, Title, Version
+from mirage_formal.records.run import (
+    SCHEMA_VERSION,
+    AuditRecord,
+    Count,
+    Figure,
+    Positive,
+    Record,
+    Sha256,
+    Title,
+    Version,
+)
 
 #: Samples that a unit has at most.
 SAMPLES: Final = 32
@@ -73,6 +83,7 @@ class UnitRecord(Record, frozen=True, kw_only=True):
         milliseconds: Time the worker took.
         error: Why it failed, or empty.
         times: When it was searched; null in journals of earlier versions.
+        audit: What z3 says of a sample of its pruning decisions; null if it was not asked.
     """
 
     schema_version: Version = SCHEMA_VERSION
@@ -89,3 +100,4 @@ class UnitRecord(Record, frozen=True, kw_only=True):
     milliseconds: Figure
     error: str = ""
     times: TimesRecord | None = None
+    audit: AuditRecord | None = None

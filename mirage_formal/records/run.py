@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -12,6 +12,7 @@ SCHEMA_VERSION: Final = 3
 RUN_FILE: Final = "run.json"
 SEARCH_FILE: Final = "search.jsonl"
 SUMMARY_FILE: Final = "summary.json"
+CONTRADICTION_FILE: Final = "contradiction.smt2"
 CANDIDATES: Final = "candidates"
 #: A run that has rejected more than this many candidates for each that it may keep gives up, and may report fewer.
 PATIENCE: Final = 4
@@ -373,6 +374,41 @@ class RejectedRecord(Record, frozen=True, kw_only=True):
     reason: str
 
 
+class AuditRecord(Record, frozen=True, kw_only=True):
+    """Answers of z3 to a sample of pruning decisions, under the axioms of ``axioms/``.
+
+    Attributes:
+        z3: z3's version.
+        kept: Decisions to keep a tensor that z3 was asked about.
+        pruned: Decisions to prune one.
+        agreed: Kept, and proved part of the program; or pruned, and refuted.
+        finer: Pruned, and proved part of the program only by axioms that forget indices.
+        unknown: Not decided within z3's limit.
+        contradicted: Kept and refuted, or pruned and proved by axioms that respect indices. A run with one is a fault.
+        contradictions: Their questions, as SMT-LIB text.
+    """
+
+    z3: Release
+    kept: Count
+    pruned: Count
+    agreed: Count
+    finer: Count
+    unknown: Count
+    contradicted: Count
+    contradictions: tuple[str, ...] = ()
+
+
+def sum_audits(audits: Iterable[AuditRecord | None]) -> AuditRecord | None:
+    """Return the counts of several audits together; None if there is none."""
+    found = [one for one in audits if one is not None]
+    if not found:
+        return None
+    names = ("kept", "pruned", "agreed", "finer", "unknown", "contradicted")
+    totals = {name: sum(getattr(one, name) for one in found) for name in names}
+    texts = tuple(text for one in found for text in one.contradictions)
+    return AuditRecord(z3=found[0].z3, **totals, contradictions=texts)
+
+
 class SummaryRecord(Record, frozen=True, kw_only=True):
     """summary.json: what the run found.
 
@@ -398,6 +434,7 @@ class SummaryRecord(Record, frozen=True, kw_only=True):
         rejected: Proposed ones that are not reported because a check failed.
         most_us: Proposed ones that are estimated above so many microseconds are no alternative and not reported; null
             if every estimate is.
+        audit: What z3 says of a sample of the search's pruning decisions; null if it was not asked.
         manifest: Relative path to sha256, for every other file of the run but kernels, which have their own manifests.
         seal: Sha256 of this file's bytes with the seal's 64 digits written as zeros.
     """
@@ -422,5 +459,6 @@ class SummaryRecord(Record, frozen=True, kw_only=True):
     candidates: tuple[CandidateRecord, ...]
     rejected: tuple[RejectedRecord, ...]
     most_us: Figure | None = None
+    audit: AuditRecord | None = None
     manifest: dict[str, Sha256]
     seal: Sha256 = NO_SEAL

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.records import AuditRecord
 from mirage_formal.report.proofs.formulas import Formula, ReplayedProof, formula_text
 
 
@@ -108,6 +109,7 @@ class Search:
         allowed: The bounds of the space, as recorded.
         course: Samples of seconds of searching, and states and classes of all units together, for units with recorded
             times.
+        audit: What z3 says of a sample of the pruning decisions; None if it was not asked.
     """
 
     engine: str
@@ -126,6 +128,7 @@ class Search:
     allowed: tuple[tuple[str, str], ...]
     course: tuple[tuple[float, int, int], ...] = ()
     pruned_at: tuple[tuple[str, str, int], ...] = ()
+    audit: AuditRecord | None = None
 
 
 # --- report ----------------------------------------------------------------------------------------------------------

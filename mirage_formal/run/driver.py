@@ -26,6 +26,7 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.records import (
     CANDIDATES,
+    CONTRADICTION_FILE,
     RUN_FILE,
     SUMMARY_FILE,
     CandidateRecord,
@@ -37,6 +38,7 @@ from mirage_formal.records import (
     pretty,
     seal_record,
     sha256,
+    sum_audits,
     write_atomic,
     write_files,
 )
@@ -68,7 +70,7 @@ from mirage_formal.run.work import UnitTask
 from mirage_formal.run_directory.overwrite import clear_earlier_search
 from mirage_formal.run_directory.store import RunStore
 from mirage_formal.search.engine import Unit
-from mirage_formal.support.errors import WorkerError
+from mirage_formal.support.errors import RunError, WorkerError
 from mirage_formal.support.guard import keep_results_on_stop
 from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed, TaskSlow
 
@@ -237,7 +239,8 @@ class _Run:
         self.units = len(units)
         done = self.store.units
         todo = [unit for unit in units if unit.index not in done or done[unit.index].status == "failed"]
-        tasks = [UnitTask(self.job, self.key, unit) for unit in todo]
+        share, rest = divmod(self.settings.audit, len(units) or 1)
+        tasks = [UnitTask(self.job, self.key, unit, share + (unit.index < rest)) for unit in todo]
         left = len(tasks)
         self.times.start()
         limit_s, deadline = self.limits.unit_s, self.limits.search
@@ -273,7 +276,19 @@ class _Run:
                 record = msgspec.structs.replace(record, attempts=outcome.attempts)
             case TaskFailed():
                 record = _failed_unit_record(self.key, unit, outcome)
+        if record.audit is not None and record.audit.contradictions:
+            raise self._contradiction(record.audit.contradictions[0])
         self._append(msgspec.structs.replace(record, times=self.times.of(outcome, record.stats)))
+
+    def _contradiction(self, question: str) -> RunError:
+        """Write the question on which the engine and z3 differ to a file and return the error that names it."""
+        path = self.store.root / CONTRADICTION_FILE
+        write_atomic(path, question.encode())
+        return RunError(
+            "expected z3 to confirm a pruning decision of the search under the axioms in axioms/, got the opposite",
+            where=display_path(path),
+            hint="the file has the question; --audit 0 searches without asking",
+        )
 
     def _append(self, record: UnitRecord) -> None:
         self.store.append(record)
@@ -310,6 +325,7 @@ class _Run:
             candidates=items,
             rejected=tuple(evidence.rejected.values()),
             most_us=self.most_us,
+            audit=sum_audits(r.audit for r in records),
             manifest={},
         )
         files = [(item.directory, v.found.digest, v.files) for item, v in zip(items, verified, strict=True)]

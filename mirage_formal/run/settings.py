@@ -125,12 +125,19 @@ def check_limits(settings: Settings) -> None:
     """Check the type and range of every setting, and refuse contradictory ones.
 
     Raises:
-        SpaceError: A setting of another type, or out of range; or both ``resume`` and ``force`` are set.
+        SpaceError: A setting of another type, or out of range; both ``resume`` and ``force`` are set; or the engine
+            does not ask the oracle.
     """
     check_options(settings)
     if settings.resume and settings.force:
         hint = "resume continues the run that is there, force replaces it"
         raise SpaceError("expected one of resume and force, got both", where="resume", hint=hint)
+    if settings.engine == "guided" and settings.oracle == "z3":
+        what = (
+            "expected the oracle normal-form with the engine guided, which decides by normal forms of its own, got z3"
+        )
+        hint = "the engine exhaustive asks z3 about every expression; of a guided search z3 audits a sample (audit)"
+        raise SpaceError(what, where="oracle", hint=hint)
 
 
 def choose_config(program: KernelGraph) -> str:

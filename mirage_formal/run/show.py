@@ -15,6 +15,7 @@ from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, enumerate_results
 from mirage_formal.graph.verdict import Equivalent, Probable
 from mirage_formal.graph.views import launched_operators
+from mirage_formal.records import AuditRecord
 from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.settings import display_path
 from mirage_formal.support.errors import NothingFoundError
@@ -74,6 +75,7 @@ def run_notes(report: RunReport) -> list[str]:
     return [
         f"{ends[summary.status]}{done}",
         f"{summary.fingerprint_tests:,} fingerprints, {summary.workers} workers, {summary.wall_s:.1f} s",
+        *([] if summary.audit is None else [describe_audit(summary.audit)]),
         *explain_verdicts([result.verdict for result in report.results]),
         *report.remarks,
         f"unfused, a kernel for each operator: est. us {report.unfused_us:.1f}",
@@ -85,6 +87,15 @@ def run_notes(report: RunReport) -> list[str]:
         ),
         f"evidence in {display_path(report.directory)}",
     ]
+
+
+def describe_audit(audit: AuditRecord) -> str:
+    """Return z3's findings about a sample of pruning decisions as one line of text."""
+    return (
+        f"z3 {audit.z3} audited {audit.kept + audit.pruned} decisions ({audit.kept} to keep, {audit.pruned} to prune): "
+        f"agreed: {audit.agreed}; contradicted: {audit.contradicted}; finer than the axioms: {audit.finer}; "
+        f"unknown: {audit.unknown}"
+    )
 
 
 def explain_verdicts(verdicts: Sequence[Equivalent | Probable]) -> list[str]:

@@ -6,6 +6,7 @@ Expensive values that tasks of one job share are cached in each process.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache, reduce
@@ -38,7 +39,7 @@ from mirage_formal.prove.abstract.domain import expressions, pieces
 from mirage_formal.prove.abstract.oracle import NormalFormOracle
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.prove.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
-from mirage_formal.records import FoundRecord, SolverRecord, SpecialRecord, UnitRecord, VerdictRecord
+from mirage_formal.records import AuditRecord, FoundRecord, SolverRecord, SpecialRecord, UnitRecord, VerdictRecord
 from mirage_formal.run.settings import ENGINES, Job
 from mirage_formal.run.verify.certify import RefusedCandidate, VerifiedCandidate
 from mirage_formal.run.verify.certify import verify_by_policy as certify_candidate
@@ -56,6 +57,7 @@ from mirage_formal.run.work import (
 from mirage_formal.search.concatenated_inputs import sink_pads_to_inputs
 from mirage_formal.search.engine import Engine, Stats, Unit, counts_by_reason, watch_counts
 from mirage_formal.search.pad_extents import round_extents
+from mirage_formal.search.pruning_audit import AuditFinding, DecisionSample, audit_decisions
 from mirage_formal.search.thread import fuse_threads
 from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.workers.task_progress import report_progress
@@ -133,7 +135,10 @@ def search_unit(task: UnitTask) -> UnitRecord:
     longer = round_extents(job.sought.program) if task.unit.label.startswith(PADDED) else None
     program = job.sought.program if longer is None else longer.program
     gate = FingerprintFilter(program, job.options.seed)
-    options = msgspec.structs.replace(job.options, accept=gate, cost=lambda graph: estimate(graph, job.target).us)
+    sample = DecisionSample(task.questions, f"{job.options.seed} {task.unit.label}") if task.questions else None
+    options = msgspec.structs.replace(
+        job.options, accept=gate, cost=lambda graph: estimate(graph, job.target).us, sample=sample
+    )
     with watch_counts() as so_far, report_progress(lambda: _unit_progress(so_far())):
         result = engine_of(job).run(program, job.space, options, task.unit)
     found: dict[str, FoundRecord] = {}
@@ -163,6 +168,26 @@ def search_unit(task: UnitTask) -> UnitRecord:
         fingerprint_tests=gate.tests,
         candidates=tuple(found.values()),
         milliseconds=round(1e3 * (perf_counter() - begin), 3),
+        audit=None if sample is None else _audit(sample),
+    )
+
+
+def _audit(sample: DecisionSample) -> AuditRecord | None:
+    """Ask z3 about a sample of decisions; return None if there are none, as where nothing is pruned."""
+    decisions = sample.decisions()
+    if not decisions:
+        return None
+    found = audit_decisions(decisions)
+    counts = Counter(found.findings)
+    return AuditRecord(
+        z3=found.z3,
+        kept=sum(one.kept for one in decisions),
+        pruned=sum(not one.kept for one in decisions),
+        agreed=counts[AuditFinding.AGREED],
+        finer=counts[AuditFinding.FINER],
+        unknown=counts[AuditFinding.UNKNOWN],
+        contradicted=counts[AuditFinding.CONTRADICTED],
+        contradictions=found.contradictions,
     )
 
 

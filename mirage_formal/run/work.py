@@ -16,11 +16,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class UnitTask:
-    """Task to search one unit of a job; ``key`` is the key of the run."""
+    """Task to search one unit of a job.
+
+    Attributes:
+        job: The job.
+        key: The key of the run.
+        unit: The unit.
+        questions: Number of its pruning decisions that z3 is asked about at most.
+    """
 
     job: Job
     key: str
     unit: Unit
+    questions: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from typing import Final
 
 from mirage_formal.records import (
     CANDIDATES,
+    CONTRADICTION_FILE,
     DEVICE_FILES,
     GRAPH_FILE,
     KERNELS,
@@ -104,7 +105,10 @@ KERNELS_OF_ONE: Final = _folder(
 )
 KERNEL_SET: Final = _folder(kernels_of_one=KERNELS_OF_ONE)
 RUN: Final = _folder(
-    *map(re.escape, (SEARCH_FILE, SUMMARY_FILE)), last=RUN_FILE, candidates=CANDIDATE_SET, kernels=KERNEL_SET
+    *map(re.escape, (SEARCH_FILE, SUMMARY_FILE, CONTRADICTION_FILE)),
+    last=RUN_FILE,
+    candidates=CANDIDATE_SET,
+    kernels=KERNEL_SET,
 )
 PART_SET: Final = _folder(search=RUN)
 WHOLE: Final = _folder(last=WHOLE_FILE, parts=PART_SET, kernels=KERNEL_SET)

@@ -20,6 +20,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate, Verdict
 from mirage_formal.logic.terms import Expr
 from mirage_formal.records import LEVELS, LevelName
+from mirage_formal.search.pruning_audit import DecisionSample
 from mirage_formal.search.space import SearchSpace
 from mirage_formal.support.options import SearchMethod
 
@@ -45,6 +46,7 @@ class SearchOptions(SearchMethod, frozen=True):
             depend on the machine, so this is for measurements of searches that would not end.
         cost: Estimated microseconds of a complete graph, passed by the pipeline; the engine for several outputs keeps
             the candidates of least cost. Without it, bytes read are the cost.
+        sample: Draws some of the engine's pruning decisions, passed by the pipeline, which has them audited.
     """
 
     oracle_ms: int = 100
@@ -55,6 +57,7 @@ class SearchOptions(SearchMethod, frozen=True):
     max_states: int | None = None
     deadline: float | None = None
     cost: Cost | None = None
+    sample: DecisionSample | None = None
 
     def bounded(self, space: SearchSpace) -> SearchSpace:
         """Return the space with this run's own operator limits in place."""

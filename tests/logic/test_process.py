@@ -78,7 +78,8 @@ held[:: 4096] = b"x" * len(held[:: 4096])
 from mirage_formal.logic.process import Question, SolverProcess
 from mirage_formal.logic.script import parse_script
 solvers = SolverProcess()
-question = Question("z3", parse_script("(set-logic QF_UF)\\n(declare-const p Bool)\\n(assert p)\\n(check-sat)\\n"), 120_000)
+script = parse_script("(set-logic QF_UF)\\n(declare-const p Bool)\\n(assert p)\\n(check-sat)\\n")
+question = Question("z3", script, 120_000)
 pids = {(solvers.ask([question])[0].answer, solvers.pid) for _ in range(3)}
 print(len(pids), None in {pid for _, pid in pids})
 solvers.close()

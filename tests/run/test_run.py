@@ -428,7 +428,7 @@ def test_superoptimize_returns_results_best_first(tmp_path: Path) -> None:
 
 def test_tasks_compute_here_what_they_compute_in_workers(example: RunReport) -> None:
     job = make_job(program(), settings())
-    entries = [search_unit(UnitTask(job, example.summary.key, unit)) for unit in plan(job)]
+    entries = [search_unit(UnitTask(job, example.summary.key, unit, 0)) for unit in plan(job)]
     plain = [msgspec.structs.replace(r, milliseconds=0.0, times=None) for r in entries]
     journaled = [msgspec.structs.replace(r, milliseconds=0.0, times=None) for r in units(example.directory)]
     assert plain == sorted(journaled, key=lambda r: r.unit)

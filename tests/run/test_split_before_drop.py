@@ -87,7 +87,7 @@ def test_a_search_has_them_among_its_candidates() -> None:
     wanted = length_of()
     job = make_job(wanted, Settings(max_kernel_ops=1))
     most = estimate(wanted, H200).us
-    records = [one for unit in plan(job) for one in search_unit(UnitTask(job, "", unit)).candidates]
+    records = [one for unit in plan(job) for one in search_unit(UnitTask(job, "", unit, 0)).candidates]
     below = [one for one in records if one.estimated_us < most]
     assert below
     assert all(one.kernels == 2 for one in below)
@@ -103,7 +103,7 @@ def test_a_search_has_them_of_several_patterns() -> None:
     wanted = program({"X": (128, 4096), "W": (4096, 4096), "A": (4096, 16), "B": (16, 4096)}, adapted)
     job = make_job(wanted, Settings())
     most = estimate(wanted, H200).us
-    found = [one for unit in plan(job) for one in search_unit(UnitTask(job, "", unit)).candidates]
+    found = [one for unit in plan(job) for one in search_unit(UnitTask(job, "", unit, 0)).candidates]
     split = [decode_graph(one.graph) for one in found if one.estimated_us < most]
     patterns = {graph_pattern(graph) for graph in split}
     assert len(patterns) > 2
@@ -122,5 +122,5 @@ def test_a_search_splits_nothing_where_its_best_is_clearly_better(monkeypatch: p
     wanted = program({"X": (1024, 4096)}, lambda g, x: g.sqrt(g.reduction(g.square(g.exp(x)), 1)))
     job = make_job(wanted, Settings(max_kernel_ops=1))
     most = estimate(wanted, H200).us
-    costs = [one.estimated_us for unit in plan(job) for one in search_unit(UnitTask(job, "", unit)).candidates]
+    costs = [one.estimated_us for unit in plan(job) for one in search_unit(UnitTask(job, "", unit, 0)).candidates]
     assert min(costs) < 0.6 * most < most < max(costs)

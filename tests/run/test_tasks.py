@@ -95,7 +95,7 @@ def _odd() -> KernelGraph:
 def test_what_a_unit_finds_is_in_canonical_form_under_its_digest(make: Callable[[], KernelGraph]) -> None:
     """Also where what the engine found was fused, wrapped or padded, so that it is in canonical form no more."""
     job = make_job(make(), Settings(config="mlp", max_kernel_ops=1, longer=True))
-    found = [one for unit in plan(job) for one in search_unit(UnitTask(job, "", unit)).candidates]
+    found = [one for unit in plan(job) for one in search_unit(UnitTask(job, "", unit, 0)).candidates]
     assert found
     for one in found:
         graph = decode_graph(one.graph)

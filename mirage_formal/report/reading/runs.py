@@ -205,6 +205,7 @@ def read_search(source: EvidenceReader, record: RunRecord, summary: SummaryRecor
         units=tuple(units),
         allowed=tuple((name, bytes(value).decode("utf-8", "replace")) for name, value in sorted(record.space.items())),
         course=course(units),
+        audit=summary.audit if summary else None,
         pruned_at=tuple(
             (level, reason, count)
             for level, reasons in pruned_at.items()

@@ -7,7 +7,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.records import LEVELS, RUN_FILE, SUMMARY_FILE, RunRecord, SummaryRecord, decode, open_sealed, sha256
+from mirage_formal.records import (
+    LEVELS,
+    RUN_FILE,
+    SUMMARY_FILE,
+    RunRecord,
+    SummaryRecord,
+    decode,
+    open_sealed,
+    sha256,
+    sum_audits,
+)
 from mirage_formal.records.partition import WHOLE_FILE, CoverRecord, PartRecord, WholeRecord, cover_name
 from mirage_formal.report.model import Basis, PartSearch, ReportedCandidate, ReportedPart, ReportModel, Search
 from mirage_formal.report.reading.adjacent_files import TritonRequest, with_adjacent_files
@@ -98,6 +108,7 @@ def _search(whole: WholeRecord, searches: Sequence[PartSearch]) -> Search:
         wall_s=whole.wall_s,
         workers=0,
         recalled=False,
+        audit=sum_audits(one.search.audit for one in searches),
         found=sum(one.search.found for one in searches),
         stats=tuple(sorted(stats.items())),
         pruned=tuple(sorted(pruned.items())),

@@ -9,6 +9,7 @@ from mirage_formal.prove.abstract.domain import Abstract, AbstractDomain, Expr, 
 from mirage_formal.prove.abstract.normal_form import NormalForms
 from mirage_formal.prove.abstract.oracle import NormalFormOracle, Oracle, Z3Oracle
 from mirage_formal.search.engine import SearchOptions, Tally
+from mirage_formal.search.pruning_audit import PruningDecision
 from mirage_formal.semantics.domain import Domain
 
 
@@ -28,6 +29,7 @@ class Pruner:
         self.outputs = tuple(output_types(program))
         self._targets = found.outputs
         self._prune = options.prune
+        self._sample = options.sample
         self._exact = NormalFormOracle(found.outputs)
         self._oracle: Oracle = self._exact
         if options.oracle == "z3":
@@ -39,7 +41,12 @@ class Pruner:
 
         Sound: false only when the oracle refutes it; unknown is kept.
         """
-        return not self._prune or self._oracle.contains(expr) is not SubexpressionAnswer.REFUTED
+        if not self._prune:
+            return True
+        kept = self._oracle.contains(expr) is not SubexpressionAnswer.REFUTED
+        if self._sample is not None and len(self._targets) == 1:
+            self._sample.offer(kept, lambda: PruningDecision(kept, expr, self._targets[0], indexed=False))
+        return kept
 
     def form(self, expr: Expr) -> int | None:
         """Return the number of the expression's normal form; None unless the judge decides by normal forms alone."""

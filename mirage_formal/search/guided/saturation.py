@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from itertools import product
 from typing import Final, NewType
 
 from mirage_formal.graph.ops import COMPARISONS, NO_ATTRS, SPECS, Attrs, OpKind
+from mirage_formal.logic.axioms import load_axioms
 from mirage_formal.search.engine import SearchOptions
+from mirage_formal.search.guided.algebra.abstract_expressions import FormExpressions
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import NO_PARTS, Frame, PartMask, mask
@@ -35,6 +38,7 @@ from mirage_formal.search.guided.algebra.parts import Axis, Parts, part_axis
 from mirage_formal.search.guided.axes import FUNCTIONS, ProgramAxes
 from mirage_formal.search.guided.index_renaming import Dims, IndexRenaming
 from mirage_formal.search.guided.symbolic_tiling import SymbolicTiling
+from mirage_formal.search.pruning_audit import PruningDecision
 
 #: Number of a class in a closure; those below ``Closure.inputs`` are the block's inputs, in order.
 ClassId = NewType("ClassId", int)
@@ -142,6 +146,7 @@ class Saturator:
         self._algebra = algebra
         self._ops = block_ops
         self._prune = options.prune
+        self._sample = options.sample
         self._independent = "diagonal" not in options.off
         kinds = axes.kinds
         self._functions = sorted(k for k in FUNCTIONS & axes.functions if k in block_ops)
@@ -215,9 +220,13 @@ class Saturator:
                 cls = (*context.views.canonical(cls[0], cls[1]), cls[2])
         number = out.index.get(cls)
         if number is None:
-            if self._prune and not self._algebra.within(cls[0], context.target, loose=context.loose):
-                out.index[cls] = PRUNED
-                return
+            if self._prune:
+                kept = self._algebra.within(cls[0], context.target, loose=context.loose)
+                if self._sample is not None:
+                    self._sample.offer(kept, partial(self._decision, kept, cls[0], context))
+                if not kept:
+                    out.index[cls] = PRUNED
+                    return
             if context.same and self._independent and self._diagonal(cls[0], context.same):
                 out.index[cls] = PRUNED
                 out.diagonals += 1
@@ -227,6 +236,11 @@ class Saturator:
             out.producers.append([])
         if number != PRUNED:
             out.producers[number].append(producer)
+
+    def _decision(self, kept: bool, form: Form, context: _Context) -> PruningDecision:
+        """Return a decision as abstract expressions."""
+        expression = FormExpressions(self._algebra, context.frame, load_axioms().functions).expression
+        return PruningDecision(kept, expression(form), expression(context.target), indexed=True)
 
     def _diagonal(self, form: Form, same: tuple[tuple[PartMask, ...], ...]) -> bool:
         """Return whether a term depends on one index of the kernel under two names."""

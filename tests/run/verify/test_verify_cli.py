@@ -74,7 +74,8 @@ class FakeProver(ModuleType):
 def prover(monkeypatch: pytest.MonkeyPatch) -> FakeProver:
     fake = FakeProver()
     monkeypatch.setitem(sys.modules, "mirage_formal.run.verify.decide", fake)
-    monkeypatch.setattr(verdicts, "replay_verdict", lambda program, graph, verdict, seed: verdict)  # its proofs are none
+    # its proofs are none
+    monkeypatch.setattr(verdicts, "replay_verdict", lambda program, graph, verdict, seed: verdict)
     # A process of its own would not know this one.
     monkeypatch.setattr(verdicts.VerdictProcess, "call", lambda self, function, task: function(*task))
     return fake

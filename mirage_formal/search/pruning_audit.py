@@ -1,0 +1,177 @@
+"""Audit of an engine's pruning by z3: a sample of its decisions, asked under the axioms of ``axioms/``.
+
+An engine decides by an algebra of its own whether a tensor's expression may be part of the program's. The axioms are
+the definition of that question (Wu et al., OSDI 2025, section 4.3), and z3 answers it for as many kept as pruned
+decisions, drawn at random. A contradiction is a fault of the engine or an axiom that it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from math import floor, log
+from random import Random
+from typing import Final
+
+from mirage_formal.logic.session import AxiomSession, SubexpressionAnswer
+from mirage_formal.logic.terms import Expr
+
+#: Decisions of an engine for which one is drawn. A decision takes about 20 us, a question about 8 ms: docs/proof.md
+#: ("Audit of pruning") has the measurements. So the audit takes less than a tenth of the search.
+DECISIONS_PER_QUESTION: Final = 5_000
+#: z3's limit of resources for a question, which does not depend on the machine. Thirty times as much has decided no
+#: further question (docs/proof.md).
+QUESTION_RESOURCES: Final = 20_000
+#: Axioms that move a factor into a sum whether or not the factor has the index of the sum.
+INDEX_BLIND_AXIOMS: Final = frozenset({"sum-mul", "sum-div"})
+
+
+class AuditFinding(Enum):
+    """z3's finding about one decision.
+
+    Attributes:
+        AGREED: Kept, and the axioms prove it part of the program; or pruned, and they refute that.
+        FINER: Pruned, and only the axioms that forget indices prove it part of the program.
+        UNKNOWN: z3 decides nothing within its limit.
+        CONTRADICTED: Kept although the axioms refute it, or pruned although axioms that respect indices prove it.
+    """
+
+    AGREED = "agreed"
+    FINER = "finer"
+    UNKNOWN = "unknown"
+    CONTRADICTED = "contradicted"
+
+
+@dataclass(frozen=True, slots=True)
+class PruningDecision:
+    """Decision of an engine about a tensor.
+
+    Attributes:
+        kept: Whether the engine kept it.
+        expression: The tensor's abstract expression.
+        target: The program's.
+        indexed: Whether the variables and extents of both name the indices, and the engine's decision respects them.
+    """
+
+    kept: bool
+    expression: Expr
+    target: Expr
+    indexed: bool
+
+
+class DecisionSample:
+    """Uniform samples of the kept and of the pruned decisions of one unit of work (reservoirs, Li's algorithm L).
+
+    Args:
+        size: The number of decisions to draw, half of them kept ones; 0 draws none.
+        seed: Seed of the draw; the same seed draws the same decisions of the same unit.
+    """
+
+    def __init__(self, size: int, seed: str) -> None:
+        self._reservoirs = {
+            True: _Reservoir(size - size // 2, Random(f"kept {seed}")),
+            False: _Reservoir(size // 2, Random(f"pruned {seed}")),
+        }
+
+    def offer(self, kept: bool, decision: Callable[[], PruningDecision]) -> None:
+        """Count a decision and, if it is drawn, keep it.
+
+        Args:
+            kept: Whether the engine kept the tensor.
+            decision: Called if it is drawn.
+        """
+        self._reservoirs[kept].offer(decision)
+
+    def decisions(self) -> list[PruningDecision]:
+        """Return the drawn decisions, at most one for ``DECISIONS_PER_QUESTION`` that were offered, at least one."""
+        offered = sum(one.offered for one in self._reservoirs.values())
+        limit = 1 + offered // DECISIONS_PER_QUESTION
+        kept, pruned = (one.drawn for one in self._reservoirs.values())
+        first = kept[: limit - limit // 2]
+        return [*first, *pruned[: limit - len(first)]]
+
+
+class _Reservoir:
+    """Uniform sample of a stream whose length is not known: all but a logarithm of its items cost one comparison."""
+
+    def __init__(self, size: int, random: Random) -> None:
+        self.offered = 0
+        self._size = size
+        self._random = random
+        self.drawn: list[PruningDecision] = []
+        self._weight = 1.0
+        self._next = 0 if size else -1
+
+    def offer(self, decision: Callable[[], PruningDecision]) -> None:
+        position = self.offered
+        self.offered += 1
+        if position != self._next:
+            return
+        if len(self.drawn) < self._size:
+            self.drawn.append(decision())
+        else:
+            self.drawn[self._random.randrange(self._size)] = decision()
+        if len(self.drawn) < self._size:
+            self._next += 1
+            return
+        self._weight *= (1.0 - self._random.random()) ** (1 / self._size)
+        skipped = floor(log(1.0 - self._random.random()) / log(1.0 - self._weight)) if self._weight < 1.0 else 0
+        self._next += 1 + skipped
+
+
+@dataclass(frozen=True, slots=True)
+class PruningAudit:
+    """Findings about a sample of decisions.
+
+    Attributes:
+        findings: One for each decision, in its order.
+        contradictions: For each contradicted decision the question that z3 has answered, as SMT-LIB text.
+        z3: z3's version.
+    """
+
+    findings: tuple[AuditFinding, ...]
+    contradictions: tuple[str, ...]
+    z3: str
+
+
+def audit_decisions(decisions: Iterable[PruningDecision]) -> PruningAudit:
+    """Ask z3 about pruning decisions.
+
+    Sound: nothing is pruned or accepted for it. UNKNOWN is counted as such and confirms nothing.
+    """
+    session = _session()
+    findings: list[AuditFinding] = []
+    contradictions: list[str] = []
+    for one in decisions:
+        finding, without = _find(session, one)
+        findings.append(finding)
+        if finding is AuditFinding.CONTRADICTED:
+            contradictions.append(session.question_text(one.expression, one.target, without))
+    return PruningAudit(tuple(findings), tuple(contradictions), session.version)
+
+
+def _find(session: AxiomSession, one: PruningDecision) -> tuple[AuditFinding, frozenset[str]]:
+    """Return the finding about a decision, and the axioms that were left out of the question that decided it."""
+    every: frozenset[str] = frozenset()
+    match one.kept, session.ask_bounded(one.expression, one.target, QUESTION_RESOURCES, every):
+        case (True, SubexpressionAnswer.PROVED) | (False, SubexpressionAnswer.REFUTED):
+            return AuditFinding.AGREED, every
+        case True, SubexpressionAnswer.REFUTED:
+            return AuditFinding.CONTRADICTED, every
+        case False, SubexpressionAnswer.PROVED:
+            blind = INDEX_BLIND_AXIOMS if one.indexed else every
+            exact = session.ask_bounded(one.expression, one.target, QUESTION_RESOURCES, blind)
+            contradicted = exact is SubexpressionAnswer.PROVED
+            return AuditFinding.CONTRADICTED if contradicted else AuditFinding.FINER, blind
+        case _:
+            return AuditFinding.UNKNOWN, every
+
+
+@cache
+def _session() -> AxiomSession:
+    return AxiomSession()
+
+
+__all__ = ["AuditFinding", "DecisionSample", "PruningAudit", "PruningDecision", "audit_decisions"]
