@@ -6,7 +6,7 @@ q are 3 modulo 4, so the principal square root x^((p+1)/4) of a residue is a res
 these prime factors only is a residue in both fields. So positive constants such as 64 or 1/4096 are residues (quadratic
 reciprocity: for an odd prime l, q = -1 mod 4l gives (l/q) = 1).
 
-galois has found the pairs; a search reads them here, because galois takes one to three seconds to load. ``python -m
+galois has found the pairs; a search reads them here, because galois takes a second or more to load. ``python -m
 mirage_formal.prove.identity_testing.primes`` prints them as the galois that is installed finds them.
 """
 
