@@ -12,21 +12,7 @@ from pathlib import Path
 
 from tests.kit.paths import REPOSITORY
 
-TOOLS = [
-    "z3",
-    "cvc5",
-    "galois",
-    "sympy",
-    "numba",
-    "egglog",
-    "torch",
-    "triton",
-    "cupy",
-    "nvrtc",
-    "scipy",
-    "numpy",
-    "msgspec",
-]
+TOOLS = ("z3", "cvc5", "galois", "sympy", "numba", "egglog", "torch", "triton", "cupy", "nvrtc", "scipy", "numpy")
 #: Every Python process of the search loads this first. Solvers run in children without it; an answer is their trace.
 TRACE = """
 import builtins, os, sys

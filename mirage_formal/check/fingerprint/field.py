@@ -131,7 +131,7 @@ def evaluate_steps(graph: KernelGraph, point: RandomPoint, source: Source) -> li
     types = kernel_types(graph)
     wanted, inside = parts_to_evaluate(graph)
     values: list[Value] = [
-        [point.field(part)(source(number, part)) if part in parts else None for part in (P, Q)]
+        [_enter_field(point.field(part), source(number, part)) if part in parts else None for part in (P, Q)]
         for number, parts in enumerate(wanted[: len(graph.inputs)])
     ]
     last = {i: n for n, op in enumerate(graph.ops) for i in op.operands}
@@ -146,6 +146,11 @@ def evaluate_steps(graph: KernelGraph, point: RandomPoint, source: Source) -> li
             if last[operand] == index and operand not in graph.outputs:
                 values[operand] = [None, None]
     return [np.asarray(_require_part(values[i][P])) for i in graph.outputs]
+
+
+def _enter_field(field: Field, residues: NDArray[Any]) -> Elements:
+    """Return residues as elements, without a copy of 32-bit words; galois refuses what is not below the prime."""
+    return field(np.asarray(residues, dtype=np.uint32), copy=False)
 
 
 def _require_part(value: Elements | None) -> Elements:

@@ -291,7 +291,8 @@ class _RoundInputs:
     def _drawn(self, index: int, part: int, attempt: int) -> NDArray[Any]:
         source = _stream(self.record.seed, self.draw.round, f"input/{index}/{'pq'[part]}/{attempt}")
         m = np.uint64(2 if index in self.masks else self.record.q if part else self.record.p)
-        return np.asarray(source.random_raw(prod(self.shapes[index])) % m).reshape(self.shapes[index])
+        words = np.asarray(source.random_raw(prod(self.shapes[index])) % m)
+        return words.astype(np.uint32).reshape(self.shapes[index])
 
 
 def _mask(entry: Redraw, shape: Sequence[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
