@@ -84,10 +84,10 @@ def test_primality() -> None:
 
 def test_residues_of_constants() -> None:
     field = prime_field.prime_field(P)
-    assert int(prime_field.constant(Fraction(1, 3), field)) * 3 % P == 1
-    assert prime_field.constant(Fraction(-2), field) == P - 2
+    assert int(prime_field.element_of(Fraction(1, 3), field)) * 3 % P == 1
+    assert prime_field.element_of(Fraction(-2), field) == P - 2
     with pytest.raises(ZeroDivisionError):
-        prime_field.constant(Fraction(1, P), field)
+        prime_field.element_of(Fraction(1, P), field)
 
 
 def test_a_result_that_leaves_the_field_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from mirage_formal.check.fingerprint.prime_field import (
     Elements,
-    Field,
-    constant,
+    FieldClass,
+    element_of,
     matmul,
     powers_of,
     prime_field,
@@ -41,7 +41,7 @@ P, Q = 0, 1
 #: A tensor's parts in Z_p and Z_q; None where no output needs it.
 Value = list[Elements | None]
 #: Residues, or words of 64 bits.
-Words = NDArray[np.uint64]
+RandomWords = NDArray[np.uint64]
 _LEAD = 3  # grid axes x, y, z before the data dims of a tile
 _AT_ONCE = 1 << 22  # elements of the largest tile tensor that are computed side by side
 
@@ -58,7 +58,7 @@ class RandomPoint:
     omega: int
     keys: dict[OpKind, tuple[int, int]]
 
-    def field(self, part: int) -> Field:
+    def field(self, part: int) -> FieldClass:
         """Return the class of arrays of one part."""
         return prime_field(self.q if part else self.p)
 
@@ -148,7 +148,7 @@ def evaluate_steps(graph: KernelGraph, point: RandomPoint, source: Source) -> li
     return [np.asarray(_require_part(values[i][P])) for i in graph.outputs]
 
 
-def _enter_field(field: Field, residues: NDArray[Any]) -> Elements:
+def _enter_field(field: FieldClass, residues: NDArray[Any]) -> Elements:
     """Return residues as elements, without a copy of 32-bit words; galois refuses what is not below the prime."""
     return field(np.asarray(residues, dtype=np.uint32), copy=False)
 
@@ -196,7 +196,7 @@ def _apply_in_field(op: Op, xs: Sequence[Value], part: int, point: RandomPoint, 
     return _move_elements(kind, attrs, x, axis, lead)
 
 
-def _elementwise(kind: OpKind, attrs: Attrs, x: list[Elements], point: RandomPoint, field: Field) -> Elements:
+def _elementwise(kind: OpKind, attrs: Attrs, x: list[Elements], point: RandomPoint, field: FieldClass) -> Elements:
     """Return the result of an elementwise operator, which acts on each part by itself."""
     match kind:
         case OpKind.ADD | OpKind.SUB:
@@ -243,9 +243,9 @@ def _move_elements(kind: OpKind, attrs: Attrs, x: list[Elements], axis: int, lea
     raise FormatError(f"operator {kind.value} has no meaning here")
 
 
-def _constant(value: Fraction, field: Field) -> Elements:
+def _constant(value: Fraction, field: FieldClass) -> Elements:
     try:
-        found = constant(value, field)
+        found = element_of(value, field)
     except ZeroDivisionError as error:
         raise UndefinedValueError(str(error)) from None
     if found == 0 and value != 0:
@@ -271,7 +271,7 @@ def _divide(a: Elements, b: Elements) -> Elements:
     return a / b
 
 
-def _root(a: Elements, field: Field) -> Elements:
+def _root(a: Elements, field: FieldClass) -> Elements:
     """Return the principal root, itself a residue because m = 3 mod 4 for the field's order m."""
     root = a ** ((field.order + 1) // 4)
     if (root * root != a).any():
@@ -279,14 +279,14 @@ def _root(a: Elements, field: Field) -> Elements:
     return root
 
 
-def _divide_or_zero(a: Elements, b: Elements, field: Field) -> Elements:
+def _divide_or_zero(a: Elements, b: Elements, field: FieldClass) -> Elements:
     """Return the quotient, and 0 where the divisor is 0."""
     there = np.asarray(b) != 0
     quotient = _divide(a, field(np.where(there, np.asarray(b), 1)))
     return field(np.where(there, np.asarray(quotient), 0))
 
 
-def _select(attrs: Attrs, x: Sequence[Elements], field: Field) -> Elements:
+def _select(attrs: Attrs, x: Sequence[Elements], field: FieldClass) -> Elements:
     """Return a selection: the first value times the mask, plus the second value or a number times its negation.
 
     With a mask alone, return its negation.
@@ -297,7 +297,7 @@ def _select(attrs: Attrs, x: Sequence[Elements], field: Field) -> Elements:
     return x[0] * x[1] + rest * (x[2] if attrs.value is None else _constant(attrs.value, field))
 
 
-def _compare(kind: OpKind, attrs: Attrs, x: Sequence[Elements], point: RandomPoint) -> Words:
+def _compare(kind: OpKind, attrs: Attrs, x: Sequence[Elements], point: RandomPoint) -> RandomWords:
     """Return the random bits of a comparison of values in Z_p.
 
     a = b is b = a and holds where both are equal; a < b does not hold there; a <= b is the negation of b < a.
@@ -319,7 +319,9 @@ def function_key(kind: OpKind) -> OpKind:
     return OpKind.LT if kind in (OpKind.LE, OpKind.GT, OpKind.GE) else kind
 
 
-def _apply_random_function(x: Sequence[Elements], first: int, second: int, field: Field, *, zero: bool) -> Elements:
+def _apply_random_function(
+    x: Sequence[Elements], first: int, second: int, field: FieldClass, *, zero: bool
+) -> Elements:
     """Return a random function of one value, or a symmetric one of two values.
 
     For two values it is the function of the sum of the function's values. With ``zero`` it is 0 at 0.
@@ -334,12 +336,12 @@ def _apply_random_function(x: Sequence[Elements], first: int, second: int, field
     return found[0] if len(found) == 1 else function(found[0] + found[1])
 
 
-def _words(x: Elements) -> Words:
+def _words(x: Elements) -> RandomWords:
     return np.asarray(x).astype(np.uint64)
 
 
-def _random_word(x: Words, first: int, second: int) -> Words:
-    def mix(z: Words) -> Words:
+def _random_word(x: RandomWords, first: int, second: int) -> RandomWords:
+    def mix(z: RandomWords) -> RandomWords:
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return np.asarray(z ^ (z >> np.uint64(31)))
@@ -355,7 +357,7 @@ def _sum_in_steps(x: Elements, axis: int, kept: int) -> Elements:
     return total(x.reshape(*x.shape[:axis], n // kept, kept, *x.shape[axis + 1 :]), axis)
 
 
-def _norm(kind: OpKind, attrs: Attrs, x: list[Elements], axis: int, field: Field) -> Elements:
+def _norm(kind: OpKind, attrs: Attrs, x: list[Elements], axis: int, field: FieldClass) -> Elements:
     share = _constant(Fraction(1, x[0].shape[axis]), field)
     a = x[0]
     if kind is OpKind.LAYER_NORM:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mirage_formal.support.errors import FormatError
 
 #: Class of arrays that ``prime_field`` returns, and such an array; galois is loaded late, so its types are not named.
-Field = Any
+FieldClass = Any
 Elements = Any
 
 _EXACT = 53  # bits of integers that float64 holds exactly
@@ -27,7 +27,7 @@ _AT_ONCE = 1 << 20  # elements of the largest product of a matrix and a vector b
 
 
 @lru_cache(maxsize=4)
-def prime_field(p: int) -> Field:
+def prime_field(p: int) -> FieldClass:
     """Return galois' class of arrays over GF(p), whose operators it compiles when they are first used.
 
     Loads galois, which takes about a second a process; so nothing else here imports it.
@@ -47,7 +47,7 @@ def galois_version() -> str:
     return str(galois.__version__)
 
 
-def constant(value: Fraction, field: Field) -> Elements:
+def element_of(value: Fraction, field: FieldClass) -> Elements:
     """Return an exact constant as an element of the field.
 
     Raises:
@@ -112,7 +112,7 @@ def _float_matmul(a: NDArray[Any], b: NDArray[Any], p: int) -> NDArray[Any]:
     return out % np.uint64(p)
 
 
-def powers_of(base: int, exponents: Elements, field: Field, bound: int) -> Elements:
+def powers_of(base: int, exponents: Elements, field: FieldClass, bound: int) -> Elements:
     """Return base^e for exponents below ``bound``, by two tables of about sqrt(bound) entries."""
     width = (bound.bit_length() + 1) // 2
     low = _powers(base, 1 << width, field)
@@ -122,7 +122,7 @@ def powers_of(base: int, exponents: Elements, field: Field, bound: int) -> Eleme
 
 
 @lru_cache(maxsize=4)
-def _powers(base: int, count: int, field: Field) -> Elements:
+def _powers(base: int, count: int, field: FieldClass) -> Elements:
     """Return the first powers of base, by products: galois compiles no power for this."""
     table, step = field([1]), field(base)
     while table.size < count:
