@@ -74,6 +74,7 @@ class EstablishedCandidate:
         opinions: Opinions of sympy on the proof's closing identities; None without a proof.
         seed: Seed of its fingerprint.
         rounds: Number of fingerprints drawn again; 0 if there is no answer, which only an equivalent one may lack.
+        galois: Version of the galois that evaluated the graphs for that; None if nothing was evaluated.
         solvers: Package and version of every solver that its logs name.
         bound_log2: Error bound of a probable candidate by the theorem, or None.
         seconds: Duration of the check.
@@ -92,6 +93,7 @@ class EstablishedCandidate:
     opinions: Opinions | None
     seed: int
     rounds: int
+    galois: str | None
     solvers: frozenset[tuple[str, str]]
     bound_log2: float | None
     seconds: float
@@ -138,7 +140,7 @@ def check_candidate(root: Path) -> EstablishedCandidate:
     _check_graphs(root, files)
     _check_proof(root, files)
     proved = _check_equivalence(root, files)
-    _check_verification(root, files, proved)
+    galois = _check_verification(root, files, proved)
     draws = files.fingerprint
     return EstablishedCandidate(
         name=root.name,
@@ -154,6 +156,7 @@ def check_candidate(root: Path) -> EstablishedCandidate:
         opinions=None if proved is None else _second_opinions(root, proved),
         seed=draws.seed,
         rounds=draws.rounds if draws.verdict == "probable" else 0,
+        galois=galois,
         solvers=frozenset(_solvers(files)),
         bound_log2=None if proved is not None else draws.bound_log2,
         seconds=perf_counter() - begin,
@@ -363,8 +366,6 @@ def _solvers(files: _CandidateFiles) -> Iterator[tuple[str, str]]:
     for z3, cvc5 in answered:
         yield "z3-solver", z3.version
         yield "cvc5", cvc5.version
-    if files.fingerprint.confirmation is not None:
-        yield "galois", files.fingerprint.confirmation.galois
 
 
 def _second_opinions(root: Path, proved: ReplayedTheorem) -> Opinions:
@@ -375,7 +376,8 @@ def _second_opinions(root: Path, proved: ReplayedTheorem) -> Opinions:
 # --- verdict and fingerprint ---------------------------------------------------------------------------------------
 
 
-def _check_verification(root: Path, files: _CandidateFiles, proved: ReplayedTheorem | None) -> None:
+def _check_verification(root: Path, files: _CandidateFiles, proved: ReplayedTheorem | None) -> str | None:
+    """Check the verdict and the fingerprint; return the version of the galois that evaluated it, if it did."""
     record = files.fingerprint
     with step(root / VERIFICATION_FILE, "verdict"):
         if proved is not None:
@@ -388,7 +390,7 @@ def _check_verification(root: Path, files: _CandidateFiles, proved: ReplayedTheo
             )
         expect_equal("verdict", verdict, files.verification.verdict)
     with step(root / VERIFICATION_FILE, "fingerprint"):
-        check_fingerprint(files.program, files.graph, record)
+        return check_fingerprint(files.program, files.graph, record)
 
 
 __all__ = ["CheckFailed", "EstablishedCandidate", "check_candidate"]

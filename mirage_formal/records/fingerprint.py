@@ -60,7 +60,7 @@ class Draw(Record, frozen=True):
 
 
 class FieldConfirmation(Record, frozen=True):
-    """galois' word that p and q are prime, with a primitive root of Z_p."""
+    """Word of earlier versions that galois found p and q, in a run that did not ask it; nothing rests on it."""
 
     galois: Release
     primitive_root: Count
@@ -83,8 +83,8 @@ class FingerprintRecord(Record, frozen=True):
         reason: Why unknown, or empty.
         bound_log2: The error bound of all rounds together, or None.
         bound_reason: Why there is no bound ("vacuous: ...", "sqrt is outside the theorem"), or empty.
-        confirmation: galois' word on the fields, if it was asked.
         draws: The rounds done.
+        confirmation: None, but in logs of earlier versions.
     """
 
     scheme: str
@@ -99,5 +99,5 @@ class FingerprintRecord(Record, frozen=True):
     reason: str
     bound_log2: Log2 | None
     bound_reason: str
-    confirmation: FieldConfirmation | None
     draws: tuple[Draw, ...]
+    confirmation: FieldConfirmation | None = None

@@ -40,7 +40,7 @@ Installed = Annotated[
 Title = Annotated[str, msgspec.Meta(max_length=1000)]
 Word = Annotated[str, msgspec.Meta(min_length=1, max_length=1000)]
 #: Packages whose version can change a result; a run names the version of each.
-PACKAGES: Final = ("mirage_formal", "z3-solver", "cvc5", "galois", "numpy", "msgspec")
+PACKAGES: Final = ("mirage_formal", "z3-solver", "cvc5", "numpy", "msgspec")
 Version = Literal[3]
 #: Stands in a file for its seal while that is computed.
 NO_SEAL: Final = "0" * 64

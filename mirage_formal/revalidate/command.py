@@ -287,6 +287,8 @@ def _explain_candidates(results: Sequence[EstablishedCandidate]) -> list[str]:
             "That some input meets them all was tried, in float64, when it was accepted; it is not tried here.",
             "sympy: closing identities that it confirms, of all; it leaves the others undecided and finds none wrong.",
         ]
+    if evaluators := sorted({item.galois for item in results if item.galois}):
+        lines.append(f"galois {', '.join(evaluators)} evaluated the fingerprints, in arrays over GF(p) and GF(q).")
     if none := sum(not item.rounds for item in results):
         lines += [
             f"fingerprints none ({none}): an operator has no picture in a finite field, a tensor is too large, or no",

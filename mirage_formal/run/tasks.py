@@ -386,9 +386,7 @@ def _proof_of(judged: VerifiedCandidate[ReplayedTheorem]) -> Proof | None:
 @lru_cache(maxsize=2)
 def _fingerprint_session(job: Job) -> FingerprintSession:
     most = FINAL_MULTIPLICATIONS if job.accept is Policy.EQUIVALENT else None
-    settings = FingerprintSettings(
-        seed=job.options.seed, prime_bits=FINAL_PRIME_BITS, confirm_fields=True, max_multiplications=most
-    )
+    settings = FingerprintSettings(seed=job.options.seed, prime_bits=FINAL_PRIME_BITS, max_multiplications=most)
     return FingerprintSession(job.program, settings)
 
 

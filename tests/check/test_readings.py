@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from mirage_formal.check.abstract import parts
-from mirage_formal.check.fingerprint import arithmetic
+from mirage_formal.check.fingerprint import prime_field
 from mirage_formal.check.fingerprint.field import RandomPoint, UndefinedValueError, evaluate_steps, parts_to_evaluate
-from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
+from mirage_formal.check.fingerprint.fingerprint import check_fingerprint, is_prime
 from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OPAQUE, SPECS, Attrs, OpKind
@@ -41,53 +41,63 @@ def graphs(kinds: frozenset[OpKind], count: int) -> list[KernelGraph]:
     return [graph for graph in found if not faults(graph)]
 
 
-def test_arithmetic_is_that_of_integers() -> None:
-    rng = np.random.default_rng(1)
-    for p in (P, Q, 1026479, 3):
-        a, b = (rng.integers(0, p, (5, 7), dtype=np.uint64) for _ in range(2))
-        a[0, :2], b[0, :2] = p - 1, p - 1
-        x, y = a.astype(object), b.astype(object)
-        assert (arithmetic.add(a, b, p) == (x + y) % p).all()
-        assert (arithmetic.subtract(a, b, p) == (x - y) % p).all()
-        assert (arithmetic.multiply(a, b, p) == (x * y) % p).all()
-        assert (
-            arithmetic.power(a, 12345, p) == np.vectorize(lambda v, m=p: pow(v, 12345, m), otypes=[object])(x)
-        ).all()
-        nonzero = np.maximum(a, np.uint64(1))
-        assert (arithmetic.multiply(arithmetic.inverse(nonzero, p), nonzero, p) == 1).all()
-        assert (arithmetic.total(a, 1, p) == x.sum(axis=1) % p).all()
-
-
 @pytest.mark.parametrize("depth", [1, 2, 64, 65, 1023, 1024, 1025, 5000])
 def test_products_are_exact_at_every_depth(depth: int) -> None:
-    rng = np.random.default_rng(depth)
+    rng, field = np.random.default_rng(depth), prime_field.prime_field(P)
     a = rng.integers(P - 1000, P, (2, 1, 2, depth), dtype=np.uint64)
     for lead in ((), (1,), (3,)):
         b = rng.integers(P - 1000, P, (*lead, depth, 3), dtype=np.uint64)
         expected = np.matmul(a.astype(object), b.astype(object)) % P
-        assert (arithmetic.matmul(a, b, P) == expected).all()
+        got = prime_field.matmul(field(a), field(b))
+        assert isinstance(got, field)
+        assert (np.asarray(got) == expected).all()
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 1 << 20])
+def test_galois_refuses_a_product_with_one_wrong_element(monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
+    monkeypatch.setattr(prime_field, "_AT_ONCE", at_once)
+    rng, field = np.random.default_rng(1), prime_field.prime_field(P)
+    a, b = field(rng.integers(0, P, (3, 1, 5, 7))), field(rng.integers(0, P, (2, 7, 4)))
+    right = np.asarray(prime_field.matmul(a, b))
+    for place in ((0, 0, 0, 0), (2, 1, 4, 3), (1, 0, 2, 1)):
+        wrong = right.copy()
+        wrong[place] ^= 1
+        monkeypatch.setattr(prime_field, "_float_matmul", lambda *_, wrong=wrong: wrong)
+        with pytest.raises(FormatError, match="galois"):
+            prime_field.matmul(a, b)
 
 
 def test_powers_of_omega() -> None:
     omega = pow(7, 2, P)
     exponents = np.array([0, 1, 2, 65535, 65536, Q - 1, Q // 2], dtype=np.uint64)
-    got = arithmetic.powers_of(omega, exponents, P, Q)
+    got = prime_field.powers_of(omega, exponents, prime_field.prime_field(P), Q)
     assert got.tolist() == [pow(omega, int(e), P) for e in exponents]
 
 
 def test_primality() -> None:
     for n in range(200):
-        assert arithmetic.is_prime(n) == (n > 1 and all(n % d for d in range(2, n))), n
-    assert all(arithmetic.is_prime(n) for n in (P, Q, 2**31 - 1))
+        assert is_prime(n) == (n > 1 and all(n % d for d in range(2, n))), n
+    assert all(is_prime(n) for n in (P, Q, 2**31 - 1))
     # Strong pseudoprimes to many bases.
-    assert not any(arithmetic.is_prime(n) for n in (3215031751, 3825123056546413051, 318665857834031151167461))
+    assert not any(is_prime(n) for n in (3215031751, 3825123056546413051, 318665857834031151167461))
 
 
 def test_residues_of_constants() -> None:
-    assert arithmetic.residue(Fraction(1, 3), P) * 3 % P == 1
-    assert arithmetic.residue(Fraction(-2), P) == P - 2
+    field = prime_field.prime_field(P)
+    assert int(prime_field.element_of(Fraction(1, 3), field)) * 3 % P == 1
+    assert prime_field.element_of(Fraction(-2), field) == P - 2
     with pytest.raises(ZeroDivisionError):
-        arithmetic.residue(Fraction(1, P), P)
+        prime_field.element_of(Fraction(1, P), field)
+
+
+def test_a_result_that_leaves_the_field_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of plain arrays would be those of machine words, and galois does not say when it returns one."""
+    graph = KernelGraph(given(X=(2, 2)), (Op(OpKind.SUM, (0,), Attrs(dim=0)),), (1,))
+    point = RandomPoint(P, Q, pow(7, 2, P), {})
+    assert evaluate_steps(graph, point, lambda *_: np.full((2, 2), P - 1, dtype=np.uint64))[0].tolist() == [[P - 2] * 2]
+    monkeypatch.setattr("mirage_formal.check.fingerprint.field.total", lambda a, axis: np.asarray(a).sum(axis=axis))
+    with pytest.raises(TypeError, match="sum has left the field"):
+        evaluate_steps(graph, point, lambda *_: np.full((2, 2), P - 1, dtype=np.uint64))
 
 
 def expressions(graph: KernelGraph) -> dict[str, Expr]:

@@ -122,11 +122,6 @@ UNTRUTHS: dict[str, tuple[str, Change, str]] = {
     "another cvc5 for a digit lemma": (
         CANDIDATE + "proof.jsonl", at(-2, "digits", 0, "cvc5", "version", value="1.3.9"), "version of cvc5: expected 1."
     ),
-    "another galois": (
-        CANDIDATE + "verification.json",
-        at("fingerprint", "confirmation", "galois", value="0.3.0"),
-        "version of galois: expected 0.",
-    ),
     "a digest with a line break": ("run.json", at("identity", "target_digest", value=lambda old: old + "\n"), "length"),
     "no version of a package": ("run.json", at("versions", value=lambda old: {"numpy": "2.0"}), "packages"),
     "a version of a package in words": ("run.json", at("versions", "numpy", value="newest"), "matching regex"),

@@ -1,8 +1,9 @@
 """The checker's own interpreter of a µGraph in Z_p x Z_q, as a GPU would run it: blocks, iterations, accumulators.
 
-Nothing is shared with semantics/. Blocks are computed together along three leading axes, on which a tensor that all
-blocks of an axis share has extent 1. The for-loop is a loop, and an accumulator is a state that each iteration changes.
-An input iterator or output saver maps every element of a tile to an element of the device tensor.
+Nothing is shared with semantics/ or with the prover's arithmetic: values are arrays of galois. Blocks are computed
+together along three leading axes, on which a tensor that all blocks of an axis share has extent 1. The for-loop is a
+loop, and an accumulator is a state that each iteration changes. An input iterator or output saver maps every element of
+a tile to an element of the device tensor.
 
 An element has a part in Z_p and one in Z_q. exp maps the part in Z_q to omega^x in Z_p and leaves none in Z_q, so a
 second exp on a path has no meaning in the field. Only the parts that an output's value in Z_p needs are computed.
@@ -15,20 +16,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.check.fingerprint.arithmetic import (
-    Residues,
-    add,
-    inverse,
+from mirage_formal.check.fingerprint.prime_field import (
+    Elements,
+    FieldClass,
+    element_of,
     matmul,
-    multiply,
-    power,
     powers_of,
-    residue,
-    subtract,
+    prime_field,
     total,
 )
 from mirage_formal.check.inlining import carried_maxima, inline_threads
@@ -40,12 +39,14 @@ from mirage_formal.support.errors import FormatError
 
 P, Q = 0, 1
 #: A tensor's parts in Z_p and Z_q; None where no output needs it.
-Value = list[Residues | None]
+Value = list[Elements | None]
+#: Residues, or words of 64 bits.
+RandomWords = NDArray[np.uint64]
 _LEAD = 3  # grid axes x, y, z before the data dims of a tile
 _AT_ONCE = 1 << 22  # elements of the largest tile tensor that are computed side by side
 
 #: Function that reads one part of one input.
-Source = Callable[[int, int], Residues]
+Source = Callable[[int, int], NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +58,9 @@ class RandomPoint:
     omega: int
     keys: dict[OpKind, tuple[int, int]]
 
-    def prime(self, part: int) -> int:
-        """Return the modulus of one part of the field."""
-        return self.q if part else self.p
+    def field(self, part: int) -> FieldClass:
+        """Return the class of arrays of one part."""
+        return prime_field(self.q if part else self.p)
 
 
 class UndefinedValueError(Exception):
@@ -115,8 +116,8 @@ def _add_needed_parts(op: Op, wanted: set[int], tensors: list[set[int]], *, same
         tensors[operand] |= parts
 
 
-def evaluate_steps(graph: KernelGraph, point: RandomPoint, source: Source) -> list[Residues]:
-    """Return the outputs in Z_p.
+def evaluate_steps(graph: KernelGraph, point: RandomPoint, source: Source) -> list[NDArray[Any]]:
+    """Return the outputs' residues in Z_p.
 
     Args:
         graph: A well-formed graph.
@@ -130,7 +131,7 @@ def evaluate_steps(graph: KernelGraph, point: RandomPoint, source: Source) -> li
     types = kernel_types(graph)
     wanted, inside = parts_to_evaluate(graph)
     values: list[Value] = [
-        [source(number, part) if part in parts else None for part in (P, Q)]
+        [_enter_field(point.field(part), source(number, part)) if part in parts else None for part in (P, Q)]
         for number, parts in enumerate(wanted[: len(graph.inputs)])
     ]
     last = {i: n for n, op in enumerate(graph.ops) for i in op.operands}
@@ -144,10 +145,15 @@ def evaluate_steps(graph: KernelGraph, point: RandomPoint, source: Source) -> li
         for operand in op.operands:  # free values after their last reader
             if last[operand] == index and operand not in graph.outputs:
                 values[operand] = [None, None]
-    return [_require_part(values[i][P]) for i in graph.outputs]
+    return [np.asarray(_require_part(values[i][P])) for i in graph.outputs]
 
 
-def _require_part(value: Residues | None) -> Residues:
+def _enter_field(field: FieldClass, residues: NDArray[Any]) -> Elements:
+    """Return residues as elements, without a copy of 32-bit words; galois refuses what is not below the prime."""
+    return field(np.asarray(residues, dtype=np.uint32), copy=False)
+
+
+def _require_part(value: Elements | None) -> Elements:
     assert value is not None, "a part was read that needs() did not ask for"
     return value
 
@@ -155,55 +161,66 @@ def _require_part(value: Residues | None) -> Residues:
 # --- operators, on values with ``lead`` leading axes ---------------------------------------------------------------
 
 
-def _apply(op: Op, xs: Sequence[Value], part: int, point: RandomPoint, lead: int, dimx: int) -> Residues:
-    """Return one part of an operator's result."""
-    m, attrs, kind = point.prime(part), op.attrs, op.kind
+def _apply(op: Op, xs: Sequence[Value], part: int, point: RandomPoint, lead: int, dimx: int) -> Elements:
+    """Return one part of an operator's result.
+
+    Sound: a result that has left the field, so that its sums would be those of machine words, is refused.
+    """
+    field = point.field(part)
+    found = _apply_in_field(op, xs, part, point, lead, dimx)
+    if not isinstance(found, field):
+        raise TypeError(f"operator {op.kind.value} has left the field")
+    return found
+
+
+def _apply_in_field(op: Op, xs: Sequence[Value], part: int, point: RandomPoint, lead: int, dimx: int) -> Elements:
+    field, attrs, kind = point.field(part), op.attrs, op.kind
     if kind is OpKind.EXP:
         return _exp(xs[0], point)
     if kind in (OpKind.SILU, OpKind.SOFTMAX):
         return _apply_silu_or_softmax(kind, xs[0], point, lead + (attrs.dim or 0))
     if kind in COMPARISONS:
-        return _compare(kind, attrs, [_require_part(value[P]) for value in xs], point)
+        return field(_compare(kind, attrs, [_require_part(value[P]) for value in xs], point))
     x = [_require_part(value[part]) for value in xs]
     axis = lead + (x[0].ndim - lead - 1 if attrs.dim is None else attrs.dim)
     if SPECS[kind].elementwise and kind is not OpKind.CAST:
-        return _elementwise(kind, attrs, x, point, m)
+        return _elementwise(kind, attrs, x, point, field)
     match kind:
         case OpKind.MATMUL:
-            return matmul(x[0], x[1], m)
+            return matmul(x[0], x[1])
         case OpKind.SUM | OpKind.MEAN | OpKind.SUM_TO_DIMX:
-            out = _sum_in_steps(x[0], axis, dimx if kind is OpKind.SUM_TO_DIMX else 1, m)
-            return multiply(out, _constant(Fraction(1, x[0].shape[axis]), m), m) if kind is OpKind.MEAN else out
+            out = _sum_in_steps(x[0], axis, dimx if kind is OpKind.SUM_TO_DIMX else 1)
+            return out * _constant(Fraction(1, x[0].shape[axis]), field) if kind is OpKind.MEAN else out
         case OpKind.RMS_NORM | OpKind.LAYER_NORM:
-            return _norm(kind, attrs, x, axis, m)
+            return _norm(kind, attrs, x, axis, field)
     return _move_elements(kind, attrs, x, axis, lead)
 
 
-def _elementwise(kind: OpKind, attrs: Attrs, x: list[Residues], point: RandomPoint, m: int) -> Residues:
+def _elementwise(kind: OpKind, attrs: Attrs, x: list[Elements], point: RandomPoint, field: FieldClass) -> Elements:
     """Return the result of an elementwise operator, which acts on each part by itself."""
     match kind:
         case OpKind.ADD | OpKind.SUB:
-            return (add if kind is OpKind.ADD else subtract)(x[0], x[1], m)
+            return x[0] + x[1] if kind is OpKind.ADD else x[0] - x[1]
         case OpKind.MUL | OpKind.SQUARE:
-            return multiply(x[0], x[-1], m)
+            return x[0] * x[-1]
         case OpKind.DIV | OpKind.DIV_NO_NAN:
-            return (_divide if kind is OpKind.DIV else _divide_or_zero)(x[0], x[1], m)
+            return _divide(x[0], x[1]) if kind is OpKind.DIV else _divide_or_zero(x[0], x[1], field)
         case OpKind.SELECT | OpKind.LOGICAL_NOT:
-            return _select(attrs, x, m)
+            return _select(attrs, x, field)
         case OpKind.SQRT | OpKind.ABS:
-            return _root(x[0] if kind is OpKind.SQRT else multiply(x[0], x[0], m), m)
+            return _root(x[0] if kind is OpKind.SQRT else x[0] * x[0], field)
         case OpKind.RECIPROCAL:
-            return _divide(np.ones(1, dtype=np.uint64), x[0], m)
+            return _divide(field(1), x[0])
         case OpKind.SCALE if attrs.factor is not None:
-            return multiply(x[0], _constant(attrs.factor, m), m)
+            return x[0] * _constant(attrs.factor, field)
         case OpKind.SHIFT if attrs.shift is not None:
-            return add(x[0], _constant(attrs.shift, m), m)
+            return x[0] + _constant(attrs.shift, field)
         case _ if kind in OPAQUE:
-            return _apply_random_function(x, *point.keys[kind], m, zero=kind in ZERO_AT_ZERO)
+            return _apply_random_function(x, *point.keys[kind], field, zero=kind in ZERO_AT_ZERO)
     raise FormatError(f"operator {kind.value} has no meaning here")
 
 
-def _move_elements(kind: OpKind, attrs: Attrs, x: list[Residues], axis: int, lead: int) -> Residues:
+def _move_elements(kind: OpKind, attrs: Attrs, x: list[Elements], axis: int, lead: int) -> Elements:
     """Return the result of an operator that only moves elements."""
     head = x[0].shape[:lead]
     match kind:
@@ -217,7 +234,7 @@ def _move_elements(kind: OpKind, attrs: Attrs, x: list[Residues], axis: int, lea
             return x[0].take(range(attrs.start, attrs.stop or 0), axis=axis)
         case OpKind.PAD if attrs.before is not None:
             around = [(attrs.before, attrs.after or 0) if i == axis else (0, 0) for i in range(x[0].ndim)]
-            return np.pad(x[0], around)
+            return type(x[0])(np.pad(np.asarray(x[0]), around))
         case OpKind.REPEAT if attrs.times is not None:
             return np.repeat(x[0], attrs.times, axis=axis)
         case OpKind.CONCAT:
@@ -226,73 +243,70 @@ def _move_elements(kind: OpKind, attrs: Attrs, x: list[Residues], axis: int, lea
     raise FormatError(f"operator {kind.value} has no meaning here")
 
 
-def _constant(value: Fraction, m: int) -> int:
+def _constant(value: Fraction, field: FieldClass) -> Elements:
     try:
-        found = residue(value, m)
+        found = element_of(value, field)
     except ZeroDivisionError as error:
         raise UndefinedValueError(str(error)) from None
     if found == 0 and value != 0:
-        raise UndefinedValueError(f"the constant {value} is 0 modulo {m}")
+        raise UndefinedValueError(f"the constant {value} is 0 modulo {field.order}")
     return found
 
 
-def _exp(x: Value, point: RandomPoint) -> Residues:
-    return powers_of(point.omega, _require_part(x[Q]), point.p, point.q)
+def _exp(x: Value, point: RandomPoint) -> Elements:
+    return powers_of(point.omega, _require_part(x[Q]), point.field(P), point.q)
 
 
-def _apply_silu_or_softmax(kind: OpKind, x: Value, point: RandomPoint, axis: int) -> Residues:
+def _apply_silu_or_softmax(kind: OpKind, x: Value, point: RandomPoint, axis: int) -> Elements:
     """Return silu(x) = x / (1 + exp(-x)), or softmax(x) = exp(x) / sum of exp(x)."""
     if kind is OpKind.SOFTMAX:
         e = _exp(x, point)
-        return _divide(e, _sum_in_steps(e, axis, 1, point.p), point.p)
-    negative = subtract(np.zeros(1, dtype=np.uint64), _require_part(x[Q]), point.q)
-    below = add(_exp([None, negative], point), 1, point.p)
-    return _divide(_require_part(x[P]), below, point.p)
+        return _divide(e, _sum_in_steps(e, axis, 1))
+    return _divide(_require_part(x[P]), _exp([None, -_require_part(x[Q])], point) + point.field(P)(1))
 
 
-def _divide(a: Residues, b: Residues, m: int) -> Residues:
-    if not b.all():
+def _divide(a: Elements, b: Elements) -> Elements:
+    if not np.asarray(b).all():
         raise UndefinedValueError("a denominator is 0")
-    return multiply(a, inverse(b, m), m)
+    return a / b
 
 
-def _root(a: Residues, m: int) -> Residues:
-    """Return the principal root, itself a residue because m = 3 mod 4."""
-    root = power(a, (m + 1) // 4, m)
-    if (multiply(root, root, m) != a).any():
+def _root(a: Elements, field: FieldClass) -> Elements:
+    """Return the principal root, itself a residue because m = 3 mod 4 for the field's order m."""
+    root = a ** ((field.order + 1) // 4)
+    if (root * root != a).any():
         raise UndefinedValueError("a radicand is no residue")
     return root
 
 
-def _divide_or_zero(a: Residues, b: Residues, m: int) -> Residues:
+def _divide_or_zero(a: Elements, b: Elements, field: FieldClass) -> Elements:
     """Return the quotient, and 0 where the divisor is 0."""
-    there = b != 0
-    return np.where(there, _divide(a, np.where(there, b, np.uint64(1)), m), np.uint64(0))
+    there = np.asarray(b) != 0
+    quotient = _divide(a, field(np.where(there, np.asarray(b), 1)))
+    return field(np.where(there, np.asarray(quotient), 0))
 
 
-def _select(attrs: Attrs, x: Sequence[Residues], m: int) -> Residues:
+def _select(attrs: Attrs, x: Sequence[Elements], field: FieldClass) -> Elements:
     """Return a selection: the first value times the mask, plus the second value or a number times its negation.
 
     With a mask alone, return its negation.
     """
-    rest = subtract(np.ones(1, dtype=np.uint64), x[0], m)
+    rest = field(1) - x[0]
     if len(x) == 1:
         return rest
-    first = multiply(x[0], x[1], m)
-    second = x[2] if attrs.value is None else _constant(attrs.value, m)
-    return add(first, multiply(rest, second, m), m)
+    return x[0] * x[1] + rest * (x[2] if attrs.value is None else _constant(attrs.value, field))
 
 
-def _compare(kind: OpKind, attrs: Attrs, x: Sequence[Residues], point: RandomPoint) -> Residues:
+def _compare(kind: OpKind, attrs: Attrs, x: Sequence[Elements], point: RandomPoint) -> RandomWords:
     """Return the random bits of a comparison of values in Z_p.
 
     a = b is b = a and holds where both are equal; a < b does not hold there; a <= b is the negation of b < a.
     """
-    a, b = x[0], x[1] if attrs.value is None else np.full(1, _constant(attrs.value, point.p), dtype=np.uint64)
+    a, b = x[0], x[1] if attrs.value is None else _constant(attrs.value, point.field(P))
     if kind in (OpKind.GT, OpKind.LE):
         a, b = b, a
     one, key = np.uint64(1), function_key(kind)
-    there = subtract(a, b, point.p)
+    there = _words(a - b)
     if kind is OpKind.EQ:
         there = np.where(there > point.p // 2, np.uint64(point.p) - there, there)
     bits = _random_word(there, *point.keys[key]) & one
@@ -305,26 +319,29 @@ def function_key(kind: OpKind) -> OpKind:
     return OpKind.LT if kind in (OpKind.LE, OpKind.GT, OpKind.GE) else kind
 
 
-def _apply_random_function(x: Sequence[Residues], first: int, second: int, m: int, *, zero: bool) -> Residues:
+def _apply_random_function(
+    x: Sequence[Elements], first: int, second: int, field: FieldClass, *, zero: bool
+) -> Elements:
     """Return a random function of one value, or a symmetric one of two values.
 
     For two values it is the function of the sum of the function's values. With ``zero`` it is 0 at 0.
     """
 
-    def function(a: Residues) -> Residues:
-        found = _random_function(a, first, second, m)
-        return np.where(a == 0, np.uint64(0), found) if zero else found
+    def function(a: Elements) -> Elements:
+        words = _words(a)
+        found = _random_word(words, first, second) % np.uint64(field.order)
+        return field(np.where(words == 0, np.uint64(0), found) if zero else found)
 
     found = [function(a) for a in x]
-    return found[0] if len(found) == 1 else function(add(found[0], found[1], m))
+    return found[0] if len(found) == 1 else function(found[0] + found[1])
 
 
-def _random_function(x: Residues, first: int, second: int, m: int) -> Residues:
-    return np.asarray(_random_word(x, first, second) % np.uint64(m))
+def _words(x: Elements) -> RandomWords:
+    return np.asarray(x).astype(np.uint64)
 
 
-def _random_word(x: Residues, first: int, second: int) -> Residues:
-    def mix(z: Residues) -> Residues:
+def _random_word(x: RandomWords, first: int, second: int) -> RandomWords:
+    def mix(z: RandomWords) -> RandomWords:
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return np.asarray(z ^ (z >> np.uint64(31)))
@@ -334,23 +351,23 @@ def _random_word(x: Residues, first: int, second: int) -> Residues:
         return mix(z ^ np.uint64(second))
 
 
-def _sum_in_steps(x: Residues, axis: int, kept: int, m: int) -> Residues:
+def _sum_in_steps(x: Elements, axis: int, kept: int) -> Elements:
     """Return the sum along an axis in steps of ``kept``: result j is the sum of elements j, j + kept, ..."""
     n = x.shape[axis]
-    return total(x.reshape(*x.shape[:axis], n // kept, kept, *x.shape[axis + 1 :]), axis, m)
+    return total(x.reshape(*x.shape[:axis], n // kept, kept, *x.shape[axis + 1 :]), axis)
 
 
-def _norm(kind: OpKind, attrs: Attrs, x: list[Residues], axis: int, m: int) -> Residues:
-    share = _constant(Fraction(1, x[0].shape[axis]), m)
+def _norm(kind: OpKind, attrs: Attrs, x: list[Elements], axis: int, field: FieldClass) -> Elements:
+    share = _constant(Fraction(1, x[0].shape[axis]), field)
     a = x[0]
     if kind is OpKind.LAYER_NORM:
-        a = subtract(a, multiply(_sum_in_steps(a, axis, 1, m), share, m), m)
-    below = multiply(_sum_in_steps(multiply(a, a, m), axis, 1, m), share, m)
+        a = a - _sum_in_steps(a, axis, 1) * share
+    below = _sum_in_steps(a * a, axis, 1) * share
     if attrs.eps is not None:
-        below = add(below, _constant(attrs.eps, m), m)
-    out = _divide(a, _root(below, m), m)
-    out = multiply(out, x[1], m) if len(x) > 1 else out
-    return add(out, x[2], m) if len(x) > 2 else out
+        below = below + _constant(attrs.eps, field)
+    out = _divide(a, _root(below, field))
+    out = out * x[1] if len(x) > 1 else out
+    return out + x[2] if len(x) > 2 else out
 
 
 # --- block graphs --------------------------------------------------------------------------------------------------
@@ -384,7 +401,7 @@ class _Block:
                 for dim, n in enumerate(self.tiles[saver.operand].shape)
             ]
             parts = self.wanted[saver.operand]
-            outputs.append([np.zeros(shape, dtype=np.uint64) if part in parts else None for part in (P, Q)])
+            outputs.append([self.point.field(part).Zeros(shape) if part in parts else None for part in (P, Q)])
         for coordinates in self._chunks():
             values = self._blocks(given, coordinates)
             for saver, output in zip(block.outputs, outputs, strict=True):
@@ -410,7 +427,7 @@ class _Block:
         block = self.block
         values: list[Value] = [[None, None] for _ in self.tiles]
         constant = {i for i, iterator in enumerate(block.inputs) if iterator.fmap is None}
-        states: dict[tuple[int, int], list[Residues]] = {}
+        states: dict[tuple[int, int], list[Elements]] = {}
         for iteration in range(block.forloop_range):
             for number, (iterator, tensor) in enumerate(zip(block.inputs, self.operands, strict=True)):
                 if iteration == 0 or number not in constant:
@@ -457,36 +474,35 @@ class _Block:
             values[number][part] = _apply(op, xs, part, self.point, _LEAD, self.block.reduction_dimx)
 
     def _accumulate(
-        self, op: Op, number: int, values: list[Value], states: dict[tuple[int, int], list[Residues]]
+        self, op: Op, number: int, values: list[Value], states: dict[tuple[int, int], list[Elements]]
     ) -> None:
         """Add the value of one iteration to the states of an accumulator."""
         for part in self.wanted[number]:
-            m = self.point.prime(part)
             x = _require_part(values[op.operands[0]][part])
             if op.kind is OpKind.ACCUM_RMS_LAST:
-                x = multiply(x, x, m)
+                x = x * x
             if op.kind in (OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_RMS_LAST):
-                x = _sum_in_steps(x, x.ndim - 1, 1, m)
+                x = _sum_in_steps(x, x.ndim - 1, 1)
             elif op.kind is OpKind.ACCUM_SUM_TO_DIMX:
                 dim = x.ndim - _LEAD - 1 if op.attrs.dim is None else op.attrs.dim
-                x = _sum_in_steps(x, _LEAD + dim, self.block.reduction_dimx, m)
+                x = _sum_in_steps(x, _LEAD + dim, self.block.reduction_dimx)
             elif op.kind not in (OpKind.ACCUM_SUM, OpKind.ACCUM_CONCAT):
                 raise FormatError(f"accumulator {op.kind.value} has no meaning here")
             state = states.setdefault((number, part), [])
             if op.kind is OpKind.ACCUM_CONCAT or not state:
                 state.append(x)
             else:
-                state[0] = add(state[0], x, m)
+                state[0] = state[0] + x
 
-    def _finish(self, op: Op, number: int, values: list[Value], states: dict[tuple[int, int], list[Residues]]) -> None:
+    def _finish(self, op: Op, number: int, values: list[Value], states: dict[tuple[int, int], list[Elements]]) -> None:
         """Set the value of an accumulator after the loop."""
         for part in self.wanted[number]:
-            m, state = self.point.prime(part), states[number, part]
+            field, state = self.point.field(part), states[number, part]
             out = state[0]
             if op.kind is OpKind.ACCUM_CONCAT:
                 out = np.concatenate(state, axis=_LEAD + (op.attrs.dim or 0))
             elif op.kind in (OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_RMS_LAST):
                 count = self.tiles[op.operands[0]].shape[-1] * self.block.forloop_range
-                out = multiply(out, _constant(Fraction(1, count), m), m)
-                out = _root(out, m) if op.kind is OpKind.ACCUM_RMS_LAST else out
+                out = out * _constant(Fraction(1, count), field)
+                out = _root(out, field) if op.kind is OpKind.ACCUM_RMS_LAST else out
             values[number][part] = out

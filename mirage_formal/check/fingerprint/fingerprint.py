@@ -8,14 +8,15 @@ from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import sha256
 from math import prod
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 import numpy as np
+from numpy.typing import NDArray
 
 from mirage_formal.check.abstract import output_parts
 from mirage_formal.check.fingerprint import field
-from mirage_formal.check.fingerprint.arithmetic import Residues, is_prime
 from mirage_formal.check.fingerprint.bound import StatedBound, check_bound
+from mirage_formal.check.fingerprint.prime_field import galois_version
 from mirage_formal.check.inlining import inline_threads
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockOp, GraphDefined, KernelGraph, KernelOp, Op, ThreadDefined, enumerate_results
@@ -45,12 +46,16 @@ _MASKS: Final = "masks have two values: outside the theorem"
 _ZERO_QUOTIENT: Final = "a quotient that is 0 where its divisor is 0 is outside the theorem"
 
 
-def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: FingerprintRecord) -> None:
+def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: FingerprintRecord) -> str | None:
     """Establish a fingerprint again: program and candidate agree at points that the seed gives.
 
     Sound: every input element is the one that the seed's stream gives, drawn again only where one of the graphs had no
-    value, and both graphs are evaluated here, by a reading that shares no code with the one that wrote the record.
-    One without an answer shows nothing, and is let through only where a reason for that is found here.
+    value, and both graphs are evaluated here, by a reading that shares no code with the one that wrote the record, in
+    arrays of galois. One without an answer shows nothing, and is let through only where a reason for that is found
+    here.
+
+    Returns:
+        The version of the galois that evaluated the graphs; None if no point was evaluated.
 
     Raises:
         FormatError: Something in the record is not so; says what was expected and what was got.
@@ -67,7 +72,7 @@ def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: Fing
     _expect("rounds drawn", list(range(many)), [draw.round for draw in record.draws])
     if record.lax == "none":
         _check_no_picture(program, candidate, record)
-        return
+        return None
     for graph in (program, candidate):
         _expect_bounded_size(graph)
     _expect(
@@ -90,6 +95,7 @@ def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: Fing
         _check_draw(program, candidate, record, draw, keyed)
     if record.verdict == "unknown":
         _check_no_point(program, candidate, record, keyed)
+    return galois_version()
 
 
 def _is_mask(graph: KernelGraph, index: int) -> bool:
@@ -210,9 +216,13 @@ def _primes(record: FingerprintRecord) -> None:
     if not (is_prime(p) and is_prime(q) and (p - 1) % q == 0 and p % 4 == 3 and q % 4 == 3):
         raise FormatError(f"expected primes 3 modulo 4 with q | p - 1, got p = {p}, q = {q}")
     _expect("p and q", _largest_pair(record.prime_bits), (p, q))
-    if record.confirmation is not None:
-        least = next(g for g in range(2, p) if pow(g, (p - 1) // q, p) != 1 and pow(g, q, p) != 1)
-        _expect("primitive root", least, record.confirmation.primitive_root)
+
+
+def is_prime(n: int) -> bool:
+    """Return whether n is prime, by sympy: an implementation independent of the one that found the primes."""
+    from sympy import isprime  # half of the time that it takes to load the checker; proofs alone do not need it
+
+    return bool(isprime(n))
 
 
 @lru_cache(maxsize=4)
@@ -259,9 +269,9 @@ class _RoundInputs:
         self.record = record
         self.draw = draw
         self.attempt = 0
-        self.known: dict[tuple[int, int], Residues] = {}
+        self.known: dict[tuple[int, int], NDArray[Any]] = {}
 
-    def __call__(self, index: int, part: int) -> Residues:
+    def __call__(self, index: int, part: int) -> NDArray[Any]:
         part = field.P if index in self.masks else part  # the same numbers in both fields
         if (index, part) not in self.known:
             value = self._drawn(index, part, 0)
@@ -278,10 +288,11 @@ class _RoundInputs:
         for entry in changed:
             self.known.pop((entry.input, _PARTS[entry.field]), None)
 
-    def _drawn(self, index: int, part: int, attempt: int) -> Residues:
+    def _drawn(self, index: int, part: int, attempt: int) -> NDArray[Any]:
         source = _stream(self.record.seed, self.draw.round, f"input/{index}/{'pq'[part]}/{attempt}")
         m = np.uint64(2 if index in self.masks else self.record.q if part else self.record.p)
-        return np.asarray(source.random_raw(prod(self.shapes[index])) % m).reshape(self.shapes[index])
+        words = np.asarray(source.random_raw(prod(self.shapes[index])) % m)
+        return words.astype(np.uint32).reshape(self.shapes[index])
 
 
 def _mask(entry: Redraw, shape: Sequence[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
@@ -300,7 +311,7 @@ def _mask(entry: Redraw, shape: Sequence[int]) -> np.ndarray[tuple[int, ...], np
     return bits[:count].reshape(entry.shape).astype(np.bool_)
 
 
-def _digest(value: Residues) -> str:
+def _digest(value: NDArray[Any]) -> str:
     state = sha256()
     flat = np.ascontiguousarray(value).reshape(-1)
     for start in range(0, flat.size, _PIECE):

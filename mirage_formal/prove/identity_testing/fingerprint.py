@@ -19,8 +19,8 @@ from mirage_formal.prove.identity_testing.bound import Bound, error_bound
 from mirage_formal.prove.identity_testing.draw import SCHEME, draw_digest, field_point
 from mirage_formal.prove.identity_testing.modular import Words
 from mirage_formal.prove.identity_testing.point import LaxProgram, Point, evaluate_programs, lax_program
-from mirage_formal.prove.identity_testing.primes import GALOIS, field_pair
-from mirage_formal.records.fingerprint import Draw, FieldConfirmation, FingerprintRecord, InputDigest
+from mirage_formal.prove.identity_testing.primes import field_pair
+from mirage_formal.records.fingerprint import Draw, FingerprintRecord, InputDigest
 from mirage_formal.semantics.straight_line_trace import BinaryStep, Matmul, NotLax, ResiduePart, Tape, UnaryStep
 from mirage_formal.support.errors import GraphError, UnsupportedError
 
@@ -34,7 +34,6 @@ class FingerprintSettings:
         prime_bits: Size of p, 16 to 31.
         rounds: Independent draws that must agree, at least 1.
         attempts: Redraws allowed per round before the answer is Unknown.
-        confirm_fields: Ask galois to confirm the fields (about a second per process).
         max_elements: Largest tensor that is evaluated; beyond it the answer is Unknown. A tensor of 2^25 elements takes
             256 MiB, and a product of two such holds about ten at a time.
         max_multiplications: Most multiplications of elements by one evaluation of either side: those of matrix
@@ -46,7 +45,6 @@ class FingerprintSettings:
     prime_bits: int = 31
     rounds: int = 1
     attempts: int = 128
-    confirm_fields: bool = False
     max_elements: int = 1 << 25
     max_multiplications: int | None = None
 
@@ -196,9 +194,6 @@ class FingerprintSession:
 
     def _result(self, verdict: Verdict, lax: Lax | str, bound: Bound, draws: tuple[Draw, ...]) -> FingerprintResult:
         settings = self.settings
-        confirmation = None
-        if settings.confirm_fields:
-            confirmation = FieldConfirmation(GALOIS, self.pair.primitive_root)
         record = FingerprintRecord(
             scheme=SCHEME,
             seed=settings.seed,
@@ -212,7 +207,6 @@ class FingerprintSession:
             reason=verdict.reason if isinstance(verdict, Unknown) else "",
             bound_log2=bound.log2,
             bound_reason=bound.reason,
-            confirmation=confirmation,
             draws=draws,
         )
         return FingerprintResult(verdict, record)

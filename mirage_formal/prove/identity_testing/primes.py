@@ -6,7 +6,7 @@ q are 3 modulo 4, so the principal square root x^((p+1)/4) of a residue is a res
 these prime factors only is a residue in both fields. So positive constants such as 64 or 1/4096 are residues (quadratic
 reciprocity: for an odd prime l, q = -1 mod 4l gives (l/q) = 1).
 
-galois has found the pairs; a search reads them here, because galois takes one to three seconds to load. ``python -m
+galois has found the pairs; a search reads them here, because galois takes a second or more to load. ``python -m
 mirage_formal.prove.identity_testing.primes`` prints them as the galois that is installed finds them.
 """
 
@@ -33,9 +33,7 @@ class FieldPair:
     primitive_root: int
 
 
-#: Version of the galois that found the pairs.
-GALOIS: Final = "0.4.11"
-#: By the number of bits.
+#: By the number of bits; galois 0.4.11 found them.
 PAIRS: Final = {
     16: FieldPair(57119, 28559, 19),
     17: FieldPair(127679, 63839, 13),

@@ -243,7 +243,7 @@ def edit_bytes(data: bytes, rng: random.Random) -> bytes:
 
 
 #: Fields that say something about the making of evidence, not about what it shows.
-INFORMATION = {"milliseconds", "version", "galois", "attempts", "special"}
+INFORMATION = {"milliseconds", "version", "attempts", "special"}
 RUN_INFORMATION = {"source", "host", "versions", "wall_s", "workers", "label", "attempts", "milliseconds", "error"}
 RUN_INFORMATION |= {"outside", "rounding", "recalled", "times", "pruned_at"}
 

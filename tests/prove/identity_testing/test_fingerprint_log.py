@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from importlib import metadata
 from math import prod
 from typing import Any
 
@@ -13,8 +14,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
 from mirage_formal.graph.graph import KernelGraph, Op
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape
 from mirage_formal.graph.verdict import Probable
 from mirage_formal.prove.identity_testing import draw
@@ -173,11 +175,17 @@ def test_streams_are_fixed() -> None:
     ]
 
 
-def test_galois_confirmation_is_logged_when_asked_for() -> None:
+def test_a_log_names_no_library_and_one_of_an_earlier_version_is_read() -> None:
     graph = program(X, w.op(K.SQUARE, 0))
-    assert fingerprint(graph, graph, SMALL).record.confirmation is None
-    asked = FingerprintSettings(seed=5, prime_bits=20, confirm_fields=True)
-    said = fingerprint(graph, graph, asked).record.confirmation
-    assert said is not None
-    assert said.primitive_root > 1
-    assert said.galois
+    log = msgspec.json.encode(fingerprint(graph, graph, BIG).record)
+    assert b"galois" not in log
+    earlier = {**msgspec.json.decode(log), "confirmation": {"galois": "0.4.11", "primitive_root": 23}}
+    read = msgspec.convert(earlier, FingerprintRecord)
+    assert check_fingerprint(graph, graph, read) == metadata.version("galois")
+
+
+def test_a_version_is_returned_only_where_galois_evaluated() -> None:
+    ordered = program(X, Op(K.MAX, (0,), Attrs(dim=0)))
+    record = fingerprint(ordered, ordered, BIG).record
+    assert record.verdict == "unknown"
+    assert check_fingerprint(ordered, ordered, record) is None
