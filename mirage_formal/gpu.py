@@ -173,8 +173,9 @@ def run_all(
         hint = "install CuPy with one of the extras cuda12 or cuda13, on a machine with a GPU"
         raise UnsupportedError("expected a GPU and CuPy, got none", where="gpu run", hint=hint)
     if not library and (measure or numerics):
-        hint = "measure and compare what is launched, with cuBLAS"
-        raise UnsupportedError("expected neither --measure nor --numerics", where="--without-library", hint=hint)
+        hint = "leave --without-library out: what is measured and compared has its products from cuBLAS"
+        what = "expected no --measure and no --numerics with --without-library"
+        raise UnsupportedError(what, where="gpu run", hint=hint)
     found = directories(root, candidate)
     return [run_one(path, measure=measure, numerics=numerics, seed=seed, library=library) for path in found]
 

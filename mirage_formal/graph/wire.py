@@ -212,7 +212,7 @@ def ratio(text: str) -> Fraction:
         raise ValueError(f"expected a fraction such as 1/64, got {text[:40]!r}")
     value = Fraction(int(match[1]), int(match[2] or 1))
     if str(value) != text:
-        raise ValueError(f"expected lowest terms {str(value)[:40]!r}, got {text[:40]!r}")
+        raise ValueError(f"expected a fraction in lowest terms, {str(value)[:40]!r}, got {text[:40]!r}")
     return value
 
 

@@ -89,7 +89,7 @@ def assemble_proved_parts(graph: KernelGraph, parts: Sequence[_Part], note: str 
     Args:
         graph: The µGraph.
         parts: Its parts in topological order, each with its replacement.
-        note: As ``Stable.note``.
+        note: As ``StableForm.note``.
 
     Raises:
         NotProvedError: A proof is refused, or says too little.

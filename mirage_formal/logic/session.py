@@ -30,7 +30,7 @@ class SubexpressionAnswer(Enum):
     UNKNOWN = "unknown"
 
     def __bool__(self) -> NoReturn:
-        raise TypeError("an Answer has no truth value; compare it with PROVED, REFUTED or UNKNOWN")
+        raise TypeError("a SubexpressionAnswer has no truth value; compare it with PROVED, REFUTED or UNKNOWN")
 
 
 class Satisfiability(Enum):

@@ -109,7 +109,7 @@ class WholeReport:
 
     @property
     def summary(self) -> WholeRecord:
-        """The record of the run, under the same attribute name as in ``Report``."""
+        """The record of the run, under the same attribute name as in ``RunReport``."""
         return self.record
 
     @property
@@ -140,7 +140,7 @@ def search_covers(
         tried: Whether the whole program was searched as one before, so that it is no subgraph.
         about: Name, source, progress and workers.
 
-    Sound: the whole is equivalent because every part is, see ``stitched``; nothing that is only probable goes in.
+    Sound: the whole is equivalent because every part is, see ``stitch``; nothing that is only probable goes in.
 
     Raises:
         MirageError: A mistake in the program, the settings or the directory.

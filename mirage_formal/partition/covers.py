@@ -69,7 +69,7 @@ class Cover:
 def make_cover(program: KernelGraph, parts: tuple[WholePart, ...], target: Target) -> Cover:
     """Stitch the replacements of a program's subgraphs to a cover.
 
-    Sound: see ``stitched``.
+    Sound: see ``stitch``.
     """
     graph = stitch(program, [(one.part, one.graph) for one in parts])
     return Cover(parts, graph, estimate(graph, target).us, kernel_count(graph))

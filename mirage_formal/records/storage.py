@@ -187,7 +187,7 @@ def read_lines(path: Path, limit: int = MAX_FILE_BYTES) -> Iterator[tuple[int, b
     """The lines of a log with their numbers, from 1, one in memory at a time.
 
     Raises:
-        RunError: See ``read``.
+        RunError: See ``read_file``.
         FormatError: The last line has no line break, or there are too many, or one is too long.
     """
     expect_regular(path, limit)

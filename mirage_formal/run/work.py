@@ -42,7 +42,7 @@ class UnitProgress:
 
 @dataclass(frozen=True, slots=True)
 class CandidateTask:
-    """Task on one candidate, whose µGraph is encoded by ``serialize.encode``."""
+    """Task on one candidate, whose µGraph is encoded by ``graph.formats.json.encode``."""
 
     job: Job
     graph: bytes

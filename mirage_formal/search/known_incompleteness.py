@@ -119,7 +119,7 @@ def has_copy_kernel(candidate: KernelGraph) -> bool:
 
 
 def missing_reason(program: KernelGraph, candidate: KernelGraph) -> IncompletenessReason | None:
-    """Return the first of the predicates, in the order of Reason, that holds; None if none does."""
+    """Return the first of the predicates, in the order of ``IncompletenessReason``, that holds; None if none does."""
     if has_copy_kernel(candidate):
         return IncompletenessReason.ONLY_COPIES
     if recomputes_value(candidate):

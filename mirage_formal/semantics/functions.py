@@ -1,7 +1,7 @@
 """The table of elementwise functions: one row per function of one element, with a column for each part that reads it.
 
 The operator table (``graph.ops``) has their shapes, levels and classes in the LAX fragment. The checker reads nothing
-from here; its own rows are in check/functions.py.
+from here; its own rows are in check/proof/operator_terms.py.
 """
 
 from __future__ import annotations

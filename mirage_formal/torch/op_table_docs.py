@@ -54,8 +54,9 @@ has zeros, with a mask of booleans, of numbers with minus infinity, or none. Sco
 leaves out have no influence, not even on the maximum. Values there are multiplied by 0, which NaN survives, as it does
 in PyTorch.
 - What PyTorch computes in several steps it computes in float32, and so do programs: squares, exponentials and sums of
-float16 and bfloat16 are cast to float32 before. In attention, and where a bias is added to a product, steps have the
-narrower type, and are not rounded; a candidate that stores one is judged for what that loses. Formulas are PyTorch's,
+float16 and bfloat16 are cast to float32 before. Attention and a bias added to a product are exceptions: there the
+program's intermediate tensors have the narrower type, and their values are not rounded to it. A candidate that stores
+such a tensor does round it, and is judged for what that loses. Formulas are PyTorch's,
 such as logarithms in losses that are at least -100.
 - Between operators, values of narrower types need not be rounded, as in kernels of torch.compile. A cast to a narrower
 type is rounded (`round_to`) where its result becomes a wider type again, which is how fake quantization and split

@@ -284,7 +284,9 @@ class TensorReplay:
         elif not loop and not names:
             poly = ring.maximum(bound, a.poly) if kind == "pmax" else {}
         else:
-            raise ProofError("expected a loop of one digit and its name inside, or of one iteration")
+            raise ProofError(
+                "running maximum: expected a new digit name for a loop of one digit, none for one iteration"
+            )
         term = self.terms.reduce("running_max" if kind == "pmax" else kind, a.term, at)
         return CheckedTensor(term, _replace_string(a.strings, at, ()), poly)
 

@@ -382,7 +382,7 @@ class _Writer:
         return there, inside
 
     def _fetch(self, stage: _Stage) -> tuple[Stmt, ...]:
-        """Load a thread's share of a transposed operand, along the operand."""
+        """Return statements that load a thread's share of a transposed operand, along the operand, into registers."""
         ix, near = self.ix, stage.order[-1]
         u, vector, at = self._vectors(stage.width, stage.order)
         there, inside = self._placed(at)

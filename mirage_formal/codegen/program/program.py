@@ -118,7 +118,7 @@ _OPERATORS: Final = tuple(kind for kind in OpKind if kind in FUNCTIONS or kind i
 
 
 def unary_fn(kind: OpKind) -> UnaryFn:
-    """Return the function that computes an elementwise operator of one operand."""
+    """Return the name that a Program has for an elementwise operator of one operand: its own, or that of a rounding."""
     assert kind in _OPERATORS, kind
     return _ROUND.get(kind, kind)
 

@@ -322,7 +322,10 @@ def reduce_layout(over: Distribution, axis: Axis, kept: int) -> tuple[Distributi
 
 
 def is_reduced(slot: RegisterLoop, axis: Axis, kept: int) -> bool:
-    """Return whether a reduction covers a slot (see ``reduce_layout``)."""
+    """Return whether a sum over positions of ``axis`` that are equal modulo ``kept`` runs over this register loop.
+
+    It does if the loop runs along the axis, and not only over the ``kept`` positions that remain.
+    """
     return slot.axis is axis and not (slot.stride * slot.extent <= kept and kept > 1)
 
 

@@ -287,7 +287,7 @@ class NormalForms:
         return self._polynomial(quotient)
 
     def _monomial_quotient(self, m: int, k: int) -> Monomial | None:
-        """Return the context M with M * k = m; its atoms may be empty. None if there is no such context."""
+        """Return the quotient m / k as a monomial, whose atoms may be none; None if k does not divide m."""
         n1, atoms1, below1 = self.monomials[m]
         n2, atoms2, below2 = self.monomials[k]
         if n1 % n2:

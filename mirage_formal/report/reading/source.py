@@ -66,7 +66,7 @@ class EvidenceReader:
         """Return the bytes of a file inside, of bounded size.
 
         Raises:
-            MirageError: See ``read``.
+            MirageError: See ``read_file``.
         """
         return read_file(confine_path(self.root, file))
 

@@ -146,7 +146,7 @@ def program_attributes(program: KernelGraph) -> ProgramAttributes:
 
 
 class TermTable:
-    """Memo of the abstract expressions of results that the judge keeps; it serves all configurations.
+    """Memo of the abstract expressions of results that the ``Pruner`` keeps; it serves all configurations.
 
     A term depends on its operands' terms alone if the operator is elementwise, and otherwise on their shapes and on
     whether they depend on the loop; grid axes never enter it. Of terms with one normal form the first one stands for

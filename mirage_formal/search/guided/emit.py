@@ -21,7 +21,7 @@ def block_graph(
 
     Args:
         kernel: The kernel.
-        dag: One of its DAGs, which ``Assigner.fits``.
+        dag: One of its DAGs, one of ``ExtentAssigner.fitting``.
         assignment: Its extents.
         block: The block dimensions.
         dimx: The widths, reduction_dimx, that the space lists.
@@ -46,7 +46,7 @@ def block_graph(
         for goal, placement in zip(kernel.goals, kernel.placements, strict=True)
     )
     kept = dimx_of(kernel, dag, assignment.extents, dimx)
-    assert kept is not None, "checked by Assigner.fits"
+    assert kept is not None, "checked by ExtentAssigner.fitting"
     loops = kernel.structure.loops
     return BlockGraph(
         grid=assignment.grid,

@@ -91,7 +91,7 @@ class Interner:
         return PartMask(free)
 
     def monomial(self, bound: PartMask, atoms: Atoms, denominators: Denominators) -> MonomialId:
-        """Return the number of a monomial whose bound indices have the canonical names of ``Binders.named``.
+        """Return the number of a monomial whose bound indices have the canonical names of ``BinderAlgebra.named``.
 
         Args:
             bound: The parts that it is summed over.
