@@ -1,0 +1,471 @@
+"""Elements of band masks are computed from their indices: kernels read none, and compute what the reference does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage_formal.codegen.cost import estimate
+from mirage_formal.codegen.executable import moved_bytes
+from mirage_formal.codegen.generate import NO_SCHEDULES, GeneratedKernel, generate
+from mirage_formal.codegen.planning.planner import schedules
+from mirage_formal.codegen.program.bands import band_at
+from mirage_formal.codegen.program.plan import Schedule
+from mirage_formal.codegen.program.program import Int, IntBin, IntOp, Program, Select
+from mirage_formal.codegen.program.serialization import decode_programs, encode_programs
+from mirage_formal.codegen.safety.obligations import ObligationKind, Safe, Unsafe
+from mirage_formal.codegen.safety.safety import discharge_safety, safety_obligations
+from mirage_formal.codegen.target import load_target
+from mirage_formal.device.emulate import loaded_bytes, run_kernel
+from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
+from mirage_formal.graph.memory.place import StorageLocation
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import Band, DTensor, DType, Shape, row_major
+from mirage_formal.graph.views import storage_locations
+from mirage_formal.semantics.reference import run as reference
+from mirage_formal.support.errors import GraphError
+from tests.kit.graphs.text_reader import from_text
+
+H200 = load_target("h200")
+
+#: Attention whose rows are split by the grid and whose columns by the loop; {value} is selected where the mask is 0.
+_FLASH = """mugraph 1
+d0 = input(Q) dtype=float16 shape=[2,{rows},16]
+d1 = input(K) dtype=float16 shape=[2,16,{columns}]
+d2 = input(V) dtype=float16 shape=[2,{columns},16]
+d3 = input(M) dtype=bool shape=[1,{rows},{columns}] band={band}
+d4 = graph_defined(d0, d1, d2, d3) grid=[2,{grid},1] block=[128,1,1] forloop_range={loop} reduction_dimx=64 {{
+  s0 = input(d0) imap=[0,1,-] fmap=-
+  s1 = input(d1) imap=[0,-,-] fmap=2
+  s2 = input(d2) imap=[0,-,-] fmap=1
+  s3 = input(d3) imap=[-,1,-] fmap=2
+  s4 = matmul(s0, s1)
+  s5 = exp(s4)
+  s6 = select(s3, s5) value={value}
+  s7 = accum_sum_last(s6)
+  s8 = matmul(s6, s2)
+  s9 = accum_sum(s8)
+  s10 = div_no_nan(s9, s7)
+  output(s10) omap=[0,1,-]
+}}
+output(d4)
+"""
+#: The same with the keys split by the grid as well, and a second kernel that adds up the parts (flash-decoding).
+_SPLIT = """mugraph 1
+d0 = input(Q) dtype=float16 shape=[2,{rows},16]
+d1 = input(K) dtype=float16 shape=[2,16,{columns}]
+d2 = input(V) dtype=float16 shape=[2,{columns},16]
+d3 = input(M) dtype=bool shape=[1,{rows},{columns}] band={band}
+d4, d5 = graph_defined(d0, d1, d2, d3) grid=[2,{grid},4] block=[128,1,1] forloop_range={loop} reduction_dimx=64 {{
+  s0 = input(d0) imap=[0,1,-] fmap=-
+  s1 = input(d1) imap=[0,-,2] fmap=2
+  s2 = input(d2) imap=[0,-,1] fmap=1
+  s3 = input(d3) imap=[-,1,2] fmap=2
+  s4 = matmul(s0, s1)
+  s5 = exp(s4)
+  s6 = select(s3, s5) value=0
+  s7 = accum_sum_last(s6)
+  s8 = matmul(s6, s2)
+  s9 = accum_sum(s8)
+  output(s9) omap=[0,1,2]
+  output(s7) omap=[0,1,2]
+}}
+d6 = reshape(d4) shape=[2,{rows},4,16]
+d7 = reshape(d5) shape=[2,{rows},4,1]
+d8 = graph_defined(d6, d7) grid=[2,1,1] block=[128,1,1] forloop_range=1 reduction_dimx=64 {{
+  s0 = input(d6) imap=[0,-,-] fmap=-
+  s1 = input(d7) imap=[0,-,-] fmap=-
+  s2 = sum(s0) dim=2
+  s3 = accum_sum(s2)
+  s4 = sum(s1) dim=2
+  s5 = accum_sum(s4)
+  s6 = div_no_nan(s3, s5)
+  output(s6) omap=[0,-,-]
+}}
+d9 = reshape(d8) shape=[2,{rows},16]
+output(d9)
+"""
+#: Tiles that overhang: queries, keys and mask are padded to whole tiles, and the result is cut.
+_PADDED = """mugraph 1
+d0 = input(Q) dtype=float16 shape=[2,{rows},16]
+d1 = input(K) dtype=float16 shape=[2,16,{columns}]
+d2 = input(V) dtype=float16 shape=[2,{columns},16]
+d3 = input(M) dtype=bool shape=[1,{rows},{columns}] band={band}
+d4 = pad(d0) dim=1 before=0 after={more_rows}
+d5 = pad(d1) dim=2 before=0 after={more_columns}
+d6 = pad(d2) dim=1 before=0 after={more_columns}
+d7 = pad(d3) dim=1 before=0 after={more_rows}
+d8 = pad(d7) dim=2 before=0 after={more_columns}
+d9 = graph_defined(d4, d5, d6, d8) grid=[2,{grid},1] block=[128,1,1] forloop_range={loop} reduction_dimx=64 {{
+  s0 = input(d4) imap=[0,1,-] fmap=-
+  s1 = input(d5) imap=[0,-,-] fmap=2
+  s2 = input(d6) imap=[0,-,-] fmap=1
+  s3 = input(d8) imap=[-,1,-] fmap=2
+  s4 = matmul(s0, s1)
+  s5 = exp(s4)
+  s6 = select(s3, s5) value=0
+  s7 = accum_sum_last(s6)
+  s8 = matmul(s6, s2)
+  s9 = accum_sum(s8)
+  s10 = div_no_nan(s9, s7)
+  output(s10) omap=[0,1,-]
+}}
+d10 = slice(d9) dim=1 start=0 stop={rows}
+output(d10)
+"""
+#: One selection, without products: the grid splits the rows, the loop the columns.
+_SELECTION = """mugraph 1
+d0 = input(X) dtype=float16 shape=[3,{rows},48]
+d1 = input(M) dtype=bool shape=[1,{rows},48] band={band}
+d2 = graph_defined(d0, d1) grid=[3,4,1] block=[128,1,1] forloop_range={loop} reduction_dimx=64 {{
+  s0 = input(d0) imap=[0,1,-] fmap=2
+  s1 = input(d1) imap=[-,1,-] fmap=2
+  s2 = exp(s0)
+  s3 = select(s1, s2) value={value}
+  s4 = accum_sum_last(s3)
+  output(s4) omap=[0,1,-]
+}}
+output(d2)
+"""
+#: Two masks of one shape: what one of them selects is scaled, what the other selects is not.
+_TWO = """mugraph 1
+d0 = input(X) dtype=float16 shape=[64,64]
+d1 = input(M) dtype=bool shape=[64,64] band={band}
+d2 = input(N) dtype=bool shape=[64,64] band={other}
+d3 = graph_defined(d0, d1, d2) grid=[2,1,1] block=[128,1,1] forloop_range=4 reduction_dimx=64 {{
+  s0 = input(d0) imap=[0,-,-] fmap=1
+  s1 = input(d1) imap=[0,-,-] fmap=1
+  s2 = input(d2) imap=[0,-,-] fmap=1
+  s3 = scale(s0) factor=3
+  s4 = select(s1, s0) value=0
+  s5 = select(s2, s3) value=0
+  s6 = add(s4, s5)
+  s7 = accum_sum_last(s6)
+  output(s7) omap=[0,-,-]
+}}
+output(d3)
+"""
+#: Causal; windows, also ones that keep one diagonal; triu and tril with diagonals; nothing at all, and everything.
+_BANDS = (
+    *(Band(None, 0), Band(-20, 0), Band(None, 7), Band(None, -9), Band(3, None), Band(-11, 25), Band(-5, -5)),
+    *(Band(500, None), Band(-500, 2**31)),
+)
+
+
+def bounds(band: Band) -> str:
+    return f"[{','.join('-' if one is None else str(one) for one in (band.lower, band.upper))}]"
+
+
+def mask(band: Band, shape: Shape) -> np.ndarray:
+    """The mask by NumPy's triangles."""
+    found = np.ones(shape[-2:], bool)
+    found = found if band.upper is None else np.tril(found, min(band.upper, shape[-1]))
+    found = found if band.lower is None else np.triu(found, band.lower)
+    return np.broadcast_to(found, shape)
+
+
+def inputs(graph: KernelGraph, seed: int) -> list[np.ndarray]:
+    random = np.random.default_rng(seed)
+    return [
+        mask(item.band, item.tensor.shape)
+        if item.band is not None
+        else (0.5 * random.standard_normal(item.tensor.shape)).astype(np.float16)
+        for item in graph.inputs
+    ]
+
+
+def kernels(graph: KernelGraph, chosen: Mapping[int, Schedule] = NO_SCHEDULES) -> Iterator[GeneratedKernel]:
+    for step in generate(graph, H200, chosen).steps:
+        assert isinstance(step, GeneratedKernel)
+        yield step
+
+
+def emulated(
+    graph: KernelGraph, arrays: list[np.ndarray], chosen: Mapping[int, Schedule] = NO_SCHEDULES, *, count: bool = False
+) -> tuple[np.ndarray, int]:
+    """The first output of a µGraph whose views are reshapes, pads from behind and cuts, and the bytes loaded.
+
+    Every kernel is safe and survives its file, and none has a parameter in the memory of a band mask.
+    """
+    values: dict[int, np.ndarray] = dict(enumerate(arrays))
+    known, types, loaded = storage_locations(graph), kernel_types(graph), 0
+    for step in kernels(graph, chosen):
+        pairs = list(zip(step.values, step.program.params, strict=True))
+        read = [known[value].base for value, param in pairs if not param.written]
+        written = [known[value].base for value, param in pairs if param.written]
+        assert not any(base < len(arrays) and graph.inputs[base].band for base in read)
+        given = [values[base] for base in read]
+        values |= dict(zip(written, run_kernel(step.program, given), strict=True))
+        loaded += loaded_bytes(step.program, given) if count else 0
+        assert isinstance(discharge_safety(step.program).verdict, Safe)
+        assert decode_programs(encode_programs([step.program])) == (step.program,)
+    number = graph.outputs[0]
+    return values[known[number].base].reshape(types[number].shape).astype(np.float64), loaded
+
+
+def check(graph: KernelGraph, chosen: Mapping[int, Schedule] = NO_SCHEDULES) -> None:
+    """Compare the kernels of a µGraph with its operators in float64."""
+    arrays = inputs(graph, 11)
+    (want,) = reference(graph, arrays)
+    np.testing.assert_allclose(emulated(graph, arrays, chosen)[0], want, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("band", _BANDS, ids=str)
+@pytest.mark.parametrize(("rows", "columns"), [(64, 64), (32, 96), (96, 32), (4, 128)])
+def test_attention(rows: int, columns: int, band: Band) -> None:
+    check(from_text(_FLASH.format(band=bounds(band), rows=rows, columns=columns, grid=2, loop=4, value=0)))
+
+
+@pytest.mark.parametrize("band", _BANDS, ids=str)
+def test_tiles_that_are_not_skipped(band: Band) -> None:
+    """What is not selected counts, so no iteration is left out, and every element of the mask is asked for."""
+    check(from_text(_FLASH.format(band=bounds(band), rows=32, columns=64, grid=2, loop=4, value="1/4")))
+
+
+@pytest.mark.parametrize("band", _BANDS, ids=str)
+def test_keys_split_by_the_grid(band: Band) -> None:
+    check(from_text(_SPLIT.format(band=bounds(band), rows=32, columns=128, grid=2, loop=2)))
+
+
+@pytest.mark.parametrize("band", _BANDS, ids=str)
+@pytest.mark.parametrize(("rows", "columns"), [(52, 52), (61, 40)])
+def test_tiles_that_overhang(rows: int, columns: int, band: Band) -> None:
+    more = {"more_rows": 64 - rows, "more_columns": 64 - columns}
+    check(from_text(_PADDED.format(band=bounds(band), rows=rows, columns=columns, grid=4, loop=4, **more)))
+
+
+@pytest.mark.parametrize("band", _BANDS, ids=str)
+@pytest.mark.parametrize(("rows", "loop"), [(20, 1), (32, 3)])
+def test_kernels_without_products(rows: int, loop: int, band: Band) -> None:
+    check(from_text(_SELECTION.format(band=bounds(band), rows=rows, loop=loop, value=2)))
+
+
+@pytest.mark.parametrize("band", [Band(None, 0), Band(3, None), Band(-20, 5)], ids=str)
+@pytest.mark.parametrize("value", ["0", "1/4"])
+def test_every_schedule(band: Band, value: str) -> None:
+    graph = from_text(_FLASH.format(band=bounds(band), rows=64, columns=64, grid=2, loop=4, value=value))
+    every = list(schedules(graph, 0, H200))
+    assert len({(one.threads, one.stages, one.cut) for one in every}) > 5
+    for schedule in every:
+        check(graph, {0: schedule})
+    check(graph, {0: Schedule(128, 1, registers=False, resident=False)})
+
+
+@pytest.mark.parametrize(
+    "pair", [(Band(None, 0), Band(1, None)), (Band(-9, 3), Band(-9, 4)), (Band(None, 0), Band(None, 0))], ids=str
+)
+def test_two_masks_of_one_shape_in_one_kernel(pair: tuple[Band, Band]) -> None:
+    graph = from_text(_TWO.format(band=bounds(pair[0]), other=bounds(pair[1])))
+    check(graph)
+    (kernel,) = kernels(graph)
+    assert [param.name for param in kernel.program.params] == ["in0_X", "out0_d3"]
+
+
+# --- bytes
+
+
+def test_no_byte_of_a_mask_is_loaded() -> None:
+    """Where nothing is skipped, blocks load their tiles of the other inputs, and no byte more."""
+    graph = from_text(_FLASH.format(band="[-20,0]", rows=64, columns=64, grid=2, loop=4, value="1/4"))
+    q, k, v, m = (item.tensor.bytes for item in graph.inputs)
+    assert emulated(graph, inputs(graph, 3), count=True)[1] == q + 2 * (k + v)
+    plain = without_bands(graph)
+    (kernel,) = kernels(plain)
+    assert loaded_bytes(kernel.program, inputs(graph, 3)) == q + 2 * (k + v) + 2 * m  # for both heads
+
+
+def test_bytes_of_masks_are_not_estimated() -> None:
+    graph = from_text(_FLASH.format(band="[-,0]", rows=64, columns=64, grid=2, loop=4, value=0))
+    q, k, v, m = (item.tensor.bytes for item in graph.inputs)
+    cost, plain = (estimate(one, H200).kernels[0] for one in (graph, without_bands(graph)))
+    assert (cost.device_bytes, plain.device_bytes) == (q + k + v, q + k + v + m)
+    assert cost.shared_bytes == plain.shared_bytes - 32 * 16
+    assert moved_bytes(graph) == moved_bytes(without_bands(graph)) - m
+
+
+@pytest.mark.parametrize("band", [Band(None, 0), Band(-20, 0)], ids=str)
+def test_masked_programs_have_the_kernels_and_parameters_of_those_without_a_mask(band: Band) -> None:
+    sizes = {"band": bounds(band), "rows": 32, "columns": 128, "grid": 2, "loop": 2}
+    for graph in (
+        from_text(_FLASH.format(**sizes, value=0)),
+        from_text(_SPLIT.format(**sizes)),
+        from_text(_PADDED.format(**sizes, more_rows=32, more_columns=128)),
+    ):
+        masked, plain = list(kernels(graph)), list(kernels(without_bands(graph)))
+        assert len(masked) == len(plain)
+        assert [one.program.grid for one in masked] == [one.program.grid for one in plain]
+        params = [[param for param in one.program.params if not param.name.startswith("in3_")] for one in plain]
+        assert [[param.name for param in one.program.params] for one in masked] == [
+            [param.name for param in own] for own in params
+        ]
+
+
+def without_bands(graph: KernelGraph) -> KernelGraph:
+    return replace(graph, inputs=tuple(replace(item, band=None) for item in graph.inputs))
+
+
+# --- predicates
+
+
+def _comparisons(found: object) -> Iterator[IntBin]:
+    """The comparisons of a Program's predicates for elements, each once."""
+    if isinstance(found, Select):
+        yield from (one for one in _parts(found.condition) if one.op is IntOp.LT)
+    for inner in found if isinstance(found, tuple) else _own(found):
+        yield from _comparisons(inner)
+
+
+def _parts(found: object) -> Iterator[IntBin]:
+    if isinstance(found, IntBin):
+        yield found
+        yield from _parts(found.a)
+        yield from _parts(found.b)
+
+
+def _own(found: object) -> list[Any]:
+    return [getattr(found, one.name) for one in fields(found)] if is_dataclass(found) else []
+
+
+def _replaced(found: Any, old: IntBin, new: IntBin) -> Any:
+    if found == old:
+        return new
+    if isinstance(found, tuple):
+        return tuple(_replaced(one, old, new) for one in found)
+    if is_dataclass(found) and not isinstance(found, type):
+        return replace(found, **{one.name: _replaced(getattr(found, one.name), old, new) for one in fields(found)})
+    return found
+
+
+@pytest.mark.parametrize("band", [Band(None, 0), Band(3, None), Band(-11, 25)], ids=str)
+@pytest.mark.parametrize("text", [_FLASH, _PADDED, _SELECTION], ids=["attention", "overhang", "selection"])
+def test_a_predicate_that_is_off_by_one_is_found(text: str, band: Band) -> None:
+    sizes = {"band": bounds(band), "rows": 52, "columns": 60, "grid": 4, "loop": 4, "value": "0"}
+    graph = from_text(text.format(**sizes, more_rows=12, more_columns=4))
+    arrays = inputs(graph, 11)
+    (want,) = reference(graph, arrays)
+    (kernel,) = kernels(graph)
+    given = [arrays[int(param.name[2])] for param in kernel.program.params if not param.written]
+    whole = [item.tensor.elements for item in graph.inputs if item.band is None]
+    assert [one.size for one in given] == whole
+    compared = {one for one in _comparisons(kernel.program.body) if not isinstance(one.b, Int)}
+    assert len(compared) >= (band.lower is not None) + (band.upper is not None)
+    for one in compared:
+        for changed in (replace(one, a=_next(one.a)), replace(one, b=_next(one.b))):
+            body = _replaced(kernel.program.body, one, changed)
+            wrong = values_of(replace(kernel.program, body=body), given, want.shape)
+            assert not np.allclose(wrong, want, rtol=2e-2, atol=2e-3), (one, changed)
+    np.testing.assert_allclose(values_of(kernel.program, given, want.shape), want, rtol=2e-2, atol=2e-3)
+
+
+def _next(e: Any) -> IntBin:
+    return IntBin(IntOp.ADD, e, Int(1))
+
+
+def values_of(program: Program, given: list[np.ndarray], shape: Shape) -> np.ndarray:
+    (found,) = run_kernel(program, given)
+    return found.reshape(shape).astype(np.float64)
+
+
+def test_predicates_have_obligations() -> None:
+    """Every comparison is asked to be computed within 32 bits, and a kernel with one that is not is refused."""
+    graph = from_text(_SELECTION.format(band="[-20,5]", rows=32, loop=3, value=2))
+    (kernel,) = kernels(graph)
+    compared = set(_comparisons(kernel.program.body))
+    assert len(compared) == 2
+    asked = {part for one in safety_obligations(kernel.program) if one.query is not None for part in one.query.broken}
+    assert compared <= asked
+    for one in compared:
+        far = replace(one, b=IntBin(IntOp.ADD, one.b, Int(2**31 - 1)))
+        verdict = discharge_safety(replace(kernel.program, body=_replaced(kernel.program.body, one, far))).verdict
+        assert isinstance(verdict, Unsafe)
+        assert verdict.obligation.kind is ObligationKind.ARITHMETIC
+
+
+# --- views
+
+#: Moves of a mask: their operators, each with the shape that it is applied to.
+_MOVES = (
+    Op(OpKind.SLICE, (0,), Attrs(dim=1, start=3, stop=11)),
+    Op(OpKind.SLICE, (0,), Attrs(dim=2, start=5, stop=14)),
+    Op(OpKind.TRANSPOSE, (0,), Attrs(perm=(0, 2, 1))),
+    Op(OpKind.PAD, (0,), Attrs(dim=1, before=2, after=3)),
+    Op(OpKind.PAD, (0,), Attrs(dim=2, before=4, after=1)),
+    Op(OpKind.REPEAT, (0,), Attrs(dim=0, times=2)),
+    Op(OpKind.RESHAPE, (0,), Attrs(shape=(1, 8, 18))),
+    Op(OpKind.RESHAPE, (0,), Attrs(shape=(1, 192, 1))),
+    Op(OpKind.SLICE, (0,), Attrs(dim=1, start=7, stop=8)),
+    Op(OpKind.SLICE, (0,), Attrs(dim=2, start=2, stop=3)),
+)
+
+
+def test_views_of_a_mask_have_the_bands_of_their_elements() -> None:
+    found = 0
+    for first, second in product(_MOVES, repeat=2):
+        item = Input("M", DTensor((1, 12, 16), DType.BOOL), row_major((1, 12, 16)), Band(-4, 2))
+        moved = Op(second.kind, (1,), second.attrs)
+        graph = KernelGraph((item,), (first, moved, _reader(2)), (3,))
+        try:
+            types = kernel_types(graph)
+        except GraphError:  # the second does not fit behind the first
+            continue
+        place, shape = storage_locations(graph)[2], types[2].shape
+        band = band_at(graph.inputs, place, shape)
+        if place.base != 0 or band is None:
+            continue
+        found += 1
+        views = KernelGraph((item,), (first, moved), (2,))
+        (wanted,) = reference(views, [mask(Band(-4, 2), (1, 12, 16)).astype(np.float64)])
+        starts, ends = place.starts or (0, 0, 0), place.extents or shape
+        inside = np.zeros(shape, bool)
+        inside[tuple(slice(*pair) for pair in zip(starts, ends, strict=True))] = True
+        np.testing.assert_array_equal(mask(band, shape) & inside, wanted != 0, str((first, second)))
+    assert found > 15
+
+
+def _reader(number: int) -> GraphDefined:
+    """A kernel that reads a mask."""
+    (op,) = from_text(
+        """mugraph 1
+d0 = input(M) dtype=bool shape=[1,4,4]
+d1 = graph_defined(d0) grid=[1,1,1] block=[128,1,1] forloop_range=1 reduction_dimx=64 {
+  s0 = input(d0) imap=[-,-,-] fmap=-
+  s1 = logical_not(s0)
+  s2 = accum_max(s1)
+  output(s2) omap=[-,-,-]
+}
+output(d1)
+"""
+    ).ops
+    assert isinstance(op, GraphDefined)
+    return GraphDefined((number,), op.graph)
+
+
+def test_bounds_are_the_nearest_with_the_same_mask() -> None:
+    for rows, columns, lower, upper in product(
+        (1, 3), (1, 4), (None, -(2**40), -3, 0, 3, 5, 2**40), (None, -5, -2, 3, 2**40)
+    ):
+        item = Input("M", DTensor((rows, columns), DType.BOOL), row_major((rows, columns)), Band(lower, upper))
+        found = band_at((item,), StorageLocation(0, item.strides), (rows, columns))
+        assert found is not None
+        np.testing.assert_array_equal(found.mask((rows, columns)), mask(Band(lower, upper), (rows, columns)))
+        assert all(one is None or -rows <= one <= columns for one in (found.lower, found.upper))
+
+
+def test_other_tensors_have_no_band() -> None:
+    item = Input("M", DTensor((4, 6), DType.BOOL), (8, 1), Band(None, 0))
+    assert band_at((item,), StorageLocation(0, item.strides), (4, 6)) is None
+    item = replace(item, strides=(6, 1))
+    assert band_at((item,), StorageLocation(0, (6, 1)), (4, 6)) == Band(None, 0)
+    assert band_at((item,), StorageLocation(0, (6, 2)), (4, 3)) is None  # every second column
+    assert band_at((item,), StorageLocation(0, (4, 1)), (6, 4)) is None  # rows that begin elsewhere
+    assert band_at((item,), StorageLocation(0, (6, 1), 3), (3, 6)) is None  # rows beyond the end of a row
+    assert band_at((item,), StorageLocation(0, (2, 6, 1)), (3, 4, 2)) is None  # another dim steps along a row
+    assert band_at((item,), StorageLocation(0, (0, 6, 1)), (3, 4, 6)) == Band(None, 0)
+    assert band_at((replace(item, band=None),), StorageLocation(0, (6, 1)), (4, 6)) is None
+    assert band_at((item,), StorageLocation(1, (6, 1)), (4, 6)) is None
