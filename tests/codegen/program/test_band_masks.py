@@ -31,135 +31,9 @@ from mirage_formal.graph.views import storage_locations
 from mirage_formal.semantics.reference import run as reference
 from mirage_formal.support.errors import GraphError
 from tests.kit.graphs.text_reader import from_text
+from tests.kit.kernels.band_graphs import BANDS, FLASH, PADDED, SELECTION, SPLIT, TWO, bounds
 
 H200 = load_target("h200")
-
-#: Attention whose rows are split by the grid and whose columns by the loop; {value} is selected where the mask is 0.
-_FLASH = """mugraph 1
-d0 = input(Q) dtype=float16 shape=[2,{rows},16]
-d1 = input(K) dtype=float16 shape=[2,16,{columns}]
-d2 = input(V) dtype=float16 shape=[2,{columns},16]
-d3 = input(M) dtype=bool shape=[1,{rows},{columns}] band={band}
-d4 = graph_defined(d0, d1, d2, d3) grid=[2,{grid},1] block=[128,1,1] forloop_range={loop} reduction_dimx=64 {{
-  s0 = input(d0) imap=[0,1,-] fmap=-
-  s1 = input(d1) imap=[0,-,-] fmap=2
-  s2 = input(d2) imap=[0,-,-] fmap=1
-  s3 = input(d3) imap=[-,1,-] fmap=2
-  s4 = matmul(s0, s1)
-  s5 = exp(s4)
-  s6 = select(s3, s5) value={value}
-  s7 = accum_sum_last(s6)
-  s8 = matmul(s6, s2)
-  s9 = accum_sum(s8)
-  s10 = div_no_nan(s9, s7)
-  output(s10) omap=[0,1,-]
-}}
-output(d4)
-"""
-#: The same with the keys split by the grid as well, and a second kernel that adds up the parts (flash-decoding).
-_SPLIT = """mugraph 1
-d0 = input(Q) dtype=float16 shape=[2,{rows},16]
-d1 = input(K) dtype=float16 shape=[2,16,{columns}]
-d2 = input(V) dtype=float16 shape=[2,{columns},16]
-d3 = input(M) dtype=bool shape=[1,{rows},{columns}] band={band}
-d4, d5 = graph_defined(d0, d1, d2, d3) grid=[2,{grid},4] block=[128,1,1] forloop_range={loop} reduction_dimx=64 {{
-  s0 = input(d0) imap=[0,1,-] fmap=-
-  s1 = input(d1) imap=[0,-,2] fmap=2
-  s2 = input(d2) imap=[0,-,1] fmap=1
-  s3 = input(d3) imap=[-,1,2] fmap=2
-  s4 = matmul(s0, s1)
-  s5 = exp(s4)
-  s6 = select(s3, s5) value=0
-  s7 = accum_sum_last(s6)
-  s8 = matmul(s6, s2)
-  s9 = accum_sum(s8)
-  output(s9) omap=[0,1,2]
-  output(s7) omap=[0,1,2]
-}}
-d6 = reshape(d4) shape=[2,{rows},4,16]
-d7 = reshape(d5) shape=[2,{rows},4,1]
-d8 = graph_defined(d6, d7) grid=[2,1,1] block=[128,1,1] forloop_range=1 reduction_dimx=64 {{
-  s0 = input(d6) imap=[0,-,-] fmap=-
-  s1 = input(d7) imap=[0,-,-] fmap=-
-  s2 = sum(s0) dim=2
-  s3 = accum_sum(s2)
-  s4 = sum(s1) dim=2
-  s5 = accum_sum(s4)
-  s6 = div_no_nan(s3, s5)
-  output(s6) omap=[0,-,-]
-}}
-d9 = reshape(d8) shape=[2,{rows},16]
-output(d9)
-"""
-#: Tiles that overhang: queries, keys and mask are padded to whole tiles, and the result is cut.
-_PADDED = """mugraph 1
-d0 = input(Q) dtype=float16 shape=[2,{rows},16]
-d1 = input(K) dtype=float16 shape=[2,16,{columns}]
-d2 = input(V) dtype=float16 shape=[2,{columns},16]
-d3 = input(M) dtype=bool shape=[1,{rows},{columns}] band={band}
-d4 = pad(d0) dim=1 before=0 after={more_rows}
-d5 = pad(d1) dim=2 before=0 after={more_columns}
-d6 = pad(d2) dim=1 before=0 after={more_columns}
-d7 = pad(d3) dim=1 before=0 after={more_rows}
-d8 = pad(d7) dim=2 before=0 after={more_columns}
-d9 = graph_defined(d4, d5, d6, d8) grid=[2,{grid},1] block=[128,1,1] forloop_range={loop} reduction_dimx=64 {{
-  s0 = input(d4) imap=[0,1,-] fmap=-
-  s1 = input(d5) imap=[0,-,-] fmap=2
-  s2 = input(d6) imap=[0,-,-] fmap=1
-  s3 = input(d8) imap=[-,1,-] fmap=2
-  s4 = matmul(s0, s1)
-  s5 = exp(s4)
-  s6 = select(s3, s5) value=0
-  s7 = accum_sum_last(s6)
-  s8 = matmul(s6, s2)
-  s9 = accum_sum(s8)
-  s10 = div_no_nan(s9, s7)
-  output(s10) omap=[0,1,-]
-}}
-d10 = slice(d9) dim=1 start=0 stop={rows}
-output(d10)
-"""
-#: One selection, without products: the grid splits the rows, the loop the columns.
-_SELECTION = """mugraph 1
-d0 = input(X) dtype=float16 shape=[3,{rows},48]
-d1 = input(M) dtype=bool shape=[1,{rows},48] band={band}
-d2 = graph_defined(d0, d1) grid=[3,4,1] block=[128,1,1] forloop_range={loop} reduction_dimx=64 {{
-  s0 = input(d0) imap=[0,1,-] fmap=2
-  s1 = input(d1) imap=[-,1,-] fmap=2
-  s2 = exp(s0)
-  s3 = select(s1, s2) value={value}
-  s4 = accum_sum_last(s3)
-  output(s4) omap=[0,1,-]
-}}
-output(d2)
-"""
-#: Two masks of one shape: what one of them selects is scaled, what the other selects is not.
-_TWO = """mugraph 1
-d0 = input(X) dtype=float16 shape=[64,64]
-d1 = input(M) dtype=bool shape=[64,64] band={band}
-d2 = input(N) dtype=bool shape=[64,64] band={other}
-d3 = graph_defined(d0, d1, d2) grid=[2,1,1] block=[128,1,1] forloop_range=4 reduction_dimx=64 {{
-  s0 = input(d0) imap=[0,-,-] fmap=1
-  s1 = input(d1) imap=[0,-,-] fmap=1
-  s2 = input(d2) imap=[0,-,-] fmap=1
-  s3 = scale(s0) factor=3
-  s4 = select(s1, s0) value=0
-  s5 = select(s2, s3) value=0
-  s6 = add(s4, s5)
-  s7 = accum_sum_last(s6)
-  output(s7) omap=[0,-,-]
-}}
-output(d3)
-"""
-#: Causal; windows, also ones that keep one diagonal; triu and tril with diagonals; nothing at all, and everything.
-_BANDS = (
-    *(Band(None, 0), Band(-20, 0), Band(None, 7), Band(None, -9), Band(3, None), Band(-11, 25), Band(-5, -5)),
-    *(Band(500, None), Band(-500, 2**31)),
-)
-
-
-def bounds(band: Band) -> str:
-    return f"[{','.join('-' if one is None else str(one) for one in (band.lower, band.upper))}]"
 
 
 def mask(band: Band, shape: Shape) -> np.ndarray:
@@ -216,40 +90,40 @@ def check(graph: KernelGraph, chosen: Mapping[int, Schedule] = NO_SCHEDULES) -> 
     np.testing.assert_allclose(emulated(graph, arrays, chosen)[0], want, rtol=2e-2, atol=2e-3)
 
 
-@pytest.mark.parametrize("band", _BANDS, ids=str)
+@pytest.mark.parametrize("band", BANDS, ids=str)
 @pytest.mark.parametrize(("rows", "columns"), [(64, 64), (32, 96), (96, 32), (4, 128)])
 def test_attention(rows: int, columns: int, band: Band) -> None:
-    check(from_text(_FLASH.format(band=bounds(band), rows=rows, columns=columns, grid=2, loop=4, value=0)))
+    check(from_text(FLASH.format(band=bounds(band), rows=rows, columns=columns, grid=2, loop=4, value=0)))
 
 
-@pytest.mark.parametrize("band", _BANDS, ids=str)
+@pytest.mark.parametrize("band", BANDS, ids=str)
 def test_tiles_that_are_not_skipped(band: Band) -> None:
     """What is not selected counts, so no iteration is left out, and every element of the mask is asked for."""
-    check(from_text(_FLASH.format(band=bounds(band), rows=32, columns=64, grid=2, loop=4, value="1/4")))
+    check(from_text(FLASH.format(band=bounds(band), rows=32, columns=64, grid=2, loop=4, value="1/4")))
 
 
-@pytest.mark.parametrize("band", _BANDS, ids=str)
+@pytest.mark.parametrize("band", BANDS, ids=str)
 def test_keys_split_by_the_grid(band: Band) -> None:
-    check(from_text(_SPLIT.format(band=bounds(band), rows=32, columns=128, grid=2, loop=2)))
+    check(from_text(SPLIT.format(band=bounds(band), rows=32, columns=128, grid=2, loop=2)))
 
 
-@pytest.mark.parametrize("band", _BANDS, ids=str)
+@pytest.mark.parametrize("band", BANDS, ids=str)
 @pytest.mark.parametrize(("rows", "columns"), [(52, 52), (61, 40)])
 def test_tiles_that_overhang(rows: int, columns: int, band: Band) -> None:
     more = {"more_rows": 64 - rows, "more_columns": 64 - columns}
-    check(from_text(_PADDED.format(band=bounds(band), rows=rows, columns=columns, grid=4, loop=4, **more)))
+    check(from_text(PADDED.format(band=bounds(band), rows=rows, columns=columns, grid=4, loop=4, **more)))
 
 
-@pytest.mark.parametrize("band", _BANDS, ids=str)
+@pytest.mark.parametrize("band", BANDS, ids=str)
 @pytest.mark.parametrize(("rows", "loop"), [(20, 1), (32, 3)])
 def test_kernels_without_products(rows: int, loop: int, band: Band) -> None:
-    check(from_text(_SELECTION.format(band=bounds(band), rows=rows, loop=loop, value=2)))
+    check(from_text(SELECTION.format(band=bounds(band), rows=rows, loop=loop, value=2)))
 
 
 @pytest.mark.parametrize("band", [Band(None, 0), Band(3, None), Band(-20, 5)], ids=str)
 @pytest.mark.parametrize("value", ["0", "1/4"])
 def test_every_schedule(band: Band, value: str) -> None:
-    graph = from_text(_FLASH.format(band=bounds(band), rows=64, columns=64, grid=2, loop=4, value=value))
+    graph = from_text(FLASH.format(band=bounds(band), rows=64, columns=64, grid=2, loop=4, value=value))
     every = list(schedules(graph, 0, H200))
     assert len({(one.threads, one.stages, one.cut) for one in every}) > 5
     for schedule in every:
@@ -261,7 +135,7 @@ def test_every_schedule(band: Band, value: str) -> None:
     "pair", [(Band(None, 0), Band(1, None)), (Band(-9, 3), Band(-9, 4)), (Band(None, 0), Band(None, 0))], ids=str
 )
 def test_two_masks_of_one_shape_in_one_kernel(pair: tuple[Band, Band]) -> None:
-    graph = from_text(_TWO.format(band=bounds(pair[0]), other=bounds(pair[1])))
+    graph = from_text(TWO.format(band=bounds(pair[0]), other=bounds(pair[1])))
     check(graph)
     (kernel,) = kernels(graph)
     assert [param.name for param in kernel.program.params] == ["in0_X", "out0_d3"]
@@ -272,7 +146,7 @@ def test_two_masks_of_one_shape_in_one_kernel(pair: tuple[Band, Band]) -> None:
 
 def test_no_byte_of_a_mask_is_loaded() -> None:
     """Where nothing is skipped, blocks load their tiles of the other inputs, and no byte more."""
-    graph = from_text(_FLASH.format(band="[-20,0]", rows=64, columns=64, grid=2, loop=4, value="1/4"))
+    graph = from_text(FLASH.format(band="[-20,0]", rows=64, columns=64, grid=2, loop=4, value="1/4"))
     q, k, v, m = (item.tensor.bytes for item in graph.inputs)
     assert emulated(graph, inputs(graph, 3), count=True)[1] == q + 2 * (k + v)
     plain = without_bands(graph)
@@ -281,7 +155,7 @@ def test_no_byte_of_a_mask_is_loaded() -> None:
 
 
 def test_bytes_of_masks_are_not_estimated() -> None:
-    graph = from_text(_FLASH.format(band="[-,0]", rows=64, columns=64, grid=2, loop=4, value=0))
+    graph = from_text(FLASH.format(band="[-,0]", rows=64, columns=64, grid=2, loop=4, value=0))
     q, k, v, m = (item.tensor.bytes for item in graph.inputs)
     cost, plain = (estimate(one, H200).kernels[0] for one in (graph, without_bands(graph)))
     assert (cost.device_bytes, plain.device_bytes) == (q + k + v, q + k + v + m)
@@ -293,9 +167,9 @@ def test_bytes_of_masks_are_not_estimated() -> None:
 def test_masked_programs_have_the_kernels_and_parameters_of_those_without_a_mask(band: Band) -> None:
     sizes = {"band": bounds(band), "rows": 32, "columns": 128, "grid": 2, "loop": 2}
     for graph in (
-        from_text(_FLASH.format(**sizes, value=0)),
-        from_text(_SPLIT.format(**sizes)),
-        from_text(_PADDED.format(**sizes, more_rows=32, more_columns=128)),
+        from_text(FLASH.format(**sizes, value=0)),
+        from_text(SPLIT.format(**sizes)),
+        from_text(PADDED.format(**sizes, more_rows=32, more_columns=128)),
     ):
         masked, plain = list(kernels(graph)), list(kernels(without_bands(graph)))
         assert len(masked) == len(plain)
@@ -343,7 +217,7 @@ def _replaced(found: Any, old: IntBin, new: IntBin) -> Any:
 
 
 @pytest.mark.parametrize("band", [Band(None, 0), Band(3, None), Band(-11, 25)], ids=str)
-@pytest.mark.parametrize("text", [_FLASH, _PADDED, _SELECTION], ids=["attention", "overhang", "selection"])
+@pytest.mark.parametrize("text", [FLASH, PADDED, SELECTION], ids=["attention", "overhang", "selection"])
 def test_a_predicate_that_is_off_by_one_is_found(text: str, band: Band) -> None:
     sizes = {"band": bounds(band), "rows": 52, "columns": 60, "grid": 4, "loop": 4, "value": "0"}
     graph = from_text(text.format(**sizes, more_rows=12, more_columns=4))
@@ -374,7 +248,7 @@ def values_of(program: Program, given: list[np.ndarray], shape: Shape) -> np.nda
 
 def test_predicates_have_obligations() -> None:
     """Every comparison is asked to be computed within 32 bits, and a kernel with one that is not is refused."""
-    graph = from_text(_SELECTION.format(band="[-20,5]", rows=32, loop=3, value=2))
+    graph = from_text(SELECTION.format(band="[-20,5]", rows=32, loop=3, value=2))
     (kernel,) = kernels(graph)
     compared = set(_comparisons(kernel.program.body))
     assert len(compared) == 2
