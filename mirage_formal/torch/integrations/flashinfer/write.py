@@ -46,9 +46,9 @@ _MAIN: Final = '''"""Kernels of a proved candidate of mirage_formal, launched by
 from pathlib import Path
 
 from mirage_formal.device.launch import Optimized
-from mirage_formal.codegen.executable import load
+from mirage_formal.codegen.executable import load_executable
 
-_optimized = Optimized.of(load(Path(__file__).parent / "{kernels}"))
+_optimized = Optimized.of(load_executable(Path(__file__).parent / "{kernels}"))
 
 
 def run({names}):
