@@ -14,11 +14,15 @@ from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.executable import moved_bytes
 from mirage_formal.codegen.generate import NO_SCHEDULES, GeneratedKernel, generate
 from mirage_formal.codegen.planning.planner import schedules
+from mirage_formal.codegen.program.access import list_accesses
 from mirage_formal.codegen.program.bands import band_at
+from mirage_formal.codegen.program.integers import variables
 from mirage_formal.codegen.program.plan import Schedule
-from mirage_formal.codegen.program.program import Int, IntBin, IntOp, Program, Select
+from mirage_formal.codegen.program.program import If, Int, IntBin, IntOp, Program, Select, Var
 from mirage_formal.codegen.program.serialization import decode_programs, encode_programs
-from mirage_formal.codegen.safety.obligations import ObligationKind, Safe, Unsafe
+from mirage_formal.codegen.safety import enumerate as enumerate_
+from mirage_formal.codegen.safety.happens_before import BlockClass
+from mirage_formal.codegen.safety.obligations import Held, ObligationKind, Safe, Unsafe
 from mirage_formal.codegen.safety.safety import discharge_safety, safety_obligations
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device.emulate import loaded_bytes, run_kernel
@@ -206,7 +210,7 @@ def _own(found: object) -> list[Any]:
     return [getattr(found, one.name) for one in fields(found)] if is_dataclass(found) else []
 
 
-def _replaced(found: Any, old: IntBin, new: IntBin) -> Any:
+def _replaced(found: Any, old: object, new: object) -> Any:
     if found == old:
         return new
     if isinstance(found, tuple):
@@ -259,6 +263,49 @@ def test_predicates_have_obligations() -> None:
         verdict = discharge_safety(replace(kernel.program, body=_replaced(kernel.program.body, one, far))).verdict
         assert isinstance(verdict, Unsafe)
         assert verdict.obligation.kind is ObligationKind.ARITHMETIC
+
+
+def _copies(found: object) -> Iterator[If]:
+    """The conditionals of a Program that make copies and synchronise nothing."""
+    if isinstance(found, If) and "CopyAsync" in repr(found.body) and "Barrier" not in repr(found.body):
+        yield found
+        return
+    for inner in found if isinstance(found, tuple) else _own(found):
+        yield from _copies(inner)
+
+
+def _settled(program: Program) -> dict[str, bool]:
+    """Whether each read of shared memory returns what was written for it."""
+    found = enumerate_.check_liveness(program, list_accesses(program))
+    return {path: isinstance(finding, Held) for path, finding in found.items()}
+
+
+def _one_by_one(tree: object, extents: Mapping[str, int]) -> Iterator[BlockClass]:
+    """Every block as a class of its own."""
+    for block in product(*(range(n) for n in extents.values())):
+        yield BlockClass({name: Int(n) for name, n in zip(extents, block, strict=True)}, {})
+
+
+@pytest.mark.parametrize("band", [Band(None, 0), Band(-300, 0)], ids=str)
+def test_classes_of_blocks_that_skip_differently_say_what_all_blocks_say(
+    band: Band, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks are told apart along two axes, and some lack copies: where others need them, that is found."""
+    graph = from_text(SPLIT.format(band=bounds(band), rows=512, columns=1024, grid=8, loop=4))
+    program = next(kernels(graph)).program
+    assert isinstance(discharge_safety(program).verdict, Safe)
+    copies = [one for one in _copies(program.body) if variables(one.condition) & {"by", "bz"}]
+    assert copies
+    changed = [program]
+    for one, (name, limit) in product(copies, [("by", 7), ("bz", 3), ("bz", 1)]):
+        rest = IntBin(IntOp.AND, one.condition, IntBin(IntOp.LT, Var(name), Int(limit)))
+        changed.append(replace(program, body=_replaced(program.body, one, replace(one, condition=rest))))
+    mine = [_settled(one) for one in changed]
+    monkeypatch.setattr(enumerate_, "MAX_BLOCKS", 1 << 20)
+    monkeypatch.setattr(enumerate_, "distinct_blocks", _one_by_one)
+    assert mine == [_settled(one) for one in changed]
+    assert all(mine[0].values())
+    assert sum(not all(one.values()) for one in mine) > 2
 
 
 # --- views
