@@ -225,15 +225,14 @@ class Optimized:
         specs = self._specs.get(kind)
         if specs is None:
             specs = self._specs[kind] = (read.specs(self._given), read.specs(self._outputs))
-        sources = read.addresses(given, specs[0], device)
-        if self._bands:
-            sources = self._add_band_masks(sources, device)
+        passed = read.addresses(given, specs[0], device)
+        sources = self._add_band_masks(passed, device) if self._bands else passed
         made = read.empty(specs[1], device) if out is None else out
         targets = read.addresses(made, specs[1], device)
         if out is not None:
-            together = (sources, targets)
+            together = (passed, targets)
             if self._apart != together:
-                self._separate(sources, targets)
+                self._separate(passed, targets)
                 self._apart = together
         loaded.run(sources, targets, read.stream(device))
         return made
@@ -268,7 +267,7 @@ class Optimized:
         """Refuse outputs that overlap an input or each other, because kernels read inputs while they write."""
         spans = [
             (start, start + slot.span, slot.where)
-            for start, slot in zip((*sources, *targets), (*self._inputs, *self._outputs), strict=True)
+            for start, slot in zip((*sources, *targets), (*self._given, *self._outputs), strict=True)
         ]
         for i in range(len(sources), len(spans)):
             first, end, where = spans[i]

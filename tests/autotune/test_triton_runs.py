@@ -37,10 +37,10 @@ warnings.simplefilter("ignore")  # padded rows overflow
 sys.modules["cupy"] = np
 from mirage_formal.codegen.numerics.numerics import computed_answer, check
 from mirage_formal.device.runs import Elements
-from mirage_formal.codegen.executable import load
+from mirage_formal.codegen.executable import load_executable
 from mirage_formal.kernel_build.triton.calls import loaded
 from mirage_formal.autotune.triton.runs import TritonRuns
-executable, text = load(Path(sys.argv[1])), Path(sys.argv[2]).read_text()
+executable, text = load_executable(Path(sys.argv[1])), Path(sys.argv[2]).read_text()
 head, found, tail = text.partition("    tl.store(")
 unwritten = head + found + tail.replace("[:, None] < 4)", "[:, None] < 3)", 1)
 wrong = text.replace("tl.exp(sub_7)", "tl.exp(sub_7) + 0.05")

@@ -267,6 +267,11 @@ def test_band_masks_lie_on_a_device_only_where_a_kernel_reads_them(monkeypatch: 
             close(got.host, np.where(want, values, 2 if want is keep else 3).astype(np.float64))
     assert made == [(8, 6)]  # the mask of the selection outside of block graphs, once
     assert optimized._masks[0].keys() == {2}
+    given, out = ndarray(aligned(values)), [ndarray(aligned(np.zeros((8, 6), np.float16))) for _ in range(2)]
+    optimized(given, out=out)
+    close(out[0].host, np.where(keep, values, 2).astype(np.float64))
+    with pytest.raises(TensorError, match="expected memory apart from input X"):
+        optimized(given, out=[out[0], given])
     for got, want in zip(optimized(values), (keep, ~keep), strict=True):  # host tensors are copied
         close(got, np.where(want, values, 2 if want is keep else 3).astype(np.float64))
 
@@ -300,12 +305,12 @@ sys.meta_path.insert(0, Block())
 from pathlib import Path
 import numpy as np
 from mirage_formal.gpu import main
-from mirage_formal.codegen.executable import load
+from mirage_formal.codegen.executable import load_executable
 from mirage_formal.device.launch import Optimized
 from mirage_formal.codegen.numerics.numerics import Inputs, check, draw_all
 import warnings
 warnings.simplefilter("ignore")
-executable = load(Path({str(tmp_path / "kernels")!r}))
+executable = load_executable(Path({str(tmp_path / "kernels")!r}))
 optimized = Optimized.of(executable)
 arrays = draw_all(executable.program, 0, 0.3)
 out = optimized(*(x.astype(np.float16) for x in arrays))
