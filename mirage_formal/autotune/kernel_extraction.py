@@ -15,7 +15,7 @@ class KernelPiece:
     """One launched operator with the views of its inputs and outputs.
 
     Attributes:
-        graph: The extracted µGraph; its inputs are the tensors in memory that the kernel reads.
+        graph: The extracted µGraph; its inputs are the tensors in memory that the kernel reads, and its band masks.
         position: Position of the launched operator in ``graph``.
         operator: Position of the launched operator in the original µGraph.
         warm: For each input, whether an earlier kernel writes it.
@@ -54,7 +54,11 @@ def _extract_kernel(graph: KernelGraph, position: int, known: Sequence[StorageLo
     number |= {tensor: len(piece.reads) + i for i, tensor in enumerate(made)}
     outputs = tuple(dict.fromkeys(number[tensor] for tensor in ends))
     warm = tuple(tensor >= count for tensor in piece.reads)
-    return KernelPiece(replace(piece.program, outputs=outputs), operators.index(position), position, warm)
+    # The kernel computes its band masks, as that of the whole µGraph does.
+    read = zip(piece.program.inputs, piece.reads, strict=True)
+    inputs = tuple(replace(item, band=graph.inputs[n].band) if n < count else item for item, n in read)
+    program = replace(piece.program, inputs=inputs, outputs=outputs)
+    return KernelPiece(program, operators.index(position), position, warm)
 
 
 def _owner_of_memory(

@@ -46,6 +46,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Final, NamedTuple
 
+from mirage_formal.codegen.program.bands import band_at
 from mirage_formal.codegen.program.empty_tiles import executed_share
 from mirage_formal.codegen.program.plan import PlanParam
 from mirage_formal.codegen.program.register_layout import FLOAT32_STEPS
@@ -117,7 +118,7 @@ class Lying(NamedTuple):
         shares: For each operand and result, the share of its elements that lie in memory; 1 if left out.
         params: For each operand, the parameter with its layout; if left out, 16-byte copies are assumed to fit.
         strides: For each operand its strides; None: row-major. If left out, all are row-major.
-        bands: For each operand its band, if it is a band mask. If left out, none is.
+        bands: For each operand its band, if it is a band mask, whose elements kernels compute. If left out, none is.
     """
 
     shares: Sequence[float] = ()
@@ -142,7 +143,9 @@ def estimate(graph: KernelGraph, target: Target) -> Cost:
     needed = set(launched_operators(graph))
     saved = target.model.launch_us - target.model.dependent_launch_us
     behind = False  # whether the launch before is a generated kernel
-    known, types = (storage_locations(graph), kernel_types(graph)) if len(needed) < len(graph.ops) else (None, ())
+    masked = any([given.band is not None for given in graph.inputs])
+    views = masked or len(needed) < len(graph.ops)
+    known, types = (storage_locations(graph), kernel_types(graph)) if views else (None, ())
     odd = any([stride % 8 and stride != 1 for given in graph.inputs for stride in given.strides])
     odd |= known is not None and any([place.offset % 8 for place in known])
     for position, op in enumerate(graph.ops):
@@ -166,7 +169,9 @@ def estimate(graph: KernelGraph, target: Target) -> Cost:
             strides = [graph.inputs[i].strides if i < cold else None for i in op.operands]
             if known is not None:
                 strides = [known[i].strides for i in op.operands]
-            bands = [graph.inputs[i].band if i < cold else None for i in op.operands]
+            bands: list[Band | None] = []
+            if known is not None and masked:
+                bands = [band_at(graph.inputs, known[i], types[i].shape) for i in op.operands]
             lying = Lying(shares, params, strides, bands if any(bands) else ())
             cost, results = block_cost(op.graph, operands, target, warm, lying)
         else:
@@ -210,14 +215,17 @@ def block_cost(
             shape[iterator.fmap] //= block.forloop_range
             repeat = loop
         width = tensor.dtype.bytes
-        tile = prod(shape) * width
+        computed = bool(bands) and bands[len(loads)] is not None
+        tile = 0 if computed else prod(shape) * width
         shapes.append(tuple(shape))
         widths.append(width)
         times.append(repeat)
         stored = shares[len(loads)] if shares else 1.0
         mine = tile * repeat * stored
         steps = strides[len(loads)] if strides else None
-        if not shape or shape[-1] * width < SECTOR or (steps is not None and steps[-1] != 1):
+        if computed:
+            stored = 0.0
+        elif not shape or shape[-1] * width < SECTOR or (steps is not None and steps[-1] != 1):
             work.waste += mine * (sector_overhead(shape, tensor.shape, steps, width) - 1.0)
         loads.append((tensor.bytes * stored, mine))
         work.shared += tile

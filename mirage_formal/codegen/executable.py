@@ -302,9 +302,10 @@ def read_and_written_values(launch: Launch) -> tuple[tuple[int, ...], tuple[int,
 
 
 def moved_bytes(graph: KernelGraph) -> int:
-    """Return the fewest bytes that a program moves through device memory: each input and output once."""
+    """Return the fewest bytes that a program moves through device memory: each input and output once, no band mask."""
     types = kernel_types(graph)
-    return sum(types[i].bytes for i in range(len(graph.inputs))) + sum(types[i].bytes for i in set(graph.outputs))
+    read = sum(item.tensor.bytes for item in graph.inputs if item.band is None)
+    return read + sum(types[i].bytes for i in set(graph.outputs))
 
 
 def describe(launch: Launch, graph: KernelGraph) -> str:

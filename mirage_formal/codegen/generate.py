@@ -67,7 +67,7 @@ class GeneratedKernel:
 
     Attributes:
         operator: Position of its operator, or -1.
-        values: The numbers of its operands and results.
+        values: The numbers of its operands and results, without band masks that it computes.
         program: Its Program.
         plan: Its plan, if it is graph-defined.
         asked: The schedule that was requested for it, if any.
@@ -259,7 +259,8 @@ def _graph_defined_kernel(
     from mirage_formal.codegen.planning.planner import make_plan
 
     plan = make_plan(graph, position, target, asked)
-    return GeneratedKernel(position, values, lower(plan), plan, asked)
+    passed = tuple(value for value, param in zip(values, plan.params, strict=True) if param.band is None)
+    return GeneratedKernel(position, passed, lower(plan), plan, asked)
 
 
 def _predefined_kernel(

@@ -21,7 +21,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Final, TypeAlias
 
-from mirage_formal.codegen.executable import Executable
+from mirage_formal.codegen.executable import Executable, read_and_written_values
 from mirage_formal.device.runtime import LoadedExecutable, arch_of, device_count
 from mirage_formal.device.tensors import (
     TensorError,
@@ -76,9 +76,9 @@ class Optimized:
             TensorSlot(f"input {item.name}", item.tensor, item.strides, align)
             for item, align in zip(program.inputs, aligned, strict=False)
         ]
-        #: Band masks, which callers do not pass, by position; and their addresses on each device.
+        #: Band masks, which callers do not pass, by position; and those that kernels read, on each device.
         self._bands = {i: item.band for i, item in enumerate(program.inputs) if item.band is not None}
-        self._masks: dict[int, list[tuple[int, Any]]] = {}
+        self._masks: dict[int, dict[int, Any]] = {}
         self._given = self._asked()
         self._outputs = [
             TensorSlot(f"out[{i}]", types[number], row_major(types[number].shape), 1)
@@ -225,15 +225,14 @@ class Optimized:
         specs = self._specs.get(kind)
         if specs is None:
             specs = self._specs[kind] = (read.specs(self._given), read.specs(self._outputs))
-        sources = read.addresses(given, specs[0], device)
-        if self._bands:
-            sources = self._add_band_masks(sources, device)
+        passed = read.addresses(given, specs[0], device)
+        sources = self._add_band_masks(passed, device) if self._bands else passed
         made = read.empty(specs[1], device) if out is None else out
         targets = read.addresses(made, specs[1], device)
         if out is not None:
-            together = (sources, targets)
+            together = (passed, targets)
             if self._apart != together:
-                self._separate(sources, targets)
+                self._separate(passed, targets)
                 self._apart = together
         loaded.run(sources, targets, read.stream(device))
         return made
@@ -243,16 +242,19 @@ class Optimized:
         return [slot for i, slot in enumerate(self._inputs) if i not in self._bands]
 
     def _add_band_masks(self, sources: Sequence[int], device: int) -> list[int]:
-        """Return the addresses of all inputs, with this object's own band masks, made once for each device."""
+        """Return the addresses of all inputs, with this object's own band masks, made once for each device.
+
+        A mask that no launch reads is not made: its address is 0, and no launch is passed it.
+        """
         found = self._masks.get(device)
         if found is None:
-            cupy = import_module("cupy")
+            cupy, read = import_module("cupy"), _read_inputs(self._loaded[device].executable)
             with cupy.cuda.Device(device):
-                found = [(i, cupy.asarray(self._mask(i))) for i in self._bands]
+                found = {i: cupy.asarray(self._mask(i)) for i in self._bands if i in read}
             self._masks[device] = found
         every = list(sources)
-        for i, array in found:
-            every.insert(i, array.data.ptr)
+        for i in self._bands:
+            every.insert(i, found[i].data.ptr if i in found else 0)
         return every
 
     def _mask(self, i: int) -> Any:
@@ -265,7 +267,7 @@ class Optimized:
         """Refuse outputs that overlap an input or each other, because kernels read inputs while they write."""
         spans = [
             (start, start + slot.span, slot.where)
-            for start, slot in zip((*sources, *targets), (*self._inputs, *self._outputs), strict=True)
+            for start, slot in zip((*sources, *targets), (*self._given, *self._outputs), strict=True)
         ]
         for i in range(len(sources), len(spans)):
             first, end, where = spans[i]
@@ -280,8 +282,6 @@ class Optimized:
 
     def _on_host(self, given: Sequence[Tensor], kind: TensorLibrary, out: list[Tensor] | None) -> list[Tensor]:
         bits = [raw_elements(value, kind, slot) for value, slot in zip(given, self._given, strict=True)]
-        for i in self._bands:
-            bits.insert(i, self._mask(i))
         for i, value in enumerate(out or ()):
             raw_elements(value, kind, self._outputs[i])
         results = self._copied(bits) if device_count() else self._reference(bits)
@@ -298,10 +298,10 @@ class Optimized:
         cupy = import_module("cupy")
         device = int(cupy.cuda.runtime.getDevice())
         loaded = self._load(device)
-        sources = [cupy.asarray(to_memory_order(b, slot)) for b, slot in zip(bits, self._inputs, strict=True)]
+        given = [cupy.asarray(to_memory_order(b, slot)) for b, slot in zip(bits, self._given, strict=True)]
         targets = [cupy.empty(slot.span, dtype="uint8") for slot in self._outputs]
         loaded.run(
-            [array.data.ptr for array in sources],
+            self._add_band_masks([array.data.ptr for array in given], device),
             [array.data.ptr for array in targets],
             int(cupy.cuda.get_current_stream().ptr),
         )
@@ -314,9 +314,18 @@ class Optimized:
         _say_no_gpu()
         from mirage_formal.semantics import reference
 
-        arrays = [floats_of(b, slot.tensor.dtype) for b, slot in zip(bits, self._inputs, strict=True)]
+        every = list(bits)
+        for i in self._bands:
+            every.insert(i, self._mask(i))
+        arrays = [floats_of(b, slot.tensor.dtype) for b, slot in zip(every, self._inputs, strict=True)]
         results = reference.run(self.program, arrays)
         return [bits_of_floats(r, slot.tensor.dtype) for r, slot in zip(results, self._outputs, strict=True)]
+
+
+def _read_inputs(executable: Executable) -> frozenset[int]:
+    """Return the inputs in whose memory some launch reads."""
+    read = (value for launch in executable.launches for value in read_and_written_values(launch)[0])
+    return frozenset(executable.base(value) for value in read)
 
 
 @cache

@@ -138,8 +138,9 @@ class InputSets:
 
     @property
     def cold_bytes(self) -> int:
-        """Return the bytes of one set, without inputs that are the same in all sets."""
-        return sum(item.tensor.bytes for item, warm in zip(self._items, self._warm, strict=True) if not warm)
+        """Return the bytes of one set, without band masks and inputs that are the same in all sets."""
+        pairs = zip(self._items, self._warm, strict=True)
+        return sum(item.tensor.bytes for item, warm in pairs if not warm and item.band is None)
 
     def __call__(self, seed: int) -> list[Array]:
         """Return the inputs of one set."""

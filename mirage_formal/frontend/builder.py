@@ -98,8 +98,8 @@ class KernelBuilder(Products):
     ) -> Tensor:
         """Return a mask that is 1 at element (..., i, j) where lower <= j - i <= upper; no caller passes it.
 
-        The causal mask is ``graph.band((tokens, tokens), upper=0)``: query i sees the keys j up to i. Kernels skip its
-        empty tiles.
+        The causal mask is ``graph.band((tokens, tokens), upper=0)``: query i sees the keys j up to i. Kernels compute
+        its elements and skip its empty tiles.
 
         Args:
             dims: Its shape, of at least two dims.

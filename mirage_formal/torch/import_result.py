@@ -167,6 +167,12 @@ class Region:
         return digest(replace(self.program, inputs=inputs))
 
     @property
+    def passed_inputs(self) -> tuple[Binding, ...]:
+        """Return the bindings of the inputs that callers pass: all but band masks."""
+        pairs = zip(self.inputs, self.program.inputs, strict=True)
+        return tuple(item for item, own in pairs if own.band is None)
+
+    @property
     def bindings(self) -> dict[str, str]:
         """Return the description of each input of the program, by the input's name."""
         return {item.name: item.what for item in self.inputs}

@@ -14,12 +14,13 @@ from fractions import Fraction
 from math import prod
 
 from mirage_formal.api import Graph
+from mirage_formal.codegen.program.bands import band_at
 from mirage_formal.frontend.origins import Origin
 from mirage_formal.frontend.tensor import Tensor
-from mirage_formal.graph.graph import GraphDefined, Op
+from mirage_formal.graph.graph import GraphDefined, Input, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import MAX_RANK, Band, DTensor, DType, Shape, broadcast, row_major
-from mirage_formal.graph.views import is_addressable
+from mirage_formal.graph.views import StorageLocation, is_addressable
 from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.views import Digit, View, merge_digits
 
@@ -289,7 +290,7 @@ class ImportedProgram:
         layout = self.layouts[source.name]
         if source.name not in self.inputs:
             name = self.names.get(source.name, source.name)
-            band = source.band if layout == InputLayout(source.shape, row_major(source.shape), 0) else None
+            band = _band_in_layout(source, layout)
             self.inputs[source.name] = (
                 self.graph.new_input(layout.shape, dtype=source.dtype, strides=layout.strides, name=name)
                 if band is None
@@ -340,6 +341,13 @@ class ImportedProgram:
             if (start, stop) != (0, n):
                 found = self.graph.slice(found, axis, start, stop)
         return found
+
+
+def _band_in_layout(source: ReceivedTensor, layout: InputLayout) -> Band | None:
+    """Return the band of an input with a layout in the memory of a band mask; None if it is to be passed."""
+    mask = Input(source.name, DTensor(source.shape, source.dtype), source.strides, source.band)
+    found = band_at((mask,), StorageLocation(0, layout.strides, layout.offset), layout.shape)
+    return None if found == Band(None, None) else found  # all of it is 1
 
 
 def _is_gapless(layout: InputLayout) -> bool:

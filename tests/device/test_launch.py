@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pytest
 
+import mirage_formal as mf
 from mirage_formal.codegen.executable import KernelLaunch
 from mirage_formal.codegen.numerics.numerics import draw_all
 from mirage_formal.codegen.target import load_target
@@ -236,6 +237,43 @@ def test_masks_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     close(optimized(mask, x), want)  # host tensors are copied
     with pytest.raises(DTypeError, match="input M: expected elements of bool, got uint8"):
         optimized(ndarray(turned.astype(np.uint8)), ndarray(aligned(x)))
+
+
+def test_band_masks_lie_on_a_device_only_where_a_kernel_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    g, block = mf.new_kernel_graph(), mf.new_threadblock_graph((2, 1, 1), (128, 1, 1), 1, 64)
+    x = g.new_input((8, 6), name="X")
+    computed, stored = g.band((8, 6), upper=0, name="below"), g.band((8, 6), lower=1, name="above")
+    tiles = [block.new_input(one, (0, -1, -1), -1) for one in (x, computed)]
+    block.new_output(block.forloop_accum(block.select(tiles[1], tiles[0], 2)), (0, -1, -1))
+    (below,) = g.customized([x, computed], block)
+    g.mark_output(below)
+    g.mark_output(g.select(stored, x, 3))
+    program = g.freeze()
+    built = with_code(build(program, program, load_target("h200")))
+    fake = install(monkeypatch, built)
+    made: list[tuple[int, ...]] = []
+    asarray = fake.asarray
+
+    def counted(values: Any, *rest: Any) -> Any:
+        made.append(np.asarray(values).shape)
+        return asarray(values, *rest)
+
+    monkeypatch.setattr(fake, "asarray", counted)
+    optimized = Optimized.of(built.executable)
+    values = np.random.default_rng(0).standard_normal((8, 6)).astype(np.float16)
+    keep = np.tril(np.ones((8, 6), bool))
+    for _ in range(2):
+        for got, want in zip(optimized(ndarray(aligned(values))), (keep, ~keep), strict=True):
+            close(got.host, np.where(want, values, 2 if want is keep else 3).astype(np.float64))
+    assert made == [(8, 6)]  # the mask of the selection outside of block graphs, once
+    assert optimized._masks[0].keys() == {2}
+    given, out = ndarray(aligned(values)), [ndarray(aligned(np.zeros((8, 6), np.float16))) for _ in range(2)]
+    optimized(given, out=out)
+    close(out[0].host, np.where(keep, values, 2).astype(np.float64))
+    with pytest.raises(TensorError, match="expected memory apart from input X"):
+        optimized(given, out=[out[0], given])
+    for got, want in zip(optimized(values), (keep, ~keep), strict=True):  # host tensors are copied
+        close(got, np.where(want, values, 2 if want is keep else 3).astype(np.float64))
 
 
 @pytest.mark.parametrize("owner", ["numpy", "torch"])

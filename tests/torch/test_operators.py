@@ -54,6 +54,16 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> TorchOperator:
     return torch_operator(graph.superoptimize(out=tmp_path_factory.mktemp("two") / "run", workers=1))
 
 
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> TorchOperator:
+    """exp(x) below the diagonal, times w: the mask is the program's first input, and no caller's."""
+    graph = mf.new_kernel_graph()
+    below = graph.band((16, 64), upper=0)
+    x, w = graph.new_input((16, 64), mf.float32), graph.new_input((64, 32), mf.float32)
+    graph.mark_output(graph.select(below, graph.exp(x), 0) @ w)
+    return torch_operator(graph.superoptimize(out=tmp_path_factory.mktemp("masked") / "run", workers=1))
+
+
 def given(seed: int = 0) -> tuple[Any, Any]:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(16, 64, generator=generator), torch.randn(64, 32, generator=generator)
@@ -125,6 +135,19 @@ def test_gradcheck_of_the_recomputation(one: TorchOperator, monkeypatch: pytest.
     )
     assert torch.autograd.gradcheck(lambda *x: _RecomputedGradient.apply(one, *x), inputs)
     assert torch.autograd.gradgradcheck(lambda *x: _RecomputedGradient.apply(one, *x), inputs)
+
+
+def test_a_band_mask_is_no_input(masked: TorchOperator) -> None:
+    x, w = (value.requires_grad_() for value in given(9))
+
+    def wanted(x: Any, w: Any) -> Any:
+        return torch.tril(torch.exp(x)) @ w
+
+    torch.testing.assert_close(masked(x, w), wanted(x, w), rtol=1e-3, atol=1e-3)
+    assert masked.read == [frozenset({0, 1})]
+    mine, theirs = (torch.autograd.grad(f(x, w).square().sum(), (x, w)) for f in (masked, wanted))
+    torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-2)
+    torch.library.opcheck(masked.overload, (x.detach(), w.detach()))
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])

@@ -44,7 +44,8 @@ class TritonRuns:
     def run(self, arrays: Sequence[Array]) -> list[Array]:
         """Return the outputs as float64 for float64 inputs; elements that are never written are NaN."""
         own, program = self._elements, self._elements.executable.program
-        given = [self.tensor(item, own.store(item, x)) for item, x in zip(program.inputs, arrays, strict=True)]
+        pairs = zip(program.inputs, arrays, strict=True)
+        given = [self.tensor(item, own.store(item, x)) for item, x in pairs if item.band is None]
         found = _as_list(self._module.run(*given, poison=True))
         types = [kernel_types(program)[number] for number in program.outputs]
         return [self._floats(value, tensor.dtype) for value, tensor in zip(found, types, strict=True)]
@@ -54,7 +55,8 @@ class TritonRuns:
         items = self._elements.executable.program.inputs
 
         def given(seed: int) -> list[Tensor]:
-            return [self.tensor(item, raw) for item, raw in zip(items, sets(seed), strict=True)]
+            pairs = zip(items, sets(seed), strict=True)
+            return [self.tensor(item, raw) for item, raw in pairs if item.band is None]
 
         return measure(lambda x: self._module.run(*x), given, sets.cold_bytes, TorchRecorder(), replays=replays)
 

@@ -39,8 +39,8 @@ def check_launches(root: Path, record: LaunchRecord, graph: KernelGraph) -> None
 
     Sound: every operator has one launch, in order, which reads the operator's operands and writes its results, whole,
     unless its result lies in another tensor (``graph.views``), which has all of its elements; a graph-defined one has
-    the grid of its block graph; copies make the outputs that nothing else makes. What a kernel does with its arguments
-    is not established here.
+    the grid of its block graph, and need not read band masks and views of them, whose elements the µGraph determines;
+    copies make the outputs that nothing else makes. What a kernel does with its arguments is not established here.
 
     Raises:
         CheckFailed: Names the file and step.
@@ -110,9 +110,12 @@ def _check_launch(
         expect_equal("a predefined product", OpKind.MATMUL, op.kind if isinstance(op, Op) else None)
         expect_equal("operands and result", (*reads, *writes), (launch.a, launch.b, launch.result))
         return
+    known = storage_locations(graph)
+    if isinstance(op, GraphDefined):
+        passed = {argument.value for argument in launch.arguments}
+        reads = tuple(value for value in reads if value in passed or not _is_band_mask(graph, known[value].base))
     expect_equal("values", (*reads, *writes), tuple(argument.value for argument in launch.arguments))
     expect_equal("written", (False,) * len(reads) + (True,) * len(writes), tuple(a.written for a in launch.arguments))
-    known = storage_locations(graph)
     given = tuple(launch.dependent and value < len(known) and known[value].base < len(graph.inputs) for value in reads)
     expect_equal("inputs", (*given, *(False for _ in writes)), tuple(a.given for a in launch.arguments))
     if isinstance(op, GraphDefined):
@@ -125,6 +128,11 @@ def _check_launch(
         expect_equal(f"elements of value {argument.value}", span, argument.elements)
         if argument.align < 1 or argument.align > 256 or argument.align & (argument.align - 1):
             raise FormatError(f"expected an alignment of a power of 2 up to 256, got {argument.align}")
+
+
+def _is_band_mask(graph: KernelGraph, value: int) -> bool:
+    """Return whether a value is an input with a band, which no caller passes."""
+    return value < len(graph.inputs) and graph.inputs[value].band is not None
 
 
 def _check_source(root: Path, launch: KernelLaunch) -> None:

@@ -44,11 +44,11 @@ from mirage_formal.codegen.program.step import (
 
 
 def lower(plan: Plan) -> Program:
-    """Return the Program of a plan."""
+    """Return the Program of a plan; band masks, whose elements are computed, are no parameters of it."""
     body, *_ = statements(plan)
     return Program(
         plan.name,
-        tuple(Param(p.name, p.dtype, p.elements, p.written) for p in plan.params),
+        tuple(Param(p.name, p.dtype, p.elements, p.written) for p in plan.params if p.band is None),
         plan.buffers,
         plan.grid,
         plan.threads,

@@ -138,7 +138,13 @@ class LoweringContext:
         return self.ix.mod(self.ix.add(at, Int(extent - start)), extent)
 
     def device_element(self, tile: Tile, coordinates: Sequence[IntExpr]) -> Value:
-        """Return one element of a parameter; 0 for an element that does not lie in memory."""
+        """Return one element of a parameter; 0 for an element that does not lie in memory.
+
+        An element of a band mask is computed from its indices.
+        """
+        if self.plan.params[tile.param].band is not None:
+            inside = self.ix.both((self.in_memory(tile, coordinates), *self._bounds(tile, coordinates, self.iteration)))
+            return Real(float(inside.value)) if isinstance(inside, Int) else Select(inside, Real(1.0), Real(0.0))
         value = GlobalRead(self.plan.params[tile.param].name, self.device_index(tile, coordinates))
         inside = self.in_memory(tile, coordinates)
         return value if inside == ONE else Select(inside, value, Real(0.0))
@@ -165,13 +171,13 @@ class LoweringContext:
 
     def begun(self, iteration: IntExpr) -> IntExpr:
         """Return the condition that no later iteration is the first with a nonempty tile; see ``needed``."""
-        return self._bounds(iteration)[0]
+        return self._tile_bounds(iteration)[0]
 
     def unfinished(self, iteration: IntExpr) -> IntExpr:
         """Return the condition that no earlier iteration is the last with a nonempty tile; see ``needed``."""
-        return self._bounds(iteration)[1]
+        return self._tile_bounds(iteration)[1]
 
-    def _bounds(self, iteration: IntExpr) -> tuple[IntExpr, IntExpr]:
+    def _tile_bounds(self, iteration: IntExpr) -> tuple[IntExpr, IntExpr]:
         """Return the conditions by the bounds of the mask, that which holds from some iteration on first.
 
         Along columns the distance from row to column grows, so the lower bound is met from some iteration on, and the
@@ -179,14 +185,32 @@ class LoweringContext:
         """
         if self.plan.skips is None:
             return ONE, ONE
-        number, band = self.plan.skips
-        tile, (*lead, height, width) = self.input_tile(number), self.tensor(number).shape
-        row, column = (
-            self.tile_base(tile, len(lead) + dim, extent, 1, iteration) for dim, extent in enumerate((height, width))
-        )
-        lower = ONE if band.lower is None else self.ix.before(row, column, width - band.lower)
-        upper = ONE if band.upper is None else self.ix.before(column, row, height + band.upper)
+        tile, (*lead, height, width) = self.input_tile(self.plan.skips), self.tensor(self.plan.skips).shape
+        corner = (ZERO,) * (len(lead) + 2)
+        lower, upper = self._bounds(tile, corner, iteration, (height, width))
         return (upper, lower) if tile.loop == len(lead) else (lower, upper)
+
+    def _bounds(
+        self, tile: Tile, first: Sequence[IntExpr], iteration: IntExpr, size: tuple[int, int] = (1, 1)
+    ) -> tuple[IntExpr, IntExpr]:
+        """Return the conditions that some element of a rectangle meets the lower bound of its band, and the upper one.
+
+        Args:
+            tile: A block's tile of a band mask.
+            first: The coordinates in it of the rectangle's first element.
+            iteration: The iteration.
+            size: The rectangle's rows and columns; one element, if left out.
+        """
+        band, shape = self.plan.params[tile.param].band, self.tensor(tile.tensor).shape
+        assert band is not None
+        row, column = (
+            self.ix.add(self.tile_base(tile, dim, shape[dim], 1, iteration), first[dim])
+            for dim in (len(shape) - 2, len(shape) - 1)
+        )
+        return (
+            ONE if band.lower is None else self.ix.before(row, column, size[1] - band.lower),
+            ONE if band.upper is None else self.ix.before(column, row, size[0] + band.upper),
+        )
 
     def input_tile(self, number: int) -> Tile:
         """Return the tile of an input that a block reads."""

@@ -194,7 +194,7 @@ def device_width(param: PlanParam, tensor: PlanTensor, run: tuple[Axis, int]) ->
     """Return the elements of one vector access to a run of a tile in device memory; 1 if no vector access fits."""
     axis, length = run
     dense = len(param.shape) - (1 if axis is Axis.COL else 2)
-    if dense < 0 or param.strides[dense] != 1:
+    if param.band is not None or dense < 0 or param.strides[dense] != 1:
         return 1
     width = min(length & -length, 16 // param.dtype.bytes)
     while width > 1 and not (tensor.shape[dense] % width == 0 and param.aligned(width, dense)):

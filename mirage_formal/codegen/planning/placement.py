@@ -63,10 +63,12 @@ class TileLayouts:
     Attributes:
         transposed: Whether it is contiguous along rows instead of columns.
         chunk: Bytes of each asynchronous copy; 0 if asynchronous copies are impossible.
+        computed: Whether its readers compute its elements from their indices, and nothing is loaded.
     """
 
     transposed: bool
     chunk: int
+    computed: bool = False
 
 
 @dataclass(slots=True)
@@ -386,6 +388,7 @@ class _Chooser:
         fits = over is not None and register_axes(tensor.at(Placement(registers=over)), tensor, over)
         several = over is not None and (tensor.cols > 1 or over.plane is not None)
         several = several and not any(isinstance(op, Repeat) for op in readers)  # its elements are others' as well
+        several = several and not self.sources[number].computed
         if over is not None and fits and several and over.span(Axis.COL) >= tensor.cols:
             self.placements.brought.append(number)
             self.tensors[number] = tensor.at(Placement(device=True, registers=over))

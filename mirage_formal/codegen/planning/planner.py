@@ -26,6 +26,7 @@ from mirage_formal.codegen.planning.schedules import (
     variants,
 )
 from mirage_formal.codegen.planning.steps import KernelSteps
+from mirage_formal.codegen.program.bands import band_at
 from mirage_formal.codegen.program.empty_tiles import has_idle_blocks, skippable_mask
 from mirage_formal.codegen.program.plan import Plan, PlanParam, Schedule, Tile
 from mirage_formal.codegen.program.program import SharedBuffer
@@ -150,20 +151,23 @@ class _Kernel:
         return self.target.limits.shared_bytes_per_block
 
     @property
-    def skips(self) -> tuple[int, Band] | None:
-        """Return the band mask in whose empty tiles iterations are skipped, as in ``Plan.skips``."""
-        inputs = self.graph.inputs
-        bands = [inputs[n].band if n < len(inputs) else None for n in self.op.operands]
-        number = skippable_mask(self.op.graph, bands)
-        band = None if number is None else bands[number]
-        return None if number is None or band is None else (number, band)
+    def bands(self) -> tuple[Band | None, ...]:
+        """Return the band of each operand; None if it has none."""
+        types = kernel_types(self.graph)
+        return tuple(band_at(self.graph.inputs, self.known[n], types[n].shape) for n in self.op.operands)
+
+    @property
+    def skips(self) -> int | None:
+        """Return the input in whose empty tiles iterations are skipped, as in ``Plan.skips``."""
+        return skippable_mask(self.op.graph, self.bands)
 
     @property
     def idles(self) -> bool:
         """Return whether some block skips all its iterations."""
-        if self.skips is None:
+        number = self.skips
+        band = None if number is None else self.bands[number]
+        if number is None or band is None:
             return False
-        number, band = self.skips
         return has_idle_blocks(self.op.graph, number, band, kernel_types(self.graph)[self.op.operands[number]].shape)
 
     @property
@@ -188,11 +192,11 @@ class _SplitKernel:
         tops = maxima_of(kernel.graph)
         maxima = frozenset(position for position, n in enumerate(self.op.operands) if n in tops)
         self.flat = flatten(self.op, tuple(types[n] for n in self.op.operands), maxima)
-        self.params, self.inputs, self.savers = _interface(
-            kernel.graph, kernel.position, self.op, self.flat, kernel.known
-        )
+        self.params, self.inputs, self.savers = _interface(kernel, self.op, self.flat)
         self.sources = tuple(
-            TileLayouts(*self.params[tile.param].copies(self.flat.tensors[tile.tensor].shape)) for tile in self.inputs
+            TileLayouts(*param.copies(self.flat.tensors[tile.tensor].shape), computed=param.band is not None)
+            for tile in self.inputs
+            for param in (self.params[tile.param],)
         )
 
     def cut(self, count: int) -> _SplitKernel | None:
@@ -208,7 +212,8 @@ class _SplitKernel:
     @property
     def lines(self) -> bool:
         """Return whether the loop keeps cache lines whole: it splits few bytes into runs shorter than a cache line."""
-        moving = [(self.flat.tensors[tile.tensor], tile) for tile in self.inputs if tile.loop is not None]
+        stored = [tile for tile in self.inputs if self.params[tile.param].band is None]
+        moving = [(self.flat.tensors[tile.tensor], tile) for tile in stored if tile.loop is not None]
         sizes = [prod(tensor.shape) * tensor.dtype.bytes for tensor, _ in moving]
         cut = sum(
             size
@@ -277,16 +282,16 @@ class _SplitKernel:
 
 
 def _interface(
-    graph: KernelGraph, op_index: int, op: GraphDefined, flat: FlatGraph, known: Sequence[StorageLocation]
+    kernel: _Kernel, op: GraphDefined, flat: FlatGraph
 ) -> tuple[tuple[PlanParam, ...], tuple[Tile, ...], tuple[Tile, ...]]:
-    """Return the kernel's parameters, and the tiles of them that a block reads and writes."""
-    types = kernel_types(graph)
+    """Return the parameters of a kernel with these iterations, and the tiles that a block reads and writes."""
+    graph, known, types = kernel.graph, kernel.known, kernel_types(kernel.graph)
     params: list[PlanParam] = []
-    for position, number in enumerate(op.operands):
+    for position, (number, band) in enumerate(zip(op.operands, kernel.bands, strict=True)):
         source = graph.inputs[number] if number < len(graph.inputs) else None
         name = f"in{position}_{source.name}" if source is not None else f"in{position}_d{number}"
-        params.append(PlanParam(name, types[number].shape, types[number].dtype, False, known[number]))
-    first = [number for number, _ in enumerate_results(len(graph.inputs), graph.ops)][op_index]
+        params.append(PlanParam(name, types[number].shape, types[number].dtype, False, known[number], band))
+    first = [number for number, _ in enumerate_results(len(graph.inputs), graph.ops)][kernel.position]
     for position, tensor in enumerate(block_outputs(op.graph, tuple(types[n] for n in op.operands))):
         number = first + position
         params.append(PlanParam(f"out{position}_d{number}", tensor.shape, tensor.dtype, True, known[number]))

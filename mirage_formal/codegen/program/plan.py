@@ -170,7 +170,7 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class PlanParam:
-    """A device tensor that the kernel reads or writes.
+    """A device tensor that the kernel reads or writes, or a band mask that it computes.
 
     Attributes:
         name: Its name in the kernel.
@@ -179,6 +179,8 @@ class PlanParam:
         written: Whether it is written.
         place: The memory layout of its elements, see ``graph.views``: offset, strides, and the elements that lie in
             memory at all.
+        band: If its elements in memory are those of a band mask, its band: the kernel computes these elements from
+            their indices, and reads none.
     """
 
     name: str
@@ -186,6 +188,7 @@ class PlanParam:
     dtype: DType
     written: bool
     place: StorageLocation
+    band: Band | None = None
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -214,7 +217,7 @@ class PlanParam:
             of the widest asynchronous copies that every tile is cut into evenly: 16, 8, 4, or 0 if there are none.
         """
         rank, strides = len(tile), self.strides
-        if rank == 0:
+        if rank == 0 or self.band is not None:
             return False, 0
         transposed = rank >= 2 and strides[-1] != 1 and strides[-2] == 1 and prod(tile[:-2]) == 1
         dense = rank - 2 if transposed else rank - 1
@@ -259,8 +262,8 @@ class Plan:
         shared_lower_bound: A lower bound on the bytes of any allocation for the same live ranges.
         schedule: The schedule.
         ring: The pipelined inputs.
-        skips: The input that is a band mask, and its band: iterations in which its tile is empty are skipped
-            (``program.empty_tiles``). None if no iteration is.
+        skips: The input with a band such that iterations in which its tile is empty are skipped
+            (``program.empty_tiles``); None if no iteration is.
     """
 
     name: str
@@ -278,7 +281,7 @@ class Plan:
     shared_lower_bound: int
     schedule: Schedule
     ring: tuple[int, ...]
-    skips: tuple[int, Band] | None = None
+    skips: int | None = None
 
     @property
     def threads(self) -> int:

@@ -17,10 +17,10 @@ from mirage_formal.codegen.safety.happens_before import (
     Interpreter,
     LoopAccess,
     TimelineError,
+    decided_guards,
     distinct_blocks,
     leaves,
     shares_bytes,
-    synchronises,
 )
 from mirage_formal.codegen.safety.mixed_radix import Digit, to_digits
 from mirage_formal.codegen.safety.obligations import Broken, Finding, Held, Means, UndecidedObligation
@@ -187,22 +187,22 @@ def check_liveness(program: Program, listing: Listing) -> dict[str, Finding]:
     same bytes iteration by iteration), and each unit of shared memory remembers through which buffer it was written
     last. Where conflicts are excluded (their own obligations), every order that can happen gives the same. Conditions
     on the block are looked at block by block, or, with too many blocks, taken to fail for writes and to hold for reads.
-    Where blocks differ in nothing but in conditions of what synchronises, one for each way is looked at
+    Of blocks that differ in nothing but in conditions of branches that one class of them shares, one is looked at
     (``distinct_blocks``).
     """
     extents = dict(zip(GRID, program.grid, strict=True))
-    deciding = frozenset(_synchronisation_conditions(listing.tree))
-    names = _shared_names(listing, deciding)
+    try:
+        assignments = [_integers(blocks.block) for blocks in distinct_blocks(listing.tree, extents)]
+    except TimelineError as error:
+        return {path: UndecidedObligation(str(error)) for path in _readers(listing)}
+    deciding = assignments[0].keys()
+    names = _shared_names(listing, frozenset(decided_guards(listing.tree, deciding)))
     used = [name for name in GRID if extents[name] > 1 and name in names]
-    if not used:
-        try:
-            assignments = [_integers(blocks.block) for blocks in distinct_blocks(listing.tree, extents)]
-        except TimelineError as error:
-            return {path: UndecidedObligation(str(error)) for path in _readers(listing)}
-    elif prod(extents[name] for name in used) <= MAX_BLOCKS:
-        assignments = [dict(zip(used, blocks, strict=True)) for blocks in product(*(range(extents[n]) for n in used))]
-    else:
-        assignments = [{}]
+    if deciding & {*used}:
+        used, assignments = [name for name in GRID if name in deciding or name in used], [{}]
+    if used and prod(extents[name] for name in used) <= MAX_BLOCKS:
+        every = [dict(zip(used, blocks, strict=True)) for blocks in product(*(range(extents[n]) for n in used))]
+        assignments = [known | more for known in assignments for more in every]
     findings: dict[str, Finding] = {}
     run, touched = Interpreter(), dict[int, NDArray[np.int64] | None]()
     for blocks in assignments:
@@ -215,15 +215,6 @@ def check_liveness(program: Program, listing: Listing) -> dict[str, Finding]:
 
 def _integers(block: Mapping[str, IntExpr]) -> dict[str, int]:
     return {name: value.value for name, value in block.items() if isinstance(value, Int)}
-
-
-def _synchronisation_conditions(nodes: Iterable[Node]) -> Iterator[IntExpr]:
-    """Yield the conditions around synchronisation, each conjunct by itself."""
-    for node in nodes:
-        if isinstance(node, Branch | Loop) and synchronises(node):
-            if isinstance(node, Branch):
-                yield from conjuncts((node.condition,))
-            yield from _synchronisation_conditions(node.body)
 
 
 def _shared_names(listing: Listing, deciding: frozenset[IntExpr]) -> frozenset[str]:

@@ -6,14 +6,14 @@ two barriers. Threads meet at barriers, so accesses of different epochs are orde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field, replace
 from enum import IntFlag
 from itertools import product
 from math import prod
 from typing import assert_never
 
-from mirage_formal.codegen.program.access import Access, Branch, Leaf, Loop, Mode, Node, Sync
+from mirage_formal.codegen.program.access import GRID, Access, Branch, Leaf, Loop, Mode, Node, Sync
 from mirage_formal.codegen.program.integers import conjuncts, fold, variables
 from mirage_formal.codegen.program.program import Barrier, Commit, Int, IntExpr, Param, SharedBuffer, WaitGroups
 
@@ -276,8 +276,8 @@ def distinct_blocks(tree: tuple[Node, ...], grid: Mapping[str, int]) -> Iterator
     """Yield the classes of blocks that have one order of events.
 
     Sound: two blocks for which the same of these conditions hold, in the same iterations, meet at the same barriers and
-    waits, so the timeline of one is that of the other; accesses keep the block's variables. Other conditions on the
-    same variables, under which statements access memory, are decided as well.
+    waits, so the timeline of one is that of the other; accesses keep the block's variables. Other conditions of
+    branches on the same variables are decided as well, conjunct by conjunct (``decided_guards``).
 
     Args:
         tree: A Program's statements.
@@ -302,13 +302,29 @@ def distinct_blocks(tree: tuple[Node, ...], grid: Mapping[str, int]) -> Iterator
             yield BlockClass(block, decided)
 
 
+def decided_guards(nodes: tuple[Node, ...], block: Set[str]) -> Iterator[IntExpr]:
+    """Yield the conditions of branches that ``distinct_blocks`` decides in each iteration, conjunct by conjunct.
+
+    Args:
+        nodes: A Program's statements.
+        block: The deciding block variables.
+    """
+    for node in nodes:
+        if isinstance(node, Branch):
+            found = conjuncts((node.condition,))
+            yield from (one for one in found if synchronises(node) or not variables(one) & {"tid", *GRID} - block)
+        if isinstance(node, Loop | Branch) and synchronises(node):
+            yield from decided_guards(node.body, block)
+
+
 def _branch_conditions(
     nodes: tuple[Node, ...], values: dict[str, IntExpr], *, synchronising: bool = True
 ) -> Iterator[IntExpr]:
     """Yield the conditions of branches in each iteration of loops that synchronise; by default those around it only."""
     for node in nodes:
         if isinstance(node, Branch) and (synchronises(node) or not synchronising):
-            yield fold(node.condition, values)
+            condition = fold(node.condition, values)
+            yield from (condition,) if synchronising else (condition, *conjuncts((condition,)))
         if isinstance(node, Leaf | Sync) or not synchronises(node):
             continue
         if isinstance(node, Branch):

@@ -12,7 +12,7 @@ from typing import Final
 
 from mirage_formal.graph.graph import BlockGraph
 from mirage_formal.graph.memory.place import StorageLocation
-from mirage_formal.graph.types import DimMap, DTensor, Shape, row_major
+from mirage_formal.graph.types import Band, DimMap, DTensor, Shape, row_major
 
 #: Names of the program's ids along the grid axes.
 PIDS: Final = ("pid_x", "pid_y", "pid_z")
@@ -171,13 +171,8 @@ def tile_address(tile: BlockTile, ranges: Sequence[Index | None], graph: BlockGr
         graph: The block graph.
     """
     starts = [_tile_start(tile, dim, graph) for dim in range(len(tile.shape))]
-    within = [integer_constant(0) if one is None else one for one in ranges]
-    over = [TEXT.less(one, extent) for one, extent in zip(within, tile.shape, strict=True) if one.value is None]
+    within, at, over = _indices(tile, ranges, starts)
     place = tile.place
-    # Padded lanes may exceed the bounds of the tiles: these lanes are masked.
-    at = [
-        TEXT.add(start, _with_bound(one, extent)) for start, one, extent in zip(starts, within, tile.shape, strict=True)
-    ]
     if place.path is None:
         mask = _memory_conditions(at, place, tile.tensor.shape)
         start = TEXT.add(TEXT.ravel(starts, place.strides), integer_constant(place.offset))
@@ -190,6 +185,41 @@ def tile_address(tile: BlockTile, ranges: Sequence[Index | None], graph: BlockGr
         if not offset.block:
             start, offset = TEXT.add(start, offset), integer_constant(0)
     return Address(start, offset, tuple(one for one in (*over, *mask) if one.value != 1))
+
+
+def band_conditions(
+    tile: BlockTile, band: Band, ranges: Sequence[Index | None], graph: BlockGraph
+) -> tuple[Index, ...]:
+    """Return the conditions under which elements of a block's tile of a band mask are 1; see ``tile_address``."""
+    starts = [_tile_start(tile, dim, graph) for dim in range(len(tile.shape))]
+    _, at, over = _indices(tile, ranges, starts)
+    row, column = at[-2:]
+    found = [*over, *_memory_conditions(at, tile.place, tile.tensor.shape)]
+    if band.lower is not None:
+        found.append(_before(row, TEXT.add(column, integer_constant(1 - band.lower))))
+    if band.upper is not None:
+        found.append(_before(column, TEXT.add(row, integer_constant(1 + band.upper))))
+    return tuple(one for one in found if one.value != 1)
+
+
+def _before(a: Index, b: Index) -> Index:
+    """Return the condition a < b."""
+    if a.value is not None and b.value is not None:
+        return integer_constant(int(a.value < b.value))
+    return Index(f"({a.text} < {b.text})", block=a.block or b.block)
+
+
+def _indices(
+    tile: BlockTile, ranges: Sequence[Index | None], starts: Sequence[Index]
+) -> tuple[list[Index], list[Index], list[Index]]:
+    """Return the indices of a tile's elements in it and in the tensor, and the conditions that they are in the tile."""
+    within = [integer_constant(0) if one is None else one for one in ranges]
+    over = [TEXT.less(one, extent) for one, extent in zip(within, tile.shape, strict=True) if one.value is None]
+    # Padded lanes may exceed the bounds of the tiles: these lanes are masked.
+    at = [
+        TEXT.add(start, _with_bound(one, extent)) for start, one, extent in zip(starts, within, tile.shape, strict=True)
+    ]
+    return within, at, over
 
 
 def _with_bound(one: Index, extent: int) -> Index:

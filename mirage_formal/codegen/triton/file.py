@@ -10,7 +10,7 @@ from typing import Final
 from mirage_formal.codegen.program.lines import LineRange, merge_lines
 from mirage_formal.codegen.target import Target
 from mirage_formal.codegen.triton.functions import HELPERS as OWN_HELPERS
-from mirage_formal.codegen.triton.host import TORCH, HostCalls, host_calls, input_names
+from mirage_formal.codegen.triton.host import TORCH, HostCalls, host_calls, input_names, mask_lines
 from mirage_formal.codegen.triton.kernel import Function
 from mirage_formal.codegen.triton.options import OWN, LaunchOptions
 from mirage_formal.codegen.triton.reference import HELPERS, torch_reference
@@ -136,14 +136,16 @@ def triton_file(
         UnsupportedError: A kernel has no function of Triton; names it.
     """
     made = host_calls(graph, target, options)
-    known = torch_reference(program, input_names(program.inputs))
+    passed = [item for item in program.inputs if item.band is None]
+    names = input_names(program.inputs)
+    known = torch_reference(program, names)
     functions = [one.text for one in made.functions]
     head = [
         f'"""{title or "A tensor program as functions of Triton."}\n\nRun it to check it: on a GPU, or anywhere with '
         f'TRITON_INTERPRET=1 in the environment.\n"""\n',
         "import torch\nimport triton\n" + ("import triton.language as tl\n" if functions else ""),
         "INTERPRETED = bool(triton.knobs.runtime.interpret)",
-        _inputs(program.inputs),
+        _inputs(passed),
         f"TOLERANCE = {_TOLERANCES[_least_precise(graph)]!r}",
     ]
     if any("BFLOAT16)" in text for text in functions):
@@ -161,9 +163,11 @@ def triton_file(
     lines = _lines(made, _starts(parts)[at:], _starts(parts)[-1])
     parts += [HELPERS[name] for name in known.helpers]
     doc = '    """The program in float64, operator by operator."""'
-    body = [f"    {line}" for line in (*known.lines, f"return {_tuple(known.results)}")]
-    parts.append("\n".join([f"def reference({', '.join(input_names(program.inputs))}):", doc, *body]) + "\n")
-    main = _MAIN if all(item.tensor.dtype.floating for item in program.inputs) else _MAIN.replace(*_MASKS)
+    masks = (f"{line}.double()" for _, line in mask_lines(program.inputs))
+    body = [f"    {line}" for line in (*masks, *known.lines, f"return {_tuple(known.results)}")]
+    given = (name for name, item in zip(names, program.inputs, strict=True) if item.band is None)
+    parts.append("\n".join([f"def reference({', '.join(given)}):", doc, *body]) + "\n")
+    main = _MAIN if all(item.tensor.dtype.floating for item in passed) else _MAIN.replace(*_MASKS)
     text = "\n\n".join([*parts, main, _GUARD.format("__main__").replace("'", '"')])
     return TritonFile(text, made.functions, lines)
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mirage_formal.codegen.planning.expand import maxima_of, subtracts_maximum
 from mirage_formal.codegen.predefined import block_forms
+from mirage_formal.codegen.program.bands import band_at
 from mirage_formal.codegen.program.lines import About
 from mirage_formal.codegen.target import Target
 from mirage_formal.codegen.triton.functions import LOWEST, python_float
 from mirage_formal.codegen.triton.kernel import Function, triton_function
 from mirage_formal.codegen.triton.options import OWN, LaunchOptions
-from mirage_formal.codegen.triton.writer import Operand
+from mirage_formal.codegen.triton.writer import Operand, contains_name
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op, enumerate_results
 from mirage_formal.graph.memory.place import StorageLocation
@@ -55,7 +56,7 @@ class HostCalls:
     """The host calls of a µGraph.
 
     Attributes:
-        names: Names of the inputs.
+        names: Names of the inputs that callers pass.
         functions: The functions that are launched.
         operators: For each of them, the operator of the µGraph that it computes.
         lines: The statements, in order; ``_new`` and ``poison`` are defined by the file.
@@ -92,6 +93,20 @@ def input_names(inputs: Sequence[Input]) -> tuple[str, ...]:
     return tuple(found)
 
 
+def mask_lines(inputs: Sequence[Input]) -> Iterator[tuple[str, str]]:
+    """Yield the name of each band mask, and the statement that makes it on the device of the first other input."""
+    names = input_names(inputs)
+    device = next(
+        (f", device={name}.device" for name, item in zip(names, inputs, strict=True) if item.band is None), ""
+    )
+    for name, item in zip(names, inputs, strict=True):
+        if item.band is None:
+            continue
+        lower = "" if item.band.lower is None else f".triu({item.band.lower})"
+        upper = "" if item.band.upper is None else f".tril({item.band.upper})"
+        yield name, f"{name} = torch.ones({item.tensor.shape}, dtype=torch.bool{device}){lower}{upper}"
+
+
 @dataclass(slots=True)
 class _Calls:
     graph: KernelGraph
@@ -123,8 +138,13 @@ class _Calls:
                 self.about.append(None)
             else:
                 results.append(self.names[number])
-        functions, operators = tuple(self.functions), tuple(self.operators)
-        return HostCalls(given, functions, operators, tuple(self.lines), tuple(self.about), tuple(results))
+        # Masks that no operator of torch reads are not made.
+        masks = [
+            line for name, line in mask_lines(graph.inputs) if any(contains_name(text, name) for text in self.lines)
+        ]
+        lines, about = (*masks, *self.lines), (*(None for _ in masks), *self.about)
+        passed = tuple(name for name, item in zip(given, graph.inputs, strict=True) if item.band is None)
+        return HostCalls(passed, tuple(self.functions), tuple(self.operators), lines, about, tuple(results))
 
     def _line(self, text: str, does: str) -> None:
         self.lines.append(text)
@@ -145,7 +165,8 @@ class _Calls:
         if place.base < len(self.graph.inputs):
             strides = self.graph.inputs[place.base].strides
             span = 1 + sum((n - 1) * step for n, step in zip(base.shape, strides, strict=True))
-        return Operand(self.names[place.base], kernel_types(self.graph)[number], place, span)
+        tensor = kernel_types(self.graph)[number]
+        return Operand(self.names[place.base], tensor, place, span, band_at(self.graph.inputs, place, tensor.shape))
 
     def _made(self, number: int) -> None:
         """Allocate memory for the base of a result, unless it has some."""
@@ -154,7 +175,8 @@ class _Calls:
             return
         self.names[base] = f"t{base}"
         tensor = kernel_types(self.graph)[base]
-        call = f"_new({tensor.shape}, {TORCH[tensor.dtype]}, {self.names[0]}.device, poison)"
+        first = next(self.names[i] for i, item in enumerate(self.graph.inputs) if item.band is None)
+        call = f"_new({tensor.shape}, {TORCH[tensor.dtype]}, {first}.device, poison)"
         self._line(f"t{base} = {call}", "makes memory for its result")
 
     def _tensor(self, number: int) -> str:

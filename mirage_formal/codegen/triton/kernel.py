@@ -94,7 +94,7 @@ def triton_function(
     Args:
         name: Its name.
         op: The kernel.
-        reads: The tensors that its input iterators read, in order.
+        reads: The tensors that its input iterators read, in order; band masks are computed, and no parameters.
         writes: The tensors that its output savers write, in order.
         about: A description, for its docstring.
         maxima: Positions of operands that are maxima; see ``planning.expand.maxima_of``.
@@ -120,8 +120,11 @@ class _Kernel(TritonWriter):
             tile = BlockTile(
                 operand.place, operand.tensor, self.flat.tensors[number].shape, iterator.imap, iterator.fmap
             )
-            self._begin((number,), "reads")
-            self._load(number, tile, operand)
+            self._begin((number,), "reads" if operand.band is None else "computes")
+            if operand.band is None:
+                self._load(number, tile, operand)
+            else:
+                self._compute_mask(number, tile, operand, operand.band)
         for op in self.flat.ops:
             self._begin(self._computed_tensors(op), "computes")
             self._operator(op)
@@ -133,7 +136,8 @@ class _Kernel(TritonWriter):
         return self._finished()
 
     def _finished(self) -> Function:
-        types = {f"{one.name}_ptr": one.tensor.dtype for one in (*self.reads, *self.writes)}
+        passed = (one for one in (*self.reads, *self.writes) if one.band is None)
+        types = {f"{one.name}_ptr": one.tensor.dtype for one in passed}
         pointers = tuple(types)
         body, about = [*self.lines[Phase.BEFORE]], [*self.owners[Phase.BEFORE]]
         if self.lines[Phase.LOOP]:

@@ -12,11 +12,11 @@ from mirage_formal.codegen.program.flat import Concat, FlatOp, Product
 from mirage_formal.codegen.program.lines import About
 from mirage_formal.codegen.program.plan import Phase
 from mirage_formal.codegen.program.program import BinaryFn
-from mirage_formal.codegen.triton.address import WIDE, Address, BlockTile, Index, tile_address
+from mirage_formal.codegen.triton.address import WIDE, Address, BlockTile, Index, band_conditions, tile_address
 from mirage_formal.codegen.triton.padding import Padding, on_tensor_cores
 from mirage_formal.graph.graph import BlockGraph
 from mirage_formal.graph.memory.place import StorageLocation
-from mirage_formal.graph.types import DTensor, DType
+from mirage_formal.graph.types import Band, DTensor, DType
 
 TYPES: Final = {DType.FLOAT16: "tl.float16", DType.BFLOAT16: "tl.bfloat16", DType.FLOAT32: "tl.float32"}
 #: The type to which a product's operands are converted. The interpreter multiplies the bits of bfloat16 as if
@@ -36,12 +36,14 @@ class Operand:
         tensor: Its type.
         place: Its memory layout.
         span: Elements of its base.
+        band: If it is a band mask whose elements the function computes, its band.
     """
 
     name: str
     tensor: DTensor
     place: StorageLocation
     span: int
+    band: Band | None = None
 
 
 @dataclass(slots=True)
@@ -100,9 +102,24 @@ class TritonWriter:
             self._load_from(own, number, tile, operand, "", suffix)
             self.values[number] = own
 
+    def _compute_mask(self, number: int, tile: BlockTile, operand: Operand, band: Band) -> None:
+        """Compute the elements of a band mask from their indices; those in the padding are 0."""
+        conditions = band_conditions(tile, band, self._ranges(number), self.graph)
+        if any(one.value == 0 for one in conditions):
+            value, conditions = "0.0", ()
+        else:
+            value = "1.0"
+        name, full = f"{operand.name}_{number}", f"tl.full({list(self.pad.block(number))}, {value}, tl.float32)"
+        self.values[number] = name
+        self.zeros.add(number)
+        if conditions:
+            self._call(self._phase(number), f"{name} = tl.where", [_conjunction(conditions), full, "0.0"], "")
+        else:
+            self._emit(self._phase(number), f"{name} = {full}")
+
     def _load_from(self, name: str, number: int, tile: BlockTile, operand: Operand, policy: str, suffix: str) -> None:
         at = tile_address(tile, self._ranges(number), self.graph)
-        mask = _mask(at)
+        mask = _conjunction(at.mask)
         zero = "0.0" if operand.tensor.dtype.floating else "0"
         more = [f"mask={mask}", f"other={zero}"] if mask else []
         more += [f'eviction_policy="{policy}"'] if policy else []
@@ -110,7 +127,7 @@ class TritonWriter:
 
     def _store(self, number: int, tile: BlockTile, operand: Operand) -> None:
         at = tile_address(tile, self._ranges(number), self.graph)
-        mask = _mask(at)
+        mask = _conjunction(at.mask)
         value = self._value(number)
         if not operand.tensor.dtype.floating:
             value += " != 0.0"
@@ -239,7 +256,7 @@ def contains_name(text: str, name: str) -> bool:
     return any(name == word for word in "".join(c if c.isalnum() or c == "_" else " " for c in text).split())
 
 
-def _mask(at: Address) -> str:
+def _conjunction(conditions: Iterable[Index]) -> str:
     """Return the conditions as one expression, or "" if there are none."""
-    texts = [one.text if one.text.startswith("(") else f"({one.text})" for one in at.mask]
+    texts = [one.text if one.text.startswith("(") else f"({one.text})" for one in conditions]
     return " & ".join(texts)

@@ -65,7 +65,7 @@ class TritonOptimized(Optimized):
             raise TensorError(f"{_KIND}, got a {kind.value}", where="inputs", hint='backend="cuda" takes it')
         read = adapter(kind)
         device = read.device(given[0])
-        sources = read.addresses(given, read.specs(self._inputs), device)
+        sources = read.addresses(given, read.specs(self._given), device)
         if out is not None:
             targets = read.addresses(out, read.specs(self._outputs), device)
             self._separate(sources, targets)

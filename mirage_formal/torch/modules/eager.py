@@ -21,7 +21,7 @@ DTYPES = {
 
 
 def torch_program(program: KernelGraph) -> Callable[..., tuple[torch.Tensor, ...]]:
-    """Return a function that computes the program's outputs from its inputs with torch operators."""
+    """Return a function that computes the program's outputs with torch operators, from the inputs that callers pass."""
     names: dict[str, Any] = {"torch": torch, "F": F}
     exec(torch_source(program), names)
     found: Callable[..., tuple[torch.Tensor, ...]] = names["program"]

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
@@ -48,22 +49,6 @@ _registered: Final[dict[str, TorchOperator]] = {}
 _lock: Final = threading.Lock()
 
 
-class _WithoutBands:
-    """Kernels that generate the band masks of their program themselves, called with all inputs."""
-
-    def __init__(self, optimized: Optimized, given: Sequence[int]) -> None:
-        self._optimized = optimized
-        self._given = given
-
-    def on_torch(self, tensors: Sequence[torch.Tensor]) -> Any:
-        """Return the results; see ``Optimized.on_torch``."""
-        return self._optimized.on_torch([tensors[i] for i in self._given])
-
-    def __call__(self, *tensors: torch.Tensor) -> Any:
-        """Return the results; see ``Optimized``."""
-        return self._optimized(*[tensors[i] for i in self._given])
-
-
 class TorchOperator:
     """A candidate as a torch operator; made by ``torch_operator``, once in a process for each candidate.
 
@@ -73,22 +58,19 @@ class TorchOperator:
     Attributes:
         name: Its name in ``torch.ops.mirage_formal``.
         result: The candidate.
-        read: For each output, the numbers of the inputs that it depends on.
+        read: For each output, the numbers of the inputs that it depends on. Band masks are no inputs of the operator.
     """
 
     def __init__(self, name: str, result: Result, program: KernelGraph) -> None:
         self.name = name
         self.result = result
         self._program = program
-        types = kernel_types(program)
-        self._inputs = [(item.name, item.tensor.shape, DTYPES[item.tensor.dtype]) for item in program.inputs]
-        self._strides = [item.strides for item in program.inputs]
+        types, passed = kernel_types(program), [item for item in program.inputs if item.band is None]
+        self._inputs = [(item.name, item.tensor.shape, DTYPES[item.tensor.dtype]) for item in passed]
+        self._strides = [item.strides for item in passed]
         self._outputs = [(types[number].shape, DTYPES[types[number].dtype]) for number in program.outputs]
         self._single = len(self._outputs) == 1
-        self._optimized: Optimized | _WithoutBands = result.optimized
-        given = [i for i, item in enumerate(program.inputs) if item.band is None]
-        if len(given) < len(program.inputs):
-            self._optimized = _WithoutBands(result.optimized, given)
+        self._optimized: Optimized = result.optimized
         # A Triton file takes what it is given; kernels of CUDA C++ refuse what they were not made for.
         self._exact = result.backend == "cuda"
         self._eager: Callable[..., tuple[torch.Tensor, ...]] | None = None
@@ -257,8 +239,9 @@ class _RecomputedGradient(torch.autograd.Function):  # type: ignore[misc]  # tor
 
 
 def _inputs_of(program: KernelGraph) -> list[frozenset[int]]:
-    """Return, for each output of a program, the numbers of the inputs that it depends on."""
-    found = [frozenset((number,)) for number in range(len(program.inputs))]
+    """Return, for each output of a program, the numbers of the inputs that it depends on, of those that are passed."""
+    numbers = count()
+    found = [frozenset((next(numbers),)) if item.band is None else frozenset() for item in program.inputs]
     for op in program.ops:
         found += [frozenset().union(*(found[n] for n in op.operands))] * op.results
     return [found[number] for number in program.outputs]
@@ -330,7 +313,7 @@ def expect_conditions(name: str, *tensors: Any) -> None:
 
     Args:
         name: The region's operator.
-        tensors: The inputs of its program.
+        tensors: The inputs of its program that callers pass.
     """
     if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
         raise UnmetConditionError("a call that is captured, whose conditions cannot be looked at")

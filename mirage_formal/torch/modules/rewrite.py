@@ -32,7 +32,8 @@ def rewrite(imported: Imported, chosen: Mapping[int, Any], *, guard: bool = Fals
 
     Returns:
         A graph with a placeholder for each entry of ``imported.arguments``, by its name and in order, and for each that
-        is no tensor; its result is the list of the module's results. The module's writes are part of the graph.
+        is no tensor, except for constants that nothing reads; its result is the list of the module's results. The
+        module's writes are part of the graph.
 
     Raises:
         UnsupportedError: The torch graph calls graphs of its own.
@@ -90,6 +91,9 @@ class _Rewrite:
                 self._written[result.name] = self._known[target]
         self._graph.output(self._apart(results[len(self._imported.writes) :]))
         self._graph.eliminate_dead_code()
+        for name, what in self._imported.arguments.items():
+            if what == "constant" and not self._known[name].users:
+                self._graph.erase_node(self._known[name])
         self._graph.lint()
         return self._graph
 
@@ -98,7 +102,7 @@ class _Rewrite:
         region = self._imported.regions[number]
         inputs: list[Any] = []
         # Torch may read more nodes, such as a view of a region's input that is also used outside.
-        read = {item.node for item in region.inputs}
+        read = {item.node for item in region.passed_inputs}
         stack, seen = [output.node for output in region.outputs], set()
         while stack:
             name = stack.pop()
@@ -131,7 +135,7 @@ class _Rewrite:
             if number is None:
                 needed = [node.name for node in self._nodes[name].all_input_nodes]
             else:
-                needed = [item.node for item in self._imported.regions[number].inputs]
+                needed = [item.node for item in self._imported.regions[number].passed_inputs]
             missing = [n for n in needed if n not in self._known]
             if missing:
                 stack += missing
@@ -207,7 +211,7 @@ class _Rewrite:
         return sum(arg is node for arg in (*user.args, *user.kwargs.values())) == 1
 
     def _region(self, region: Region, overload: Any) -> None:
-        given = [self._read(item) for item in region.inputs]
+        given = [self._read(item) for item in region.passed_inputs]
         if self._guard:
             self._call(expect_conditions, overload._schema.name.partition("::")[2], *given)
         found = self._call(overload, *given)

@@ -9,7 +9,7 @@ from typing import Final
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import ROUNDINGS, Attrs, OpKind
-from mirage_formal.graph.types import DTensor, DType
+from mirage_formal.graph.types import Band, DTensor, DType, Shape
 from mirage_formal.semantics.functions import FUNCTION_SPECS
 
 _FUNCTIONS: Final = {
@@ -39,9 +39,17 @@ _LARGEST: Final = {DType.FLOAT16: 65504.0, DType.BFLOAT16: float(2**128 - 2**120
 
 
 def torch_source(program: KernelGraph) -> str:
-    """Return the text of a program as a torch function, with all numbers and shapes as literals."""
+    """Return the text of a program as a torch function, with all numbers and shapes as literals.
+
+    Its parameters are the inputs that callers pass, in order; it makes band masks itself, on the first one's device.
+    """
     types, count = kernel_types(program), len(program.inputs)
-    lines = [f"def program({', '.join(f't{i}' for i in range(count))}):"]
+    passed = [f"t{i}" for i, item in enumerate(program.inputs) if item.band is None]
+    lines = [f"def program({', '.join(passed)}):"]
+    device = f", device={passed[0]}.device" if passed else ""
+    for i, item in enumerate(program.inputs):
+        if item.band is not None:
+            lines.append(f"    t{i} = {_band_mask(item.band, item.tensor.shape, device)}")
     chosen = _masked_exponentials(program)
     for number, op in enumerate(program.ops, count):
         assert isinstance(op, Op)
@@ -53,6 +61,13 @@ def torch_source(program: KernelGraph) -> str:
     # A transpose is a view in PyTorch; here outputs are row-major.
     outputs = ", ".join(f"t{i}.contiguous()" for i in program.outputs)
     return "\n".join([*lines, f"    return ({outputs},)"]) + "\n"
+
+
+def _band_mask(band: Band, shape: Shape, device: str) -> str:
+    """Return the expression of a band mask."""
+    ones = f"torch.ones({shape}, dtype=torch.bool{device})"
+    lower = "" if band.lower is None else f".triu({band.lower})"
+    return f"{ones}{lower}" if band.upper is None else f"{ones}{lower}.tril({band.upper})"
 
 
 def _masked_exponentials(program: KernelGraph) -> dict[int, int]:

@@ -18,8 +18,10 @@ from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, K
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.support.errors import UnsupportedError
+from tests.kit.graphs.text_reader import from_text
 from tests.kit.kernels import example_kernels, masked_attention, tails
 from tests.kit.kernels import triton_files as kit
+from tests.kit.kernels.band_graphs import FLASH
 
 K = OpKind
 ROWS = [row for row in example_kernels.fastest() if row.endswith("-b1")]
@@ -287,6 +289,27 @@ def test_masks_are_bytes_in_memory_and_numbers_in_registers() -> None:
     assert "_new((12, 12), torch.bool, m.device, poison)" in found
     assert "values > 0 if dtype == torch.bool else" in found
     assert "torch.bool" not in text_of("attn-b1")
+
+
+def test_band_masks_are_computed_and_no_parameters() -> None:
+    sizes = {"band": "[-11,25]", "rows": 64, "columns": 64, "grid": 4, "loop": 4, "value": 0}
+    found = text(from_text(FLASH.format(**sizes)))
+    assert "def kernel0(Q_ptr, K_ptr, V_ptr, t4_ptr):" in found
+    assert "def run(Q, K, V, poison=False):" in found
+    assert "def reference(Q, K, V):" in found
+    assert "(pid_y * 16 + r16[:, None] < step * 16 + r16[None, :] + 12)" in found
+    assert "(step * 16 + r16[None, :] < pid_y * 16 + r16[:, None] + 26)" in found
+    assert found.count("torch.bool") == 1  # of the reference
+    assert "  # M" not in found
+
+
+def test_band_masks_that_torch_reads_are_made() -> None:
+    g = mf.new_kernel_graph()
+    m, x = g.band((12, 12), -1, 3, name="m"), g.new_input((12, 12), name="x")
+    g.mark_output(g.select(m, x, 0))
+    found = text(g.freeze())
+    assert "def run(x, poison=False):" in found
+    assert found.count("m = torch.ones((12, 12), dtype=torch.bool, device=x.device).triu(-1).tril(3)") == 2
 
 
 def test_what_is_not_chosen_has_no_influence() -> None:

@@ -16,8 +16,10 @@ from mirage_formal.graph.types import DType
 from mirage_formal.semantics import reference
 from tests.kit.graphs import corpus_programs
 from tests.kit.graphs.random_graphs import random_graph
+from tests.kit.graphs.text_reader import from_text
 from tests.kit.kernels import example_kernels, masked_attention, tails
 from tests.kit.kernels import triton_files as kit
+from tests.kit.kernels.band_graphs import BANDS, FLASH, PADDED, SPLIT, TWO, bounds
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'mirage_formal[triton]'")
 pytest.importorskip("triton", reason="Triton is not installed: pip install 'mirage_formal[triton]'")
@@ -124,6 +126,25 @@ def test_masks_with_empty_rows_and_special_values(
         assert np.allclose(result[known], value[known], rtol=0.02, atol=0.02)
     assert (ran.results[0][[3, 7]] == 0).all()
     assert np.isnan(ran.results[1][[3, 7]]).all()
+
+
+SIZES = {"rows": 32, "columns": 64, "grid": 2, "loop": 2, "value": 0}
+BANDED = {
+    f"{name}{number}": text.format(band=bounds(band), other="[-9,4]", **SIZES, more_rows=32, more_columns=64)
+    for name, text in {"whole": FLASH, "split": SPLIT, "padded": PADDED, "two": TWO}.items()
+    for number, band in enumerate(BANDS)
+}
+
+
+@pytest.fixture(scope="module")
+def banded(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, kit.Case], dict[str, kit.Ran]]:
+    cases = [kit.case(name, graph, graph) for name, text in BANDED.items() for graph in [from_text(text)]]
+    return {one.name: one for one in cases}, checked(cases, tmp_path_factory)
+
+
+@pytest.mark.parametrize("name", BANDED)
+def test_band_masks_are_computed(name: str, banded: tuple[dict[str, kit.Case], dict[str, kit.Ran]]) -> None:
+    judge(banded[0][name], banded[1][name])
 
 
 # --- any operators ---------------------------------------------------------------------------------------------------

@@ -71,7 +71,9 @@ def interpreted(cases: Sequence[Case], root: Path, given: Mapping[str, Sequence[
     for one in cases:
         (root / f"{one.name}.py").write_text(one.file.text, encoding="utf-8")
         if given is not None and one.name in given:
-            np.savez(root / f"{one.name}.npz", **{f"x{i}": array for i, array in enumerate(given[one.name])})
+            pairs = zip(one.program.inputs, given[one.name], strict=True)
+            passed = [array for item, array in pairs if item.band is None]
+            np.savez(root / f"{one.name}.npz", **{f"x{i}": array for i, array in enumerate(passed)})
     child("interpret", root, {"TRITON_INTERPRET": "1"})
     found: dict[str, Ran] = {}
     for one in cases:

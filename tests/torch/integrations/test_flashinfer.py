@@ -166,6 +166,20 @@ def test_names_and_strides_that_the_records_cannot_have() -> None:
         name_inputs(apart.freeze(), "x")
 
 
+def test_a_band_mask_is_made_by_the_reference() -> None:
+    builder = KernelBuilder()
+    mask = builder.band((4, 6), upper=0, name="m")
+    x = builder.new_input((4, 6), dtype=DType.FLOAT16, name="x")
+    builder.mark_output(builder.select(mask, x, 0))
+    made = definition(name_inputs(builder.freeze(), "masked"))
+    assert made.inputs.keys() == {"x"}
+    names: dict[str, Any] = {}
+    exec(made.reference, names)
+    torch: Any = pytest.importorskip("torch", reason="torch is not installed")
+    values = torch.ones(4, 6, dtype=torch.float16)
+    assert torch.equal(names["run"](values), torch.tril(values))
+
+
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="expected the directory of a run"):
         export_best(tmp_path, tmp_path / "out", 1, "fused")

@@ -86,3 +86,21 @@ def test_masks_are_joined_and_reduced_as_booleans() -> None:
     program = graph.freeze()
     arrays = draw_all(program, 1, 1.0)
     np.testing.assert_array_equal(computed(program, arrays)[0], reference.run(program, arrays)[0])
+
+
+def test_band_masks_are_made_by_the_function() -> None:
+    from mirage_formal.torch.modules.eager import torch_program
+
+    for lower, upper in ((None, 0), (-2, None), (-3, 1)):
+        graph = mf.new_kernel_graph()
+        masks = [graph.band((4, 8), lower, upper, name=name) for name in ("first", "last")]
+        x = graph.new_input((4, 8), dtype=mf.float32)
+        graph.mark_output(graph.select(masks[0], x, 2))
+        graph.mark_output(graph.select(masks[1], 3 * x, 0))
+        values = torch.arange(32.0).reshape(4, 8) + 1
+        keep = torch.ones(4, 8, dtype=torch.bool)
+        keep = keep if upper is None else keep.tril(upper)
+        keep = keep if lower is None else keep.triu(lower)
+        found = torch_program(graph.freeze())(values)
+        assert torch.equal(found[0], torch.where(keep, values, 2.0))
+        assert torch.equal(found[1], torch.where(keep, 3 * values, 0.0))

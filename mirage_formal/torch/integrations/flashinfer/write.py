@@ -63,8 +63,8 @@ class NamedProgram:
     Attributes:
         program: The program.
         title: Name of the program.
-        names: Names of its inputs.
-        orders: For each input, its dims in memory order.
+        names: Names of the inputs that callers pass.
+        orders: For each of them, its dims in memory order.
     """
 
     program: KernelGraph
@@ -73,8 +73,13 @@ class NamedProgram:
     orders: tuple[tuple[int, ...], ...]
 
     @property
+    def inputs(self) -> tuple[tuple[int, Input], ...]:
+        """The inputs that callers pass, with their numbers: all but band masks."""
+        return _passed_inputs(self.program)
+
+    @property
     def views(self) -> tuple[str, ...]:
-        """Expressions of the program's inputs, as permutations of the tensors in memory order."""
+        """Expressions of these inputs, as permutations of the tensors in memory order."""
         return tuple(
             name if order == tuple(sorted(order)) else f"{name}.permute({[order.index(d) for d in range(len(order))]})"
             for name, order in zip(self.names, self.orders, strict=True)
@@ -82,18 +87,23 @@ class NamedProgram:
 
 
 def name_inputs(program: KernelGraph, title: str) -> NamedProgram:
-    """Return a program with identifiers for its inputs.
+    """Return a program with identifiers for the inputs that callers pass.
 
     Raises:
         UnsupportedError: An input is not dense in memory, which the records cannot describe.
     """
-    orders = tuple(_order(item) for item in program.inputs)
+    passed = _passed_inputs(program)
+    orders = tuple(_order(item) for _, item in passed)
     names: list[str] = []
-    for number, item in enumerate(program.inputs):
+    for number, item in passed:
         plain = item.name.isidentifier() and not keyword.iskeyword(item.name) and item.name not in ("run", "torch", "F")
         name = item.name if plain and not re.fullmatch(r"t\d+", item.name) else f"input_{number}"
         names.append(name if name not in names else f"input_{number}")
     return NamedProgram(program, title, tuple(names), orders)
+
+
+def _passed_inputs(program: KernelGraph) -> tuple[tuple[int, Input], ...]:
+    return tuple((number, item) for number, item in enumerate(program.inputs) if item.band is None)
 
 
 def _order(item: Input) -> tuple[int, ...]:
@@ -120,7 +130,7 @@ def definition(given: NamedProgram, op_type: str = OP_TYPE) -> Definition:
 
     inputs = {
         name: spec([item.tensor.shape[d] for d in order], item.tensor.dtype.value)
-        for name, item, order in zip(given.names, program.inputs, given.orders, strict=True)
+        for name, (_, item), order in zip(given.names, given.inputs, given.orders, strict=True)
     }
     found = [types[number] for number in program.outputs]
     outputs = {f"output_{i}" if len(found) > 1 else "output": spec(x.shape, x.dtype.value) for i, x in enumerate(found)}
@@ -145,7 +155,7 @@ def _reference(given: NamedProgram) -> str:
     """Return Python text that computes the program with torch, one operator per line."""
     lines = torch_source(given.program).splitlines()
     body = lines[1:-1]
-    binds = [f"    t{i} = {view}" for i, view in enumerate(given.views)]
+    binds = [f"    t{i} = {view}" for (i, _), view in zip(given.inputs, given.views, strict=True)]
     outputs = lines[-1].strip().removeprefix("return (").removesuffix(",)")
     head = ["import torch", "import torch.nn.functional as F", "", "", f"def run({', '.join(given.names)}):"]
     return "\n".join([*head, *binds, *body, f"    return {outputs}", ""])
