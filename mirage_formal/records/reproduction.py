@@ -66,7 +66,7 @@ class Row(Record, frozen=True, kw_only=True):
         reference: Those candidates whose kernels read what the reference system gives a kernel.
         lost: Units whose worker hung or outgrew its memory in every try: z3 does, now and then. Their counts are lost,
             and the row is not complete.
-        graphs: The candidates as ``graph.formats.json.encode`` writes them, by ascending digest; left out of table5.json.
+        graphs: The candidates as ``graph.formats.json.encode`` writes them, by digest; left out of table5.json.
         extrapolated: For a search without pruning; null otherwise.
     """
 

@@ -343,7 +343,7 @@ def at_special_values(program: KernelGraph, graph: KernelGraph) -> SpecialRecord
     The running-maximum form of the candidate is evaluated, at smaller extents where its own are large.
 
     Returns:
-        The record, the first wrong element as a ``SpecialValueFault``, or None if the candidate is too large to be evaluated.
+        The record, the first wrong element as a ``SpecialValueFault``, or None if the candidate is too large.
     """
     pair = _shrink_for_evaluation(program, graph)
     if evaluation_size(pair.program, pair.candidate) > MAX_ESTIMATED:

@@ -146,8 +146,8 @@ class PairAnalysis:
     def settled(self, a: Access, b: Access, who: ThreadRelation) -> Held | None:
         """Return Held if bounds or digits show two accesses to be disjoint; None if not.
 
-        Sound: see ``apart``, ``are_separate``, ``are_staggered``, ``decodes`` and ``determined_variables``. If two accesses are the
-        same function of the thread and their loops, and meet only if all digits are equal, and these determine the
+        Sound: see ``apart``, ``are_separate``, ``are_staggered``, ``decodes`` and ``determined_variables``. If two
+        accesses are the same function of the thread and their loops, and meet only if all digits are equal, and these determine the
         thread, then no two threads meet; and if they determine the loops too, one thread meets itself only in the same
         iteration.
         """
