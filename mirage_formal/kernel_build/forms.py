@@ -199,7 +199,7 @@ def _form(name: str, made: StableForm, target: Target, before: RewrittenGraph | 
 
 
 def _is_too_slow(change: Change, us: float, most: float) -> bool:
-    """Return whether an estimate exceeds ``most``; never for ``HoistedFactors.BEHIND``, whose estimates are too high."""
+    """Return whether an estimate exceeds ``most``; never for ``HoistedFactors.BEHIND``, estimated too high."""
     return us > most and change != Change(HoistedFactors.BEHIND)
 
 

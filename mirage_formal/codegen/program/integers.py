@@ -149,8 +149,8 @@ def interval(e: IntExpr, ranges: Mapping[str, Range], known: Mapping[IntExpr, Ra
 
     Sound: every value that the expression takes for variables in ``ranges`` and subexpressions in ``implied_bounds``
     lies within, as long as no operand of ``/``, ``%`` or ``^`` is negative (arithmetic obligations say so). Proofs of
-    safety rest on it, so it may become closer but never assumes that an expression is well-formed. ``IndexBuilder.most`` does,
-    and what it says shows in the text of kernels.
+    safety rest on it, so it may become closer but never assumes that an expression is well-formed.
+    ``IndexBuilder.most`` does, and what it says shows in the text of kernels.
 
     Args:
         e: The expression.

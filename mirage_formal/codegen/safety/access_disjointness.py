@@ -147,9 +147,9 @@ class PairAnalysis:
         """Return Held if bounds or digits show two accesses to be disjoint; None if not.
 
         Sound: see ``apart``, ``are_separate``, ``are_staggered``, ``decodes`` and ``determined_variables``. If two
-        accesses are the same function of the thread and their loops, and meet only if all digits are equal, and these determine the
-        thread, then no two threads meet; and if they determine the loops too, one thread meets itself only in the same
-        iteration.
+        accesses are the same function of the thread and their loops, and meet only if all digits are equal, and these
+        determine the thread, then no two threads meet; and if they determine the loops too, one thread meets itself
+        only in the same iteration.
         """
         if self.apart(a, b):
             return Held(Means.INTERVAL)
