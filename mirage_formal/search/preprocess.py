@@ -168,7 +168,7 @@ def _maxima(program: KernelGraph) -> dict[int, Op]:
     for first, op in makers.items():
         top = [operand in makers and makers[operand].kind is OpKind.MAX for operand in op.operands]
         number = [_is_number(makers, operand) for operand in op.operands]
-        bounded = op.kind is OpKind.MAXIMUM and any(top) and any(number)
+        bounded = op.kind is OpKind.MAXIMUM and any(top) and (op.attrs.value is not None or any(number))
         if op.kind is OpKind.MAX or bounded:
             found[first] = op
     return found

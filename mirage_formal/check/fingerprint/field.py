@@ -34,7 +34,7 @@ from mirage_formal.check.fingerprint.arithmetic import (
 from mirage_formal.check.inlining import carried_maxima, inline_threads
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op
-from mirage_formal.graph.ops import COMPARISONS, OPAQUE, SPECS, ZERO_AT_ZERO, Attrs, Lax, OpKind
+from mirage_formal.graph.ops import COMPARISONS, EXTREMES, OPAQUE, SPECS, ZERO_AT_ZERO, Attrs, Lax, OpKind
 from mirage_formal.graph.types import DimMap, DTensor, Shape
 from mirage_formal.support.errors import FormatError
 
@@ -165,6 +165,8 @@ def _apply(op: Op, xs: Sequence[Value], part: int, point: RandomPoint, lead: int
     if kind in COMPARISONS:
         return _compare(kind, attrs, [_require_part(value[P]) for value in xs], point)
     x = [_require_part(value[part]) for value in xs]
+    if kind in EXTREMES and attrs.value is not None:
+        x.append(np.full(1, _constant(attrs.value, m), dtype=np.uint64))
     axis = lead + (x[0].ndim - lead - 1 if attrs.dim is None else attrs.dim)
     if SPECS[kind].elementwise and kind is not OpKind.CAST:
         return _elementwise(kind, attrs, x, point, m)
