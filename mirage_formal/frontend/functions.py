@@ -486,6 +486,8 @@ class Functions(Masks[H]):
     def full_like(self, A: H, c: Number) -> H:
         """Return a tensor of A's shape and element type, every element of which is one number.
 
+        It is written 0 A + c, of which kernels read no element. Most operators take the number itself, in its place.
+
         Args:
             A: The tensor; its values do not matter.
             c: The exact number.

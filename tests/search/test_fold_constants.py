@@ -135,4 +135,4 @@ def test_a_kernel_reads_no_tensor_for_a_number(kind: str) -> None:
         (found,) = run_kernel(kernel, arrays)
         assert np.array_equal(found.reshape(wanted.shape), wanted, equal_nan=True)
         counted.append(loaded_bytes(kernel, arrays))
-    assert counted[0] == x.nbytes, counted
+    assert counted == [x.nbytes, x.nbytes]
