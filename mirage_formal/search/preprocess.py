@@ -27,9 +27,9 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count, moved_tensors, storage_locations, trailing_moves
 from mirage_formal.rewrite.builder import KernelGraphBuilder
 from mirage_formal.rewrite.failure import MatchFailure, rewriting
+from mirage_formal.rewrite.fold_constants import fold_constant
 from mirage_formal.rewrite.rules import apply_rules
 from mirage_formal.search.concatenated_inputs import absorb_concatenations, pad_expressions, reading_operator
-from mirage_formal.search.fold_constants import fold_constant
 from mirage_formal.search.hoist_layout_ops import hoist_layout_ops
 from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
 
