@@ -20,7 +20,7 @@ from mirage_formal.check.inlining import carried_maxima, inline_threads
 from mirage_formal.check.proof.operator_terms import UNINTERPRETED
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph
-from mirage_formal.graph.ops import COMPARISONS, MOVES, Attrs, OpKind
+from mirage_formal.graph.ops import MOVES, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, Shape
 from mirage_formal.logic.terms import Expr, Unary, add, const, div, mul, sum_, unary, var
 from mirage_formal.support.errors import FormatError
@@ -275,10 +275,9 @@ def _meaning_of_operator(kind: OpKind, attrs: Attrs, x: list[Parts], sizes: list
         return _map_parts(x[0], _FUNCTIONS[kind])
     if kind is OpKind.SELECT:
         return _meaning_of_select(attrs, x, sizes)
-    if kind in COMPARISONS and attrs.value is not None:
-        return _combine_pairs(kind, x[0], _number(attrs.value, x[0]), shape)
     if kind in _BINARY:
-        return _combine_pairs(kind, x[0], x[1], _broadcast(sizes))
+        other = x[1] if attrs.value is None else _number(attrs.value, x[0])
+        return _combine_pairs(kind, x[0], other, _broadcast(sizes))
     match kind:
         case OpKind.MATMUL:
             return _matmul(x[0], x[1], sizes)

@@ -13,7 +13,7 @@ from typing import Final, Self, TypeVar
 from mirage_formal.frontend.arguments import Number, error_at_user_line, is_number, parse_number
 from mirage_formal.frontend.handles import Handle
 from mirage_formal.frontend.masks import Masks
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.support.errors import UnsupportedError
 
@@ -409,8 +409,7 @@ class Functions(Masks[H]):
         if is_number(A):
             A, B = B, A
         if is_number(B):
-            a = self._own(kind.value, A)
-            return self._one(kind, (a, self.full_like(a, parse_number(kind.value, B))))
+            return self._one(kind, (self._own(kind.value, A),), Attrs(value=parse_number(kind.value, B)))
         return self._pair(kind, A, B)
 
     def clamp(
@@ -486,6 +485,8 @@ class Functions(Masks[H]):
 
     def full_like(self, A: H, c: Number) -> H:
         """Return a tensor of A's shape and element type, every element of which is one number.
+
+        It is written 0 A + c, of which kernels read no element. Most operators take the number itself, in its place.
 
         Args:
             A: The tensor; its values do not matter.

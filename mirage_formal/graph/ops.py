@@ -107,7 +107,7 @@ class Family(Enum):
     PRODUCT = "product"
     #: Elementwise, of one operand; those with an attribute (scale, shift, cast) need more than the operand.
     FUNCTION = "function"
-    #: Elementwise, of two operands, with broadcasting.
+    #: Elementwise, of two operands, with broadcasting; in a maximum or minimum a number may take the place of one.
     ARITHMETIC = "arithmetic"
     #: Elementwise, of two operands, or of one operand and a number; the result is a boolean mask.
     COMPARISON = "comparison"
@@ -132,9 +132,9 @@ class Attrs:
 
     dim: data dimension (0-based, non-negative). factor: exact scale. eps: exact constant added under a root.
     shape: target of a reshape. perm: axes of a transpose. times: repetitions. dtype: target of a cast.
-    shift: exact summand. value: the number in place of the last operand of a comparison or a selection. start,
-    stop: a slice's first element and the one behind its last. before, after: the numbers of zeros that a pad adds on
-    either side.
+    shift: exact summand. value: the number in place of the last operand of a maximum, a minimum, a comparison or a
+    selection. start, stop: a slice's first element and the one behind its last. before, after: the numbers of zeros
+    that a pad adds on either side.
     """
 
     dim: int | None = None
@@ -398,6 +398,7 @@ _KB = _K | _B
 _ALL = _KB | {Level.THREAD}
 _DIM = frozenset({"dim"})
 _EPS = frozenset({"eps"})
+_VALUE = frozenset({"value"})
 
 
 def _unary(kind: OpKind, lax: Lax) -> OpSpec:
@@ -408,11 +409,13 @@ def _pair(kind: OpKind, lax: Lax, *, commutative: bool) -> OpSpec:
     return OpSpec(kind, 2, 2, Family.ARITHMETIC, _ALL, _binary, lax, commutative=commutative)
 
 
+def _valued(kind: OpKind, family: Family, *, commutative: bool = True) -> OpSpec:
+    """Return the row of an operator of two operands that may have a number in place of the second."""
+    return OpSpec(kind, 1, 2, family, _ALL, _broadcast, Lax.OPAQUE, optional=_VALUE, commutative=commutative)
+
+
 def _comparison(kind: OpKind, *, commutative: bool = False) -> OpSpec:
-    optional = frozenset({"value"})
-    return OpSpec(
-        kind, 1, 2, Family.COMPARISON, _ALL, _broadcast, Lax.OPAQUE, optional=optional, commutative=commutative
-    )
+    return _valued(kind, Family.COMPARISON, commutative=commutative)
 
 
 def _accum(kind: OpKind, rule: ShapeRule, lax: Lax, arity: int = 1, required: frozenset[str] = frozenset()) -> OpSpec:
@@ -461,11 +464,11 @@ _ROWS: Final = (
     _unary(OpKind.ABS, Lax.ROOT),
     _unary(OpKind.RECIPROCAL, Lax.DIVISION),
     OpSpec(OpKind.SHIFT, 1, 1, Family.FUNCTION, _ALL, _same, Lax.LINEAR, required=frozenset({"shift"})),
-    _pair(OpKind.MAXIMUM, Lax.OPAQUE, commutative=True),
-    _pair(OpKind.MINIMUM, Lax.OPAQUE, commutative=True),
+    _valued(OpKind.MAXIMUM, Family.ARITHMETIC),
+    _valued(OpKind.MINIMUM, Family.ARITHMETIC),
     OpSpec(OpKind.SLICE, 1, 1, Family.MOVE, _K, _slice, Lax.LINEAR, required=frozenset({"dim", "start", "stop"})),
     OpSpec(OpKind.PAD, 1, 1, Family.MOVE, _K, _pad, Lax.LINEAR, required=frozenset({"dim", "before", "after"})),
-    OpSpec(OpKind.SELECT, 2, 3, Family.SELECTION, _ALL, _broadcast, Lax.LINEAR, optional=frozenset({"value"})),
+    OpSpec(OpKind.SELECT, 2, 3, Family.SELECTION, _ALL, _broadcast, Lax.LINEAR, optional=_VALUE),
     _comparison(OpKind.EQ, commutative=True),
     _comparison(OpKind.LT),
     _comparison(OpKind.LE),
@@ -489,6 +492,10 @@ FUNCTIONS: Final = _kinds(Family.FUNCTION) - {OpKind.SCALE, OpKind.SHIFT, OpKind
 ARITHMETIC: Final = _kinds(Family.ARITHMETIC)
 MOVES: Final = _kinds(Family.MOVE)
 COMPARISONS: Final = _kinds(Family.COMPARISON)
+#: Elementwise maximum and minimum.
+EXTREMES: Final = frozenset({OpKind.MAXIMUM, OpKind.MINIMUM})
+#: Operators that may have a number, ``Attrs.value``, in place of their last operand.
+VALUED: Final = EXTREMES | COMPARISONS | {OpKind.SELECT}
 #: Roundings to the element type that they name, of values that are stored wider.
 ROUNDINGS: Final = frozenset({OpKind.ROUND_FLOAT16, OpKind.ROUND_BFLOAT16})
 #: Operators besides selections that take boolean masks: conjunction (mul), disjunction (maximum, max) and moves.

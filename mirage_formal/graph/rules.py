@@ -13,7 +13,7 @@ from math import prod
 from typing import Final
 
 from mirage_formal.graph.graph import InputIterator, OutputSaver
-from mirage_formal.graph.ops import SPECS, TAKES_MASKS, Attrs, BlockContext, Family, Level, OpKind
+from mirage_formal.graph.ops import EXTREMES, SPECS, TAKES_MASKS, Attrs, BlockContext, Family, Level, OpKind
 from mirage_formal.graph.types import (
     MAX_ELEMENTS,
     MAX_EXTENT,
@@ -79,6 +79,8 @@ def result_dtype(kind: OpKind, attrs: Attrs, dtypes: tuple[DType, ...]) -> DType
         return dtypes[0]
     if not dtypes[0].floating and kind not in TAKES_MASKS:
         return "expected floating-point operands, got a mask of booleans; cast it first"
+    if not dtypes[0].floating and attrs.value is not None and kind in EXTREMES:
+        return f"expected floating-point operands beside the number {attrs.value}, got a mask of booleans"
     if kind is OpKind.LOGICAL_NOT and dtypes[0].floating:
         return f"expected a mask of booleans, got {dtypes[0].value}"
     if kind is OpKind.CAST and attrs.dtype is DType.BOOL and dtypes[0].floating:

@@ -27,6 +27,7 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count, moved_tensors, storage_locations, trailing_moves
 from mirage_formal.rewrite.builder import KernelGraphBuilder
 from mirage_formal.rewrite.failure import MatchFailure, rewriting
+from mirage_formal.rewrite.fold_constants import fold_constant
 from mirage_formal.rewrite.rules import apply_rules
 from mirage_formal.search.concatenated_inputs import absorb_concatenations, pad_expressions, reading_operator
 from mirage_formal.search.hoist_layout_ops import hoist_layout_ops
@@ -78,7 +79,8 @@ def preprocess(program: KernelGraph) -> PreprocessedProgram:
     """
     plain = first = program
     if len(program.ops) <= _MOST_OPERATORS:
-        plain = first = _without_maxima(_merge_equal_operators(program) or program)
+        simple = _simplify(program)
+        plain = first = _without_maxima(program if simple is None or not _is_proved_equal(program, simple) else simple)
         anew = normalize_layout_ops(plain)
         if anew is not None and _is_proved_equal(program, anew):
             plain = anew
@@ -112,12 +114,12 @@ def _hoist_moves(program: KernelGraph, plain: KernelGraph) -> PreprocessedProgra
 
 
 @rewriting
-def _merge_equal_operators(program: KernelGraph) -> KernelGraph | None:
-    """Return the program with equal operators on the same tensors merged (common subexpression elimination)."""
+def _simplify(program: KernelGraph) -> KernelGraph | None:
+    """Return the program with constants folded, and equal operators merged (common subexpression elimination)."""
     new = KernelGraphBuilder(program.inputs)
-    number = apply_rules(new, program.ops)
-    if len(new.ops) == len(program.ops):
-        raise MatchFailure("no two operators are equal")
+    number = apply_rules(new, program.ops, fold_constant)
+    if tuple(new.ops) == program.ops:
+        raise MatchFailure("no two operators are equal, and no constant is read")
     return new.finish([number[n] for n in program.outputs])
 
 
@@ -167,19 +169,10 @@ def _maxima(program: KernelGraph) -> dict[int, Op]:
     found: dict[int, Op] = {}
     for first, op in makers.items():
         top = [operand in makers and makers[operand].kind is OpKind.MAX for operand in op.operands]
-        number = [_is_number(makers, operand) for operand in op.operands]
-        bounded = op.kind is OpKind.MAXIMUM and any(top) and any(number)
+        bounded = op.kind is OpKind.MAXIMUM and op.attrs.value is not None and all(top)
         if op.kind is OpKind.MAX or bounded:
             found[first] = op
     return found
-
-
-def _is_number(makers: Mapping[int, Op], tensor: int) -> bool:
-    """Return whether a tensor is constant: 0 times another one, possibly plus a number."""
-    op = makers.get(tensor)
-    if op is not None and op.kind is OpKind.SHIFT:
-        op = makers.get(op.operands[0])
-    return op is not None and op.kind is OpKind.SCALE and op.attrs.factor == 0
 
 
 def _replace_result(program: KernelGraph, result: int, operand: int) -> KernelGraph | None:

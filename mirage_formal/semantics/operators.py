@@ -117,7 +117,7 @@ def _unary(kind: OpKind) -> _Rule[Any]:
 
 
 def _binary(kind: OpKind) -> _Rule[Any]:
-    return lambda w, attrs, xs: (w.binary(kind, xs[0], xs[1]),)
+    return lambda w, attrs, xs: (w.binary(kind, xs[0], _second(w, attrs, xs)),)
 
 
 def _matmul(w: LevelOperators[T], attrs: Attrs, xs: tuple[AxisValue[T], ...]) -> tuple[AxisValue[T], ...]:
@@ -131,6 +131,11 @@ def _constant_like(w: LevelOperators[T], x: AxisValue[T], constant: Fraction) ->
     return w.offset(w.scale(x, Fraction(0)), constant)
 
 
+def _second(w: LevelOperators[T], attrs: Attrs, xs: tuple[AxisValue[T], ...]) -> AxisValue[T]:
+    """Return the second operand, which may be a number."""
+    return xs[1] if attrs.value is None else _constant_like(w, xs[0], attrs.value)
+
+
 def _negate_mask(w: LevelOperators[T], m: AxisValue[T]) -> AxisValue[T]:
     return w.offset(w.scale(m, Fraction(-1)), Fraction(1))
 
@@ -140,8 +145,7 @@ def _comparison(kind: OpKind) -> _Rule[Any]:
     turned = {OpKind.GT: OpKind.LT, OpKind.GE: OpKind.LE}
 
     def rule(w: LevelOperators[T], attrs: Attrs, xs: tuple[AxisValue[T], ...]) -> tuple[AxisValue[T], ...]:
-        a = xs[0]
-        b = xs[1] if attrs.value is None else _constant_like(w, a, attrs.value)
+        a, b = xs[0], _second(w, attrs, xs)
         return (w.binary(turned[kind], b, a) if kind in turned else w.binary(kind, a, b),)
 
     return rule

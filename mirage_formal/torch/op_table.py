@@ -548,7 +548,7 @@ _ALONG: Final = (
     TorchOperatorRow(
         "aten.constant_pad_nd.default",
         "torch.nn.functional.pad(a, (1, 2, -1, 3), value=0.5)",
-        "pad, slice; of a number that is not 0, concat",
+        "pad, slice; of a number that is not 0, select by a constant mask",
         moves.pad,
         "a finite number; elements are left",
         ("self",),

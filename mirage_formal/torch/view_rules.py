@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial, reduce
 from itertools import accumulate
 from math import prod
 
 import mirage_formal.torch.views as views
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.torch.call import OperatorCall, Written, round_number
+from mirage_formal.torch.pointwise_rules import conjoin_masks, select_by_mask
 from mirage_formal.torch.values import ImportedProgram, ImportedValue, unsupported_error
 from mirage_formal.torch.view_propagation import concatenate, materialize_row_major
 from mirage_formal.torch.views import View
@@ -271,8 +273,23 @@ def pad(call: OperatorCall) -> Written:
     found = materialize_row_major(call.program, value).base
     assert isinstance(found, Tensor)
     for axis, before, after in pairs:
-        found = call.program.graph.pad(found, axis, max(before, 0), max(after, 0), round_number(number, value.dtype))
-    return ImportedValue(found, views.row_major_view(call.shape))
+        found = call.program.graph.pad(found, axis, max(before, 0), max(after, 0))
+    padded = ImportedValue(found, views.row_major_view(call.shape))
+    if not number:
+        return padded
+    inside = reduce(partial(conjoin_masks, call), _masks_inside(call, pairs))
+    return select_by_mask(call, inside, padded, round_number(number, value.dtype))
+
+
+def _masks_inside(call: OperatorCall, pairs: Sequence[tuple[int, ...]]) -> Iterator[ImportedValue]:
+    """Yield constant masks along padded dims, whose conjunction is 1 at the elements of the tensor that is padded."""
+    for axis, before, after in pairs:
+        extent = call.shape[axis]
+        for side, diagonal, count in (("upper", before, before), ("lower", extent - 1 - after, after)):
+            if count > 0:
+                row = call.triangle(1, extent, diagonal, side=side)
+                dims = tuple(row.view.dims[1] if d == axis else ((n, 0),) for d, n in enumerate(call.shape))
+                yield ImportedValue(row.base, View(dims, row.view.offset))
 
 
 def concat(call: OperatorCall) -> Written:

@@ -18,7 +18,7 @@ from mirage_formal.codegen.target import load_target
 from mirage_formal.device.emulate import run_kernel as emulate
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, Op
-from mirage_formal.graph.ops import SPECS, Attrs, Family, Level, OpKind
+from mirage_formal.graph.ops import EXTREMES, SPECS, Attrs, Family, Level, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 from mirage_formal.semantics import reference
 from tests.kit.kernels.program_interpreter import from_storage, to_storage
@@ -60,9 +60,9 @@ def attributes(kind: OpKind, shape: Shape, dim: int) -> tuple[Attrs, list[Shape]
         return (*shape[:dim], n, *shape[dim + 1 :])
 
     match kind:
-        case _ if SPECS[kind].family is Family.ARITHMETIC:
+        case _ if SPECS[kind].family is Family.ARITHMETIC and kind not in EXTREMES:
             return A(), [shape, other(1)]
-        case _ if SPECS[kind].family is Family.COMPARISON:
+        case _ if kind in EXTREMES or SPECS[kind].family is Family.COMPARISON:
             return (A(), [shape, other(1)]) if dim else (A(value=Fraction(1, 3)), [shape])
         case K.SELECT:
             return (A(), [other(1), shape, shape]) if dim else (A(value=Fraction(-2)), [shape, other(1)])

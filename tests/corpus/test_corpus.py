@@ -5,14 +5,18 @@ from __future__ import annotations
 import inspect
 import runpy
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import mirage_formal as mf
+from mirage_formal.cli.graphs.user_file import RUN_NAME
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.types import DType
 from mirage_formal.semantics.reference import run as reference
 from tests.kit.graphs.corpus_programs import CORPUS, FILES, build, draw, formula, sizes
+from tests.kit.graphs.moves import zeros
 
 NAMES = sorted(FILES)
 #: Small programs are emulated, on a processor.
@@ -42,6 +46,20 @@ def test_programs_are_well_formed_at_real_extents(name: str) -> None:
     assert {item.tensor.dtype for item in program.inputs} in ({DType.FLOAT16}, {DType.BFLOAT16})
     read = {number for op in program.ops for number in op.operands}
     assert read >= set(range(len(program.inputs))), "an input is never read"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_program_makes_a_constant_of_a_tensor(name: str) -> None:
+    assert not zeros(build(name).freeze())
+
+
+@pytest.mark.parametrize("path", sorted(CORPUS.parent.glob("*.py")), ids=lambda path: path.stem)
+def test_no_example_makes_a_constant_of_a_tensor(path: Path) -> None:
+    if path.stem == "tour_marimo":
+        pytest.skip("it needs marimo")
+    graphs = [found for found in runpy.run_path(str(path), run_name=RUN_NAME).values() if isinstance(found, mf.Graph)]
+    assert graphs
+    assert not any(zeros(graph.freeze()) for graph in graphs)
 
 
 @pytest.mark.parametrize("name", NAMES)

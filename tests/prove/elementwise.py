@@ -244,3 +244,57 @@ def an_exponential_out_of_the_root_of_a_negative(a: int = A, n: int = N) -> Pair
         lambda g, x, y: g.sqrt(g.scale(x * g.exp(y), -1)) / g.sqrt(g.scale(x, -1)),
         lambda g, x, y: g.exp(g.scale(y, 0.5)),
     )
+
+
+@claim(a=2, n=3)
+def a_constant_tensor_in_a_maximum(a: int = A, n: int = N) -> Pair:
+    """Whatever tensor a constant is made of, the number itself is the same operand."""
+    return pair(two(a, n), lambda g, x, y: g.maximum(x, 0.5), lambda g, x, y: g.maximum(g.full_like(y, 0.5), x))
+
+
+@claim(a=2, n=3)
+def a_minimum_as_a_maximum_of_negatives(a: int = A, n: int = N) -> Pair:
+    return pair({"X": (a, n)}, lambda g, x: g.minimum(x, 0.5), lambda g, x: -g.maximum(-x, -0.5))
+
+
+@claim(a=2, n=3)
+def bounds_in_another_order(a: int = A, n: int = N) -> Pair:
+    return pair(
+        two(a, n),
+        lambda g, x, y: g.maximum(g.maximum(x, -0.5), y),
+        lambda g, x, y: g.maximum(g.maximum(g.maximum(y, -0.5), x), -0.5),
+    )
+
+
+@claim(a=2, n=3)
+def clamped_by_a_constant_tensor(a: int = A, n: int = N) -> Pair:
+    return pair(
+        two(a, n),
+        lambda g, x, y: y * g.clamp(x, -0.5, 0.5),
+        lambda g, x, y: g.minimum(g.full_like(y, 0.5), g.maximum(x, -0.5)) * y,
+    )
+
+
+@claim(a=2, n=3)
+def the_largest_element_bounded(a: int = A, n: int = N) -> Pair:
+    return pair({"X": (a, n)}, lambda g, x: g.max(g.maximum(x, 0.5), 1), lambda g, x: g.maximum(g.max(x, 1), 0.5))
+
+
+@claim(a=2, n=4, loop=2)
+def a_sum_of_bounded_elements_in_a_loop(a: int = 16, n: int = 4096, loop: int = 64) -> Pair:
+    def candidate(g: Graph, x: Tensor) -> Tensor:
+        def body(t: BlockBuilder, x: BlockTensor) -> Saved:
+            return t.forloop_accum(t.minimum(t.maximum(x, -0.5), 1), "sum"), on(0)
+
+        return kernel(g, (2,), [(x, on(0), 1)], body, loop)
+
+    return pair({"X": (a, n)}, lambda g, x: g.reduction(g.clamp(x, -0.5, 1), 1), candidate)
+
+
+@claim(a=2, n=3)
+def a_quotient_by_a_bounded_size(a: int = A, n: int = N) -> Pair:
+    return pair(
+        two(a, n),
+        lambda g, x, y: x / g.maximum(g.abs(y), 0.5),
+        lambda g, x, y: x * g.reciprocal(g.maximum(g.full_like(x, 0.5), g.abs(y))),
+    )

@@ -316,3 +316,48 @@ def a_square_out_of_the_root_of_a_negative(a: int = A, n: int = N) -> Pair:
         lambda g, x, y: g.sqrt(g.scale(x * g.square(y), -1)),
         lambda g, x, y: g.sqrt(g.scale(x, -1)) * y,
     )
+
+
+@claim(a=2, n=3)
+def a_maximum_with_another_number(a: int = A, n: int = N) -> Pair:
+    return pair({"X": (a, n)}, lambda g, x: g.maximum(x, 0.5), lambda g, x: g.maximum(x, 0.625))
+
+
+@claim(a=2, n=3)
+def a_minimum_for_a_maximum_with_a_number(a: int = A, n: int = N) -> Pair:
+    return pair({"X": (a, n)}, lambda g, x: g.maximum(x, 0.5), lambda g, x: g.minimum(x, 0.5))
+
+
+@claim(a=2, n=3)
+def a_bound_that_does_not_move_with_the_sum(a: int = A, n: int = N) -> Pair:
+    return pair({"X": (a, n)}, lambda g, x: g.maximum(x, 0.5) + 1, lambda g, x: g.maximum(x + 1, 0.5))
+
+
+@claim(a=2, n=3)
+def a_bound_that_keeps_its_sign_under_a_negative(a: int = A, n: int = N) -> Pair:
+    return pair({"X": (a, n)}, lambda g, x: g.minimum(x, 0.5), lambda g, x: -g.maximum(-x, 0.5))
+
+
+@claim(a=2, n=3)
+def bounds_exchanged(a: int = A, n: int = N) -> Pair:
+    return pair({"X": (a, n)}, lambda g, x: g.clamp(x, -0.5, 0.25), lambda g, x: g.clamp(x, -0.25, 0.5))
+
+
+@claim(a=2, n=3)
+def a_sum_bounded_for_a_sum_of_bounded_elements(a: int = A, n: int = 96) -> Pair:
+    return pair(
+        {"X": (a, n)},
+        lambda g, x: g.reduction(g.maximum(x, 0.5), 1),
+        lambda g, x: g.maximum(g.reduction(x, 1), 0.5),
+    )
+
+
+@claim(a=2, n=4, loop=2)
+def a_bound_behind_the_loop(a: int = 16, n: int = 4096, loop: int = 64) -> Pair:
+    def candidate(g: Graph, x: Tensor) -> Tensor:
+        def body(t: BlockBuilder, x: BlockTensor) -> Saved:
+            return t.maximum(t.forloop_accum(x, "sum"), 0.5), on(0)
+
+        return kernel(g, (2,), [(x, on(0), 1)], body, loop)
+
+    return pair({"X": (a, n)}, lambda g, x: g.reduction(g.maximum(x, 0.5), 1), candidate)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.graphs.moves import zeros
 from tests.kit.paths import REPOSITORY
 
 pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
@@ -31,6 +32,16 @@ def test_there_are_examples_and_they_are_short() -> None:
     assert {path.stem for path in EXAMPLES} >= NAMED
     for path in EXAMPLES:
         assert len(path.read_text(encoding="utf-8").splitlines()) <= 40, path
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES))
+def test_no_program_of_an_example_makes_a_constant_of_a_tensor(name: str) -> None:
+    from mirage_formal.torch import from_torch
+    from tests.kit.torch.examples import taken
+
+    regions = from_torch(*taken(name)).regions
+    assert regions
+    assert not any(zeros(region.program) for region in regions)
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ import pytest
 
 from mirage_formal.torch.op_table import LETTERS, ROWS, TorchOperatorRow, rules
 from mirage_formal.torch.op_table_docs import document
+from tests.kit.graphs.moves import zeros
 from tests.kit.paths import REPOSITORY
 
 DOCUMENT = REPOSITORY / "docs" / "torch.md"
@@ -70,6 +71,7 @@ def test_the_example_of_a_row(row: TorchOperatorRow) -> None:
     else:
         assert found.left == ()
         assert found.graph is not None or row.free
+    assert not any(zeros(region.program) for region in found.regions), "a constant is made of a tensor"
     rounded = any(name in row.example for name in ("float16",))
     if "rand_like" not in row.name:
         compare(found, call, tuple(given.values()), 2e-3 if rounded else 1e-6)

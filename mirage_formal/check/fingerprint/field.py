@@ -33,7 +33,7 @@ from mirage_formal.check.fingerprint.prime_field import (
 from mirage_formal.check.inlining import carried_maxima, inline_threads
 from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op
-from mirage_formal.graph.ops import COMPARISONS, OPAQUE, SPECS, ZERO_AT_ZERO, Attrs, Lax, OpKind
+from mirage_formal.graph.ops import COMPARISONS, EXTREMES, OPAQUE, SPECS, ZERO_AT_ZERO, Attrs, Lax, OpKind
 from mirage_formal.graph.types import DimMap, DTensor, Shape
 from mirage_formal.support.errors import FormatError
 
@@ -182,6 +182,8 @@ def _apply_in_field(op: Op, xs: Sequence[Value], part: int, point: RandomPoint, 
     if kind in COMPARISONS:
         return field(_compare(kind, attrs, [_require_part(value[P]) for value in xs], point))
     x = [_require_part(value[part]) for value in xs]
+    if kind in EXTREMES and attrs.value is not None:
+        x.append(_constant(attrs.value, field).reshape(1))
     axis = lead + (x[0].ndim - lead - 1 if attrs.dim is None else attrs.dim)
     if SPECS[kind].elementwise and kind is not OpKind.CAST:
         return _elementwise(kind, attrs, x, point, field)

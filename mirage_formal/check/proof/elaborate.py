@@ -17,7 +17,7 @@ from mirage_formal.check.proof.reader import MAX_TABLE, parse_integer, parse_lis
 from mirage_formal.check.proof.ring import ProofError, require
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
-from mirage_formal.graph.ops import BlockContext, OpKind
+from mirage_formal.graph.ops import Attrs, BlockContext, OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.support.errors import GraphError
 
@@ -139,11 +139,11 @@ class Elaboration(PieceOperators):
             case OpKind.ABS:
                 return [super().unary("sqrt", self.unary("square", x))]  # a square is not negative: no condition
             case OpKind.MAXIMUM:
-                return [self.binary("max", x, xs[1])]
+                return [self.binary("max", x, self._second(attrs, xs))]
             case OpKind.DIV_NO_NAN:
                 return [self.binary("div_no_nan", x, xs[1])]  # 0 where the divisor is: no condition
             case OpKind.EQ | OpKind.LT | OpKind.LE | OpKind.GT | OpKind.GE:
-                y = xs[1] if attrs.value is None else self._number(x, attrs.value)
+                y = self._second(attrs, xs)
                 turned = {OpKind.GT: "lt", OpKind.GE: "le"}.get(op.kind)
                 return [self.binary(op.kind.value, x, y) if turned is None else self.binary(turned, y, x)]
             case OpKind.SELECT:
@@ -155,7 +155,7 @@ class Elaboration(PieceOperators):
             case OpKind.LOGICAL_NOT:
                 return [self._not(x)]
             case OpKind.MINIMUM:
-                a, b = (self.constant("scale", value, Fraction(-1)) for value in xs)
+                a, b = (self.constant("scale", value, Fraction(-1)) for value in (x, self._second(attrs, xs)))
                 return [self.constant("scale", self.binary("max", a, b), Fraction(-1))]
             case OpKind.SILU:
                 below = self.constant("offset", self.unary("exp", self.constant("scale", x, Fraction(-1))), Fraction(1))
@@ -224,6 +224,13 @@ class Elaboration(PieceOperators):
                 return [self.unary(kind.value, x)]
             case _:
                 raise AssertionError(op.kind)
+
+    def _second(self, attrs: Attrs, xs: list[PieceValue]) -> PieceValue:
+        """Return the second operand; a number there is 0 times the first, plus the number.
+
+        Sound: over the reals 0 x + c = c for every x, and it is elementwise on the first operand's shape.
+        """
+        return xs[1] if attrs.value is None else self._number(xs[0], attrs.value)
 
     def _number(self, x: PieceValue, q: Fraction | int) -> PieceValue:
         return self.constant("offset", self.constant("scale", x, Fraction(0)), Fraction(q))

@@ -49,7 +49,7 @@ def _bound_block(block: BlockGraph, given: Collection[int]) -> BlockGraph:
     tops = set(given)
     for first, op in enumerate_results(len(flat.inputs), flat.ops):
         assert isinstance(op, Op)
-        if op.kind in _MAXIMA or (op.kind in _KEEP and tops.issuperset(op.operands)):
+        if op.kind in _MAXIMA or (op.kind in _KEEP and op.attrs.value is None and tops.issuperset(op.operands)):
             tops.add(first)
     ops, number = _bound_operators(len(flat.inputs), flat.ops, tops)
     if ops == flat.ops:

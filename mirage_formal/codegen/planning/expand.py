@@ -183,7 +183,7 @@ class _Expansion:
             case _ if kind in FUNCTIONS or kind is OpKind.LOGICAL_NOT:
                 return [self.map(unary_fn(kind), x)]
             case _ if kind in ARITHMETIC:
-                return [self.map(binary_fn(kind), *args)]
+                return [self.map(binary_fn(kind), *args, constant=attrs.value)]
             case _ if kind in COMPARISONS:
                 return [self.map(binary_fn(kind), *args, constant=attrs.value, dtype=DType.BOOL)]
             case OpKind.SELECT:

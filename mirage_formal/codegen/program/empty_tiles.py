@@ -13,7 +13,7 @@ from fractions import Fraction
 from typing import Final
 
 from mirage_formal.graph.graph import BlockGraph, BlockOp, Op
-from mirage_formal.graph.ops import SPECS, OpKind
+from mirage_formal.graph.ops import EXTREMES, SPECS, OpKind
 from mirage_formal.graph.types import Band, Shape
 from mirage_formal.semantics.functions import ZEROS
 
@@ -95,6 +95,8 @@ def _apply(op: BlockOp, values: list[_Empty]) -> bool:
 
 
 def _results(op: Op, given: Sequence[_Empty]) -> list[_Empty]:
+    if op.kind in EXTREMES and op.attrs.value is not None:
+        given = [*given, op.attrs.value]
     numbers = [one for one in given if isinstance(one, Fraction)]
     whole = len(numbers) == len(given)
     if op.kind is OpKind.SELECT and given[0] == 0:

@@ -25,7 +25,7 @@ from mirage_formal.codegen.triton.writer import Operand, contains_name
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op, enumerate_results
 from mirage_formal.graph.memory.place import StorageLocation
-from mirage_formal.graph.ops import SPECS, Family, OpKind
+from mirage_formal.graph.ops import SPECS, VALUED, Family, OpKind
 from mirage_formal.graph.types import DType, Shape
 from mirage_formal.graph.views import launched_operators, storage_locations
 from mirage_formal.semantics.functions import FUNCTION_SPECS
@@ -256,9 +256,9 @@ def torch_call(op: Op, operands: Sequence[str], shapes: Sequence[Shape], dtype: 
     """Return a predefined operator as a call of torch, whose result is row-major."""
     attrs, x = op.attrs, operands[0]
     dim = attrs.dim or 0
-    if op.kind in _CALLS:
+    if op.kind in _CALLS and attrs.value is None:
         return _row_major(_CALLS[op.kind].format(*operands), op.kind)
-    if SPECS[op.kind].family in (Family.SELECTION, Family.COMPARISON) or op.kind in (OpKind.SCALE, OpKind.SHIFT):
+    if op.kind in VALUED or op.kind in (OpKind.SCALE, OpKind.SHIFT):
         return f"{_call_with_constant(op, operands)}.contiguous()"
     match op.kind:
         case OpKind.CAST:
@@ -301,6 +301,9 @@ def _call_with_constant(op: Op, operands: Sequence[str]) -> str:
                 return f"({x} {_COMPARISONS[op.kind]} {operands[1]})"
             # The number is one of float32, as in kernels, and not rounded to the element type.
             return f"({x}.float() {_COMPARISONS[op.kind]} {python_float(float(attrs.value))})"
+        case OpKind.MAXIMUM | OpKind.MINIMUM:
+            side = "min" if op.kind is OpKind.MAXIMUM else "max"
+            return f"{x}.float().clamp_{side}({python_float(float(attrs.value or 0))}).to({x}.dtype)"
         case OpKind.SCALE:
             assert attrs.factor is not None
             return f"({x} * {python_float(float(attrs.factor))})" if attrs.factor else f"torch.zeros_like({x})"

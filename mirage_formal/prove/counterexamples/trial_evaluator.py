@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mirage_formal.graph.check import output_types
 from mirage_formal.graph.counterexample import Counterexample, CounterexampleEntry, Fill
 from mirage_formal.graph.graph import KernelGraph, operators
-from mirage_formal.graph.ops import COMPARISONS, ROUNDINGS
+from mirage_formal.graph.ops import ROUNDINGS, OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.prove.counterexamples.compressed_tensor import TooManyClasses
 from mirage_formal.prove.counterexamples.rounding_bounds import run_bounded
@@ -78,14 +78,15 @@ def _interface(graph: KernelGraph) -> tuple[list[str], list[str]]:
 def landmarks(graphs: Sequence[KernelGraph]) -> tuple[float, ...]:
     """Return numbers at which operators of some graphs change their behaviour, which small integers would miss.
 
-    These are the numbers that elements are compared with and integers next to them, and numbers that roundings change:
-    2^8 + 1 and 2^11 + 1 have a significant bit more than bfloat16 and float16, and 1 + 3/4096 several.
+    These are the numbers that comparisons, maxima and minima have in place of an operand, integers next to them, and
+    numbers that roundings change: 2^8 + 1 and 2^11 + 1 have a significant bit more than bfloat16 and float16, and
+    1 + 3/4096 several.
     """
     found: set[float] = set()
     for op in (op for graph in graphs for op in operators(graph)):
         if op.kind in ROUNDINGS:
             found |= {(1 << 8) + 1, (1 << 11) + 1, 1 + 3 / 4096}
-        elif op.kind in COMPARISONS and op.attrs.value is not None and abs(op.attrs.value) < _FAR:
+        elif op.kind is not OpKind.SELECT and op.attrs.value is not None and abs(op.attrs.value) < _FAR:
             low, high = floor(op.attrs.value), ceil(op.attrs.value)
             # A number that is no float is not met exactly.
             exact = (

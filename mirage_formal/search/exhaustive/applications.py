@@ -14,7 +14,7 @@ from typing import Final
 
 from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op, operators
-from mirage_formal.graph.ops import COMPARISONS, FUNCTIONS, NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
+from mirage_formal.graph.ops import FUNCTIONS, NO_ATTRS, SPECS, VALUED, Attrs, BlockContext, OpKind
 from mirage_formal.graph.rules import result_dtype
 from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
 from mirage_formal.logic.terms import Expr, var
@@ -80,16 +80,13 @@ class TensorTable:
         return self.tensor(source.term, (), tuple(whole), source.mask)
 
 
-#: Comparisons and selections, which may have a number in place of their last operand.
-_VALUED: Final = COMPARISONS | {OpKind.SELECT}
 #: Operators that a search tries only if the program applies them: elementwise functions of one operand (a square is a
 #: product), maximum and minimum, comparisons and readers of masks, the quotient that is 0 where its divisor is 0, and
 #: the layer norm.
 _TRIED: Final = (
     FUNCTIONS - {OpKind.SQUARE}
-    | _VALUED
-    | {OpKind.SHIFT, OpKind.MAXIMUM, OpKind.MINIMUM, OpKind.LAYER_NORM, OpKind.LOGICAL_NOT, OpKind.DIV_NO_NAN}
-    | {OpKind.CAST}
+    | VALUED
+    | {OpKind.SHIFT, OpKind.LAYER_NORM, OpKind.LOGICAL_NOT, OpKind.DIV_NO_NAN, OpKind.CAST}
 )
 _NORMS: Final = (OpKind.RMS_NORM, OpKind.LAYER_NORM)
 
@@ -104,7 +101,7 @@ class ProgramAttributes:
         eps: eps of norms; None for norms without.
         functions: Optional operators that the program applies.
         late: Expressions of the inputs that are carried behind a loop.
-        values: Comparisons and selections, each with the number in place of its last operand, or None.
+        values: Operators of ``VALUED``, each with the number in place of its last operand, or None.
         casts: Element types that masks are cast to.
     """
 
@@ -133,7 +130,7 @@ def program_attributes(program: KernelGraph) -> ProgramAttributes:
     functions = (kinds & _TRIED) | ({OpKind.EXP} if OpKind.SOFTMAX in kinds else set())
     shifts = tuple(dict.fromkeys(op.attrs.shift for op in ops if op.attrs.shift is not None))
     late = frozenset(var(program.inputs[number].name) for number in epilogue_inputs(program))
-    values = tuple(dict.fromkeys((op.kind, op.attrs.value) for op in ops if op.kind in _VALUED))
+    values = tuple(dict.fromkeys((op.kind, op.attrs.value) for op in ops if op.kind in VALUED))
     types = kernel_types(program)
     casts = tuple(
         dict.fromkeys(
@@ -214,7 +211,7 @@ class OperatorApplier:
         self._accumulators = [kind for kind in plain if SPECS[kind].accumulator and kind is not OpKind.ACCUM_MAX]
         self._carriers = [kind for kind in plain if kind is OpKind.ACCUM_MAX]
         self._valued = tuple((kind, value) for kind, value in fixed.values if kind in kinds)
-        self._pairs = [(kind, NO_ATTRS) for kind in kinds if SPECS[kind].min_arity == 2 and kind not in _VALUED]
+        self._pairs = [(kind, NO_ATTRS) for kind in kinds if SPECS[kind].min_arity == 2 and kind not in VALUED]
         self._pairs += [
             (kind, Attrs(value=value) if value is not None else NO_ATTRS)
             for kind, value in self._valued
@@ -317,7 +314,7 @@ class OperatorApplier:
             yield from (Attrs(shift=shift) for shift in self._fixed.shifts)
         elif kind is OpKind.CAST:
             yield from (Attrs(dtype=dtype) for dtype in self._fixed.casts)
-        elif kind in _VALUED:
+        elif kind in VALUED:
             yield from (Attrs(value=value) for other, value in self._valued if other is kind and value is not None)
         elif "dim" in SPECS[kind].required:
             epsilons = self._fixed.eps if kind in _NORMS else (None,)

@@ -28,11 +28,11 @@ from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import Frame, mask, unsplit_frame
 from mirage_formal.search.guided.algebra.operators import (
     binary_form,
-    comparison_form,
     function_form,
     rms_norm,
     selection_form,
     shift_form,
+    valued_form,
 )
 from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, part_axis, unsplit_part
 from mirage_formal.search.guided.index_renaming import Dims, IndexRenaming
@@ -50,6 +50,8 @@ AxisDims = tuple[tuple[Axis, ...], ...]
 
 #: Elementwise functions of one operand that stay uninterpreted here; a square is a product instead.
 FUNCTIONS = ELEMENT_FUNCTIONS - {OpKind.SQUARE}
+#: Elementwise operators of two tensors; of some, one may be a number.
+_PAIRS = ARITHMETIC | COMPARISONS
 #: Elementwise functions of one boolean mask.
 OF_MASKS = frozenset({OpKind.LOGICAL_NOT, OpKind.CAST})
 
@@ -109,6 +111,7 @@ class ProgramAxes:
         shifts: Rational summands that the program uses.
         norms: (kind, eps) of the norms that the program uses.
         comparisons: (kind, number) of the comparisons that the program uses; no number where two tensors are compared.
+        numbers: (kind, number) of the comparisons, maxima and minima of a tensor and a number.
         selections: Numbers in the program's selections; None for a selection from two tensors.
         casts: Element types that boolean masks are cast to.
         kinds: All operator kinds of the program, macro operators expanded.
@@ -135,6 +138,7 @@ class ProgramAxes:
         self.shifts: set[Fraction] = set()
         self.norms: set[tuple[OpKind, Fraction | None]] = set()
         self.comparisons: set[tuple[OpKind, Fraction | None]] = set()
+        self.numbers: set[tuple[OpKind, Fraction]] = set()
         self.selections: set[Fraction | None] = set()
         self.casts: set[DType] = set()
         self.kinds: set[OpKind] = set()
@@ -166,11 +170,8 @@ class ProgramAxes:
                     unify(x, y)
                 reduced.append(a[-1])
                 return [*a[:-1], b[-1]]
-            case kind if kind in ARITHMETIC:
-                return self._broadcast(a, operands[1])
-            case kind if kind in COMPARISONS:
-                self.comparisons.add((kind, op.attrs.value))
-                return a if len(operands) == 1 else self._broadcast(a, operands[1])
+            case kind if kind in _PAIRS:
+                return self._pair(op, operands)
             case OpKind.SELECT:
                 self.selections.add(op.attrs.value)
                 return reduce(self._broadcast, operands)
@@ -215,6 +216,14 @@ class ProgramAxes:
             if x and y:
                 self._indices.unify(x, y)
         return [x or y for x, y in zip(a, b, strict=True)]
+
+    def _pair(self, op: Op, operands: list[list[_String]]) -> list[_String]:
+        """Return the dims of an elementwise operator of two tensors, or of a tensor and a number."""
+        if op.kind in COMPARISONS:
+            self.comparisons.add((op.kind, op.attrs.value))
+        if op.attrs.value is not None:
+            self.numbers.add((op.kind, op.attrs.value))
+        return reduce(self._broadcast, operands)
 
     def _reduce(self, op: Op, operands: list[list[_String]], reduced: list[_String]) -> list[_String]:
         a, dim = operands[0], op.attrs.dim
@@ -382,12 +391,12 @@ class _FormInterpreter:
                 product = algebra.mul(x, y)
                 total = None if product is None else algebra.sum(mask(dims[-1]), product, self._frame)
                 return total, (*dims[:-1], dims2[-1])
-            case kind if len(operands) == 2 and kind in ARITHMETIC | COMPARISONS:
+            case kind if len(operands) == 2 and kind in _PAIRS:
                 y, joined = self._views.joined(dims, *operands[1])
                 return binary_form(algebra, op.kind, x, y), joined
-            case kind if kind in COMPARISONS:
+            case kind if kind in _PAIRS:
                 assert op.attrs.value is not None
-                return comparison_form(algebra, kind, x, op.attrs.value), dims
+                return valued_form(algebra, kind, x, op.attrs.value), dims
             case OpKind.SELECT:
                 values: list[Form] = []
                 for operand in operands[1:]:

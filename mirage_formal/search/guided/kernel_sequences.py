@@ -7,17 +7,26 @@ from dataclasses import dataclass
 from itertools import combinations, permutations, product
 from typing import NewType
 
-from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, NO_ATTRS, SPECS, TAKES_MASKS, Attrs, OpKind
+from mirage_formal.graph.ops import (
+    ARITHMETIC,
+    COMPARISONS,
+    EXTREMES,
+    NO_ATTRS,
+    SPECS,
+    TAKES_MASKS,
+    VALUED,
+    Attrs,
+    OpKind,
+)
 from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import Frame, PartMask, full_mask
 from mirage_formal.search.guided.algebra.operators import (
-    EXTREMES,
     binary_form,
-    comparison_form,
     function_form,
     rms_norm,
     selection_form,
     shift_form,
+    valued_form,
 )
 from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, is_unsplit, part_axis, unsplit_part
 from mirage_formal.search.guided.axes import OF_MASKS, TensorId
@@ -274,9 +283,9 @@ class PathFinder:
         elif kind is OpKind.CAST:
             for dtype in sorted(axes.casts):
                 yield Attrs(dtype=dtype), function_form(algebra, kind, a)
-        elif kind in COMPARISONS:
-            for value in sorted(v for k, v in axes.comparisons if k is kind and v is not None):
-                yield Attrs(value=value), comparison_form(algebra, kind, a, value)
+        elif kind in VALUED:
+            for value in sorted(v for k, v in axes.numbers if k is kind):
+                yield Attrs(value=value), valued_form(algebra, kind, a, value)
 
     def _along(self, kind: OpKind, a: KTensor, frame: Frame) -> Iterator[tuple[Attrs, Form, Dims]]:
         """Yield sums and norms along each dim of a tensor."""

@@ -16,7 +16,7 @@ from functools import partial
 from itertools import product
 from typing import Final, NewType
 
-from mirage_formal.graph.ops import COMPARISONS, NO_ATTRS, SPECS, Attrs, OpKind
+from mirage_formal.graph.ops import COMPARISONS, EXTREMES, NO_ATTRS, SPECS, Attrs, OpKind
 from mirage_formal.logic.axioms import load_axioms
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.algebra.abstract_expressions import FormExpressions
@@ -24,15 +24,14 @@ from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import NO_PARTS, Frame, PartMask, mask
 from mirage_formal.search.guided.algebra.operators import (
-    EXTREMES,
     binary_form,
-    comparison_form,
     function_form,
     layer_norm,
     rms_norm,
     selection_branch_form,
     selection_form,
     shift_form,
+    valued_form,
 )
 from mirage_formal.search.guided.algebra.parts import Axis, Parts, part_axis
 from mirage_formal.search.guided.axes import FUNCTIONS, ProgramAxes
@@ -157,7 +156,7 @@ class Saturator:
         self._of_two_masks = [k for k in self._pairs if k in _OF_TWO_MASKS and k in kinds]
         self._negated = OpKind.LOGICAL_NOT in block_ops & axes.functions
         self._casts = sorted(axes.casts) if OpKind.CAST in block_ops else []
-        self._numbers = sorted((k, v) for k, v in axes.comparisons if v is not None and k in block_ops)
+        self._numbers = sorted((k, v) for k, v in axes.numbers if k in block_ops)
         self._selections = sorted(v for v in axes.selections if v is not None) if OpKind.SELECT in block_ops else []
         self._of_three = OpKind.SELECT in block_ops and None in axes.selections
         self._norms: list[tuple[OpKind, Fraction | None]] = sorted(
@@ -258,7 +257,7 @@ class Saturator:
             yield (function_form(algebra, kind, form), dims, after), Producer(kind, (number,))
         for kind, value in self._numbers:
             yield (
-                (comparison_form(algebra, kind, form, value), dims, after),
+                (valued_form(algebra, kind, form, value), dims, after),
                 Producer(kind, (number,), Attrs(value=value)),
             )
         if OpKind.SQUARE in self._ops:

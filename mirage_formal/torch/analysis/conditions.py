@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from fractions import Fraction
 from typing import Any, Final
 
 import torch
@@ -140,13 +141,13 @@ def _sign(op: Op, signs: Sequence[int]) -> int:
         case OpKind.ADD:
             return max(signs) if least else _ANY
         case OpKind.MAXIMUM:
-            return max(signs)
+            return max(*signs, _sign_of_number(op.attrs.value))
+        case OpKind.MINIMUM if op.attrs.value is not None:
+            return min(signs[0], _sign_of_number(op.attrs.value))
         case OpKind.MUL if op.operands[0] == op.operands[1]:
             return max(signs[0], _NONNEGATIVE)
         case OpKind.SELECT:
-            value = op.attrs.value
-            other = signs[-1] if value is None else _POSITIVE if value > 0 else _NONNEGATIVE if value == 0 else _ANY
-            return min(signs[1], other)
+            return min(signs[1], signs[-1] if op.attrs.value is None else _sign_of_number(op.attrs.value))
         case kind if kind in FUNCTION_SPECS and FUNCTION_SPECS[kind].image is Reals.NONNEGATIVE:
             return max(signs[0], _NONNEGATIVE)
         case kind if kind in _WEAKER:
@@ -155,6 +156,10 @@ def _sign(op: Op, signs: Sequence[int]) -> int:
             return least
         case _:
             return _ANY
+
+
+def _sign_of_number(value: Fraction | None) -> int:
+    return _ANY if value is None or value < 0 else _POSITIVE if value else _NONNEGATIVE
 
 
 class UnmetConditionError(Exception):

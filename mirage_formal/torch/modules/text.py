@@ -94,13 +94,17 @@ def _number(value: Fraction, dtype: DType) -> str:
 
 def _line(op: Op, x: Sequence[DTensor]) -> str:
     kind, attrs, names = op.kind, op.attrs, [f"t{i}" for i in op.operands]
-    if kind in _FUNCTIONS:
+    if kind in _FUNCTIONS and attrs.value is None:
         return f"{_FUNCTIONS[kind]}({', '.join(names)})"
     first, dim = names[0], attrs.dim if attrs.dim is not None else len(x[0].shape) - 1
     match kind:
         case OpKind.SELECT:
             last = names[2] if attrs.value is None else _number(attrs.value, x[1].dtype)
             return f"torch.where({first}, {names[1]}, {last})"
+        case OpKind.MAXIMUM | OpKind.MINIMUM:
+            assert attrs.value is not None
+            side = "min" if kind is OpKind.MAXIMUM else "max"
+            return f"torch.clamp_{side}({first}, {_number(attrs.value, x[0].dtype)})"
         case OpKind.EQ | OpKind.LT | OpKind.LE | OpKind.GT | OpKind.GE:
             if attrs.value is None:
                 return f"torch.{kind.value}({first}, {names[1]})"

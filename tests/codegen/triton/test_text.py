@@ -366,3 +366,10 @@ def test_zeros_of_padding_may_be_lost_to_infinities() -> None:
 def test_an_operator_that_is_not_known_is_no_norm() -> None:
     with pytest.raises(AssertionError, match="running_max"):
         torch_call(Op(K.RUNNING_MAX, (0,), Attrs(dim=1)), ["x"], [(4, 4)], DType.FLOAT16)
+
+
+@pytest.mark.parametrize(("kind", "side"), [(K.MAXIMUM, "min"), (K.MINIMUM, "max")])
+def test_a_number_that_bounds_is_one_of_float32(kind: OpKind, side: str) -> None:
+    """Not every such number is one of the element type: of float16, -1e38 is not."""
+    text = torch_call(Op(kind, (0,), Attrs(value=Fraction(-(10**38)))), ["x"], [(4, 4)], DType.FLOAT16)
+    assert text == f"x.float().clamp_{side}((-1e+38)).to(x.dtype).contiguous()"

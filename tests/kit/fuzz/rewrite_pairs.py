@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
 
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph, Op
-from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, OpKind
+from mirage_formal.graph.ops import EXTREMES, NO_ATTRS, SPECS, Attrs, OpKind
 from mirage_formal.graph.rules import result_dtype
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 from mirage_formal.semantics.functions import FUNCTION_SPECS, Reals
@@ -192,6 +192,8 @@ def _sign(kind: OpKind, attrs: Attrs, signs: list[Sign]) -> Sign:
             return Sign.POSITIVE if least is Sign.POSITIVE else Sign.NONNEGATIVE
         case K.ADD | K.MUL | K.DIV | K.MATMUL | K.CONCAT | K.SQRT | K.SUM | K.MEAN | K.MAX | K.TRANSPOSE | K.RESHAPE:
             return least
+        case K.MINIMUM if attrs.value is not None and attrs.value <= 0:
+            return Sign.ANY
         case K.REPEAT | K.MAXIMUM | K.MINIMUM:
             return least
         case K.RECIPROCAL:
@@ -331,6 +333,8 @@ def _grown(terms: Terms, last: int, rng: random.Random) -> int | None:
     other = rng.randrange(len(terms.rows))
     if choice < 0.82:
         kind = rng.choice(BINARY)
+        if kind in EXTREMES and rng.random() < 0.5:
+            return terms.op(kind, last, value=_eighths(rng) * rng.choice((0, 1, -1, 4)))
         pair = (last, other) if rng.random() < 0.5 else (other, last)
         if kind is K.DIV and terms.signs[pair[1]] is not Sign.POSITIVE:
             return None

@@ -268,8 +268,14 @@ def logarithm_of_an_exponential(t: Terms, i: int, rng: random.Random) -> int:
 @right(K.MAXIMUM, K.MINIMUM)
 def extreme_of_negatives(t: Terms, i: int, rng: random.Random) -> int:
     other = K.MINIMUM if t.kind(i) is K.MAXIMUM else K.MAXIMUM
-    b, a = (scaled(t, operand, -1) for operand in t.rows[i].operands)
+    b, a = (scaled(t, operand, -1) for operand in (t.rows[i].operands[0], second(t, i)))
     return scaled(t, t.op(other, a, b), -1)
+
+
+@right(K.MAXIMUM, K.MINIMUM)
+def extreme_of_a_tensor_of_one_number(t: Terms, i: int, rng: random.Random) -> int | None:
+    row = t.rows[i]
+    return None if row.attrs.value is None else t.op(t.kind(i), second(t, i), row.operands[0])
 
 
 @right(K.SHIFT)
@@ -399,7 +405,7 @@ def two_products_as_one(t: Terms, i: int, rng: random.Random) -> int:
 
 
 def second(t: Terms, i: int) -> int:
-    """The last operand of a comparison or a selection, or the number in its place as a term."""
+    """The last operand of an extreme, a comparison or a selection, or the number in its place as a term."""
     row = t.rows[i]
     assert row.kind is not None
     if row.attrs.value is None:

@@ -103,7 +103,8 @@ def factor_inside_the_logarithm(t: Terms, i: int, rng: random.Random) -> int:
 
 @wrong(K.MAXIMUM, K.MINIMUM)
 def the_other_extreme(t: Terms, i: int, rng: random.Random) -> int:
-    return t.op(K.MINIMUM if t.kind(i) is K.MAXIMUM else K.MAXIMUM, *t.rows[i].operands)
+    row = t.rows[i]
+    return t.made(K.MINIMUM if row.kind is K.MAXIMUM else K.MAXIMUM, row.operands, row.attrs)
 
 
 @wrong(K.SHIFT)
@@ -264,7 +265,7 @@ def another_comparison(t: Terms, i: int, rng: random.Random) -> int:
     return t.made(rng.choice([kind for kind in COMPARED if kind is not row.kind]), row.operands, row.attrs)
 
 
-@wrong(K.LT, K.LE, K.GT, K.GE, K.EQ)
+@wrong(K.LT, K.LE, K.GT, K.GE, K.EQ, K.MAXIMUM, K.MINIMUM)
 def another_number_compared(t: Terms, i: int, rng: random.Random) -> int | None:
     row = t.rows[i]
     if row.attrs.value is None:

@@ -27,7 +27,7 @@ from mirage_formal.graph.graph import (
     ThreadDefined,
     ThreadGraph,
 )
-from mirage_formal.graph.ops import COMPARISONS, SPECS, Attrs, BlockContext, Level, OpKind
+from mirage_formal.graph.ops import SPECS, VALUED, Attrs, BlockContext, Level, OpKind
 from mirage_formal.graph.rules import device_results, shared_results
 from mirage_formal.graph.types import DTensor, DType, Shape, STensor, row_major
 
@@ -81,7 +81,7 @@ def with_masks(graph: KernelGraph, arrays: Sequence[NDArray[Any]]) -> list[NDArr
 def _attrs(rng: random.Random, kind: OpKind, given: Sequence[DTensor] | Sequence[STensor]) -> Attrs:
     shape = given[0].shape
     dim = rng.randrange(len(shape))
-    if kind in COMPARISONS | {OpKind.SELECT} and len(given) < SPECS[kind].max_arity:
+    if kind in VALUED and len(given) < SPECS[kind].max_arity:
         return Attrs(value=Fraction(rng.randint(-9, 9), rng.randint(1, 9)))
     match kind:
         case OpKind.SCALE:

@@ -257,7 +257,9 @@ def _apply(op: Op, args: Sequence[NDArray[Any]], arithmetic: Arithmetic, block: 
         case OpKind.DIV_NO_NAN:
             return arithmetic.quotient(x, args[1])
         case OpKind.MAXIMUM | OpKind.MINIMUM:
-            return arithmetic.pair(op.kind, x, args[1])
+            number = op.attrs.value
+            zero = x * arithmetic.constant(Fraction(0))
+            return arithmetic.pair(op.kind, x, args[1] if number is None else zero + arithmetic.constant(number))
         case OpKind.ABS:
             return arithmetic.sqrt(x * x)
         case OpKind.RECIPROCAL:

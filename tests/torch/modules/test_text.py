@@ -78,6 +78,18 @@ def test_a_product_with_zero_reads_nothing() -> None:
     assert computed(graph.freeze(), [np.full((1, 8), np.nan)])[0].tolist() == [[3.0] * 8]
 
 
+def test_numbers_bound_as_they_do_in_float32() -> None:
+    """A bound that an element type does not have is that type's largest number."""
+    text = written(lambda graph, x: graph.clamp(x, -1e30, Fraction(1, 3)))
+    assert "torch.clamp_min(t0, -65504.0)" in text
+    assert f"torch.clamp_max(t1, {1 / 3!r})" in text
+    graph = mf.new_kernel_graph()
+    x = graph.new_input((1, 8))
+    graph.mark_output(graph.clamp(x, -2, 0.5))
+    found = computed(graph.freeze(), [np.array([[np.nan, np.inf, -np.inf, -3.0, -2.0, 0.25, 0.5, 1.0]])])
+    np.testing.assert_array_equal(found[0], [[np.nan, 0.5, -2.0, -2.0, -2.0, 0.25, 0.5, 0.5]])
+
+
 def test_masks_are_joined_and_reduced_as_booleans() -> None:
     graph = mf.new_kernel_graph()
     m, n, x = (graph.new_input((4, 8), dtype=dtype) for dtype in (mf.bool_, mf.bool_, mf.float16))

@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.ops import COMPARISONS, OpKind
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.forms import MASKS
 from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.masks import Frame, PartMask
 
-#: Elementwise maximum and minimum.
-EXTREMES: Final = frozenset({OpKind.MAXIMUM, OpKind.MINIMUM})
 #: The equivalent comparison with exchanged operands.
 _TURNED: Final = {OpKind.GT: OpKind.LT, OpKind.GE: OpKind.LE}
 _MINUS_ONE: Final = Fraction(-1)
@@ -81,9 +79,9 @@ def function_form(algebra: Algebra, kind: OpKind, a: Form) -> Form:
     return algebra.apply(f"{MASKS}not" if kind is OpKind.LOGICAL_NOT else kind.value, a)
 
 
-def comparison_form(algebra: Algebra, kind: OpKind, a: Form, value: Fraction) -> Form:
-    """Return the normal form of a comparison with a number, which is opaque."""
-    return algebra.apply(f"{MASKS}{kind.value} {value}", a)
+def valued_form(algebra: Algebra, kind: OpKind, a: Form, value: Fraction) -> Form:
+    """Return the normal form of a comparison with a number, or of an extreme of a tensor and a number: it is opaque."""
+    return algebra.apply(f"{MASKS if kind in COMPARISONS else ''}{kind.value} {value}", a)
 
 
 def selection_form(algebra: Algebra, mask: Form, values: Sequence[Form], value: Fraction | None) -> Form:
