@@ -44,9 +44,10 @@ keep the promise is not imported: the conditions below say what that is.
 
 What follows from it:
 
-- Masks are booleans, one byte each. `where`, `masked_fill`, `tril` and `triu` are selections: what is not chosen has no
-influence. Comparisons make masks, of results in narrower types as PyTorch has stored them; NaN compares as in PyTorch.
-A mask that is a result of the module stays with PyTorch.
+- Masks are booleans, one byte each; those of `tril`, `triu` and causal attention are no tensors of a call, because
+kernels compute them ([band masks](kernels.md)). `where`, `masked_fill`, `tril` and `triu` are selections: what is not
+chosen has no influence. Comparisons make masks, of results in narrower types as PyTorch has stored them; NaN compares
+as in PyTorch. A mask that is a result of the module stays with PyTorch.
 - Constants (`zeros_like`, `full`, numbers) are attributes of what reads them, or tensors of one element. Programs have
 0 for 0 times anything, so a factor of 0 stays with PyTorch.
 - A row of a softmax that has nothing but minus infinity is NaN; a query of `scaled_dot_product_attention` without a key
