@@ -42,7 +42,7 @@ def store_in(place: Path) -> Iterator[None]:
 def migrated(place: Path) -> tuple[int, int]:
     """Take entries of other code as this code's, where all proofs and estimates hold; how many, and of how many."""
     from mirage_formal.cache.searches import SearchCache
-    from mirage_formal.run.result_cache.entry_checks import check_record, taken_in
+    from mirage_formal.run.result_cache.entry_checks import check_record, import_entry
     from mirage_formal.support.errors import MirageError
 
     store, done, others = SearchCache(place), 0, 0
@@ -51,7 +51,7 @@ def migrated(place: Path) -> tuple[int, int]:
             continue
         others += 1
         try:
-            taken_in(store, path, migrate=True)
+            import_entry(store, path, migrate=True)
             done += 1
         except MirageError as error:
             print(f"  {path.name[:12]}: {error.what}", flush=True)

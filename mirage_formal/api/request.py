@@ -42,6 +42,7 @@ class Options(Overrides, total=False):
     cluster: str | None
     time_limit: float | None
     proof_limit: float
+    audit: int
     out: str | PathLike[str] | None
     name: str
     resume: bool

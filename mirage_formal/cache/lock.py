@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 from filelock import FileLock, Timeout
 
-from mirage_formal.records import naming
+from mirage_formal.records import name_path_in_errors
 from mirage_formal.support.errors import RunError
 
 _HELD: ContextVar[tuple[Path, ...]] = ContextVar("held", default=())
@@ -124,7 +124,7 @@ def _acquire_lock(path: Path, place: Path, wait_s: float) -> FileLock:
                 continue
             raise _holder_error(place, holder) from None
         try:
-            with naming(path):
+            with name_path_in_errors(path):
                 path.write_bytes(msgspec.json.encode(_own_holder(place)) + b"\n")
         except BaseException:
             with suppress(OSError):

@@ -63,7 +63,7 @@ _BINARY: dict[OpKind, Callable[[Expr, Expr], Expr]] = {
 }
 
 
-def parts(graph: KernelGraph) -> dict[str, tuple[Expr, ...]]:
+def tensor_expressions(graph: KernelGraph) -> dict[str, tuple[Expr, ...]]:
     """Return the abstract expressions of the parts of every tensor; only concatenations have several parts.
 
     They are named as in proof.jsonl: ``k<i>`` and ``b<j>.<i>``.
@@ -107,7 +107,7 @@ def _interpret(graph: KernelGraph) -> tuple[list[Parts], dict[str, Parts]]:
     return terms, named
 
 
-def targets(graph: KernelGraph) -> list[Expr]:
+def output_expressions(graph: KernelGraph) -> list[Expr]:
     """Return the abstract expressions of a program's outputs, in order."""
     terms, _ = _interpret(graph)
     return [_combine_parts(terms[i]) for i in graph.outputs]

@@ -10,7 +10,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
-from mirage_formal.check.abstract import parts, targets
+from mirage_formal.check.abstract import output_expressions, tensor_expressions
 from mirage_formal.check.equal import establish_equality
 from mirage_formal.check.equivalence import Opinions, ReplayedTheorem, describe_theorem, opinions
 from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
@@ -250,7 +250,7 @@ def _check_proof(root: Path, files: _CandidateFiles) -> None:
         told = {record.tensor for record in claims}
         pairs = certificate_pairs(files.sought, files.graph)
         program, graph = next((pair for pair in pairs if told == set(_tensors(pair[1]))), pairs[0])
-        found, goals = parts(graph), targets(program)
+        found, goals = tensor_expressions(graph), output_expressions(program)
     with step(path, "complete proof log"):
         lines = Counter(record.tensor for record in claims)
         wanted = [

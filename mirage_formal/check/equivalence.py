@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mirage_formal.check.proof.added_conditions import classify_composed_conditions, classify_conditions
-from mirage_formal.check.proof.digits import obligations
+from mirage_formal.check.proof.digits import mixed_radix_obligations
 from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import Terms
 from mirage_formal.check.proof.replay import Theorem
@@ -72,7 +72,7 @@ def describe_theorem(theorem: Theorem) -> ReplayedTheorem:
     """
     texts: list[MixedRadixObligation] = []
     for extents in sorted(theorem.digit_facts):
-        halves = obligations(extents)
+        halves = mixed_radix_obligations(extents)
         texts += [MixedRadixObligation(extents, lemma, halves[lemma]) for lemma in LEMMAS]
         assert len(halves) == len(LEMMAS)
     conditions = theorem.conditions

@@ -30,7 +30,7 @@ RULES: Final = tuple(
 )
 
 
-def modules(entry: str) -> tuple[str, ...]:
+def transitive_imports(entry: str) -> tuple[str, ...]:
     """Return the modules of the package that a module imports, directly or indirectly, and itself, by name."""
     found: set[str] = set()
     left = [entry]
@@ -95,11 +95,11 @@ def trust_tables() -> str:
     """Return the tables of docs/trust.md."""
     lines = ["| claim | entry | modules | code | docstrings |", "|---|---|--:|--:|--:|"]
     for claim, entry in CLAIMS.items():
-        names = modules(entry)
+        names = transitive_imports(entry)
         code, docs = total_lines(names)
         lines.append(f"| {claim} | `{entry}` | {len(names)} | {code} | {docs} |")
     lines += ["", "| module | code | docstrings |", "|---|--:|--:|"]
-    for name in modules(CLAIMS["equivalent, of a candidate's directory"]):
+    for name in transitive_imports(CLAIMS["equivalent, of a candidate's directory"]):
         lines.append(f"| `{name}` | {count_lines(name)[0]} | {count_lines(name)[1]} |")
     return "\n".join(lines)
 

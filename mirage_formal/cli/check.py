@@ -5,6 +5,7 @@ The check itself and its printed text are in ``revalidate.command``, which impor
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,6 @@ import typer
 
 from mirage_formal.cli.kit import Json, ProgressMode, amount_option, answer, count_option, switch
 from mirage_formal.records import MANIFEST_FILE
-from mirage_formal.workers.pool import default_workers
 
 if TYPE_CHECKING:
     from mirage_formal.revalidate.command import CheckOutcome
@@ -43,7 +43,7 @@ def check_command(
 
     with display(progress, "check") as shown:
         told = _Told(shown, path)
-        outcome = check_directory(path, time_limit, jobs or default_workers(), not no_recompile, told)
+        outcome = check_directory(path, time_limit, jobs or os.cpu_count() or 1, not no_recompile, told)
     if json and outcome.code == 2:
         what, _, hint = outcome.complaint.removeprefix("error: ").partition("\n  hint: ")
         answer("check", 2, None, RunError(what, where=str(path), hint=hint))

@@ -14,9 +14,9 @@ from mirage_formal.cli.kit import (
     ProgressMode,
     amount_option,
     answer,
-    called,
-    chosen,
+    choice_option,
     count_option,
+    invoke_command,
     option,
     seed_option,
     switch,
@@ -35,7 +35,7 @@ _Force = Annotated[bool, switch("--force", "Also replace kernels that have resul
 _BEST = "Of each candidate, build the form with the best estimate: factors behind products, loops split over blocks."
 _Forms = Annotated[bool, switch("--forms", _BEST)]
 _KINDS = "What is written: CUDA kernels with their obligations into RUN_DIR/kernels, or one Triton file for each."
-_Backend = Annotated[str, chosen("--backend", ("cuda", "triton"), _KINDS)]
+_Backend = Annotated[str, choice_option("--backend", ("cuda", "triton"), _KINDS)]
 _WHERE_TRITON = "Of triton: where the files are written."
 _Written = Annotated[Path | None, option("--out", "DIR", _WHERE_TRITON, "RUN_DIR-triton")]
 _ThisOne = "The candidate of this rank, or the part of a whole program"
@@ -74,7 +74,7 @@ _Outputs = Annotated[
 ]
 _AnyRank = Annotated[int | None, count_option("--candidate", "The candidate, or cover, of this rank", "the best")]
 _WHERE = "What computes; auto: a GPU where there is one."
-_On = Annotated[str, chosen("--on", ("auto", "gpu", "reference"), _WHERE)]
+_On = Annotated[str, choice_option("--on", ("auto", "gpu", "reference"), _WHERE)]
 
 
 def build_command(
@@ -247,14 +247,14 @@ def build_main(arguments: Sequence[str]) -> int:
     """Run ``python -m mirage_formal.kernel_build``."""
     alone = typer.Typer(**STYLE)
     alone.command()(build_command)
-    return called(alone, arguments, "build", "python -m mirage_formal.kernel_build")
+    return invoke_command(alone, arguments, "build", "python -m mirage_formal.kernel_build")
 
 
 def emulate_main(arguments: Sequence[str]) -> int:
     """Run ``python -m mirage_formal.emulate``."""
     alone = typer.Typer(**STYLE)
     alone.command()(emulate_command)
-    return called(alone, arguments, "emulate", "python -m mirage_formal.emulate")
+    return invoke_command(alone, arguments, "emulate", "python -m mirage_formal.emulate")
 
 
 __all__ = ["build_command", "build_main", "emulate_command", "emulate_main", "execute_command", "gpu_app"]

@@ -55,7 +55,7 @@ def switch(name: str, help: str) -> Any:
     return typer.Option(name, help=help, show_default="off")
 
 
-def chosen(name: str, choices: Sequence[str], help: str, default: str | None = None) -> Any:
+def choice_option(name: str, choices: Sequence[str], help: str, default: str | None = None) -> Any:
     """Return an option that takes one of some words, with shell completion."""
     one = value_parser(name, options.word_type(choices))
     return option(name, "|".join(choices), help, default, parser=one, autocompletion=lambda: list(choices))
@@ -90,7 +90,9 @@ Json = Annotated[bool, switch("--json", "Print one JSON object, see `mirage-form
 #: The option --progress; see ``run.progress.display``.
 ProgressMode = Annotated[
     str,
-    chosen("--progress", ("auto", "bars", "json", "none"), "How progress is shown; auto: bars on a terminal only."),
+    choice_option(
+        "--progress", ("auto", "bars", "json", "none"), "How progress is shown; auto: bars on a terminal only."
+    ),
 ]
 
 
@@ -109,10 +111,10 @@ def run_command(command: typer.Typer, name: str = "") -> NoReturn:
         command: The command, or a group of commands.
         name: Its name, where it is one command.
     """
-    run_main(lambda: called(command, sys.argv[1:], name))
+    run_main(lambda: invoke_command(command, sys.argv[1:], name))
 
 
-def called(command: typer.Typer, arguments: Sequence[str], name: str = "", program: str | None = None) -> int:
+def invoke_command(command: typer.Typer, arguments: Sequence[str], name: str = "", program: str | None = None) -> int:
     """Run a command on arguments; a user's mistake is printed, with exit code 2.
 
     Args:

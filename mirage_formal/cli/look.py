@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from mirage_formal.cli.kit import Json, answer, chosen, count_option, switch
+from mirage_formal.cli.kit import Json, answer, choice_option, count_option, switch
 from mirage_formal.support import options
 from mirage_formal.support.errors import SpaceError, UnsupportedError
 from mirage_formal.support.resources import data_dir
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _WHAT = "A run, a candidate, kernels, a JSON file of graphs, or a Python file of programs."
 _Path = Annotated[Path, typer.Argument(metavar="PATH", help=_WHAT)]
 _Rank = Annotated[int | None, count_option("--candidate", "The candidate, or cover, of this rank", "the best")]
-_Form = Annotated[str, chosen("--form", ("text", "dot", "json"), "How a graph is written; dot is for Graphviz.")]
+_Form = Annotated[str, choice_option("--form", ("text", "dot", "json"), "How a graph is written; dot is for Graphviz.")]
 _Directory = Annotated[Path, typer.Argument(metavar="PATH", help="A run, or the directory of one candidate.")]
-_Formulas = Annotated[str, chosen("--form", ("text", "latex"), "How formulas are written.")]
+_Formulas = Annotated[str, choice_option("--form", ("text", "latex"), "How formulas are written.")]
 _NAMES = "Name of a document, as in errors."
 _Document = Annotated[str | None, typer.Argument(metavar="[NAME]", help=_NAMES, show_default="list them")]
 _Where = Annotated[bool, switch("--path", "Print where the document is instead of what it says.")]

@@ -52,9 +52,9 @@ def list_command(json: Json = False) -> None:
 def import_command(directory: _Directory, migrate: _Migrate = False, json: Json = False) -> None:
     """Take an entry from elsewhere; every proof in it is replayed before."""
     from mirage_formal.cache.searches import SearchCache
-    from mirage_formal.run.result_cache.entry_checks import taken_in
+    from mirage_formal.run.result_cache.entry_checks import import_entry
 
-    path, found = taken_in(SearchCache(), directory, migrate=migrate)
+    path, found = import_entry(SearchCache(), directory, migrate=migrate)
     if json:
         raise typer.Exit(answer("store import", 0, {"entry": str(path), "candidates": len(found.shown)}))
     print(escape_line(f"{path}: {len(found.shown)} candidates, every proof replayed"))

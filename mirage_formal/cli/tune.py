@@ -16,7 +16,7 @@ from mirage_formal.cli.kit import (
     ProgressMode,
     amount_option,
     answer,
-    chosen,
+    choice_option,
     count_option,
     option,
     print_error,
@@ -37,7 +37,7 @@ _Times = Annotated[
 ]
 _Backend = Annotated[
     str,
-    chosen(
+    choice_option(
         "--backend",
         ("cuda", "triton", "auto"),
         "Kernels of CUDA C++; with triton or auto, Triton files of the fastest candidates are timed beside them.",

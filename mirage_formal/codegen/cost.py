@@ -111,7 +111,7 @@ class Cost:
     kernels: tuple[KernelCost, ...]
 
 
-class Lying(NamedTuple):
+class OperandLayouts(NamedTuple):
     """The memory layouts of one kernel's tensors.
 
     Attributes:
@@ -128,7 +128,7 @@ class Lying(NamedTuple):
 
 
 #: Whole, row-major tensors.
-ALONE: Final = Lying()
+ALONE: Final = OperandLayouts()
 
 
 def estimate(graph: KernelGraph, target: Target) -> Cost:
@@ -172,7 +172,7 @@ def estimate(graph: KernelGraph, target: Target) -> Cost:
             bands: list[Band | None] = []
             if known is not None and masked:
                 bands = [band_at(graph.inputs, known[i], types[i].shape) for i in op.operands]
-            lying = Lying(shares, params, strides, bands if any(bands) else ())
+            lying = OperandLayouts(shares, params, strides, bands if any(bands) else ())
             cost, results = block_cost(op.graph, operands, target, warm, lying)
         else:
             cost, results = _predefined(op, operands, target, warm)
@@ -188,7 +188,7 @@ def block_cost(
     operands: Sequence[DTensor],
     target: Target,
     warm: Sequence[bool] = (),
-    lying: Lying = ALONE,
+    lying: OperandLayouts = ALONE,
 ) -> tuple[KernelCost, list[DTensor]]:
     """Return the cost and the result types of one graph-defined kernel.
 

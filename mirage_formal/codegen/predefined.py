@@ -16,7 +16,7 @@ from fractions import Fraction
 from math import prod
 from typing import Final
 
-from mirage_formal.codegen.cost import Lying, block_cost
+from mirage_formal.codegen.cost import OperandLayouts, block_cost
 from mirage_formal.codegen.lowering.assemble import lower
 from mirage_formal.codegen.lowering.long_axis_reductions import reduce_fibres
 from mirage_formal.codegen.lowering.pointwise import Tensors, pointwise_program
@@ -279,7 +279,7 @@ def _form(
     kernel = GraphDefined(tuple(range(len(operands))), block)
     graph = KernelGraph(tuple(inputs[:-1]), (kernel,), (len(operands),))
     shares = [place.share(item.tensor.shape) for place, item in zip(known, inputs, strict=True)]
-    cost, _ = block_cost(block, [item.tensor for item in inputs[:-1]], target, lying=Lying(shares))
+    cost, _ = block_cost(block, [item.tensor for item in inputs[:-1]], target, lying=OperandLayouts(shares))
     return KernelForm(graph, tuple(known), cost.us)
 
 

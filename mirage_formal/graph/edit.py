@@ -88,7 +88,7 @@ def number_in_order(
     return tuple(ops), number
 
 
-def with_results(first: int, ops: Iterable[_AnyOp]) -> list[tuple[_AnyOp, range]]:
+def pair_operators_with_results(first: int, ops: Iterable[_AnyOp]) -> list[tuple[_AnyOp, range]]:
     """Return the operators of a graph, each with the numbers of its results, which follow ``first`` inputs."""
     return [(op, range(n, n + op.results)) for n, op in enumerate_results(first, tuple(ops))]
 
@@ -108,7 +108,7 @@ def eliminate_dead_code(graph: KernelGraph) -> KernelGraph:
     """Return the graph without operators, results and iterators that no output of the program depends on."""
     live = set(graph.outputs)
     kept: list[tuple[KernelOp, Sequence[int]]] = []
-    for op, every in reversed(with_results(len(graph.inputs), graph.ops)):
+    for op, every in reversed(pair_operators_with_results(len(graph.inputs), graph.ops)):
         used = [n for n in every if n in live]
         if used:
             pruned = _prune_block(op, [n - every[0] for n in used]) if isinstance(op, GraphDefined) else op
@@ -123,7 +123,9 @@ def _prune_block(op: GraphDefined, results: Iterable[int]) -> GraphDefined:
     block = op.graph
     savers = [block.outputs[r] for r in results]
     roots = {saver.operand for saver in savers}
-    items = [((item, made), made, item.operands) for item, made in with_results(len(block.inputs), block.ops)]
+    items = [
+        ((item, made), made, item.operands) for item, made in pair_operators_with_results(len(block.inputs), block.ops)
+    ]
     kept = needed_items(items, roots)
     live = roots.union(*(item.operands for item, _ in kept))
     inputs = [n for n in range(len(block.inputs)) if n in live]

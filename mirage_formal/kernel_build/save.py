@@ -29,11 +29,11 @@ from mirage_formal.records import (
     PlanRecord,
     TargetRecord,
     json_line,
-    naming,
+    name_path_in_errors,
     pack_texts,
-    pretty,
     seal_record,
     sha256,
+    to_indented_json,
 )
 from mirage_formal.run_directory.directory import KERNELS_OF_ONE, remove, survey
 
@@ -47,7 +47,7 @@ def save_built(built: BuiltKernels, directory: Path) -> None:
 
     def make(building: Path) -> None:
         building.mkdir(parents=True)
-        with naming(building):
+        with name_path_in_errors(building):
             _write(built, building)
 
     _replace(directory, make)
@@ -84,7 +84,7 @@ def _write(built: BuiltKernels, building: Path) -> None:
     (building / OBLIGATIONS_FILE).write_bytes(b"".join(map(json_line, built.obligations)))
     (building / QUESTIONS_FILE).write_bytes(pack_texts(built.questions))
     (building / PROGRAMS_FILE).write_bytes(encode_programs(tuple(built.programs.values())))
-    (building / PLAN_FILE).write_bytes(pretty(PlanRecord(kernels=built.plans)))
+    (building / PLAN_FILE).write_bytes(to_indented_json(PlanRecord(kernels=built.plans)))
     save_executable(built.executable, building)
     manifest = KernelManifestRecord(
         candidate=built.candidate,

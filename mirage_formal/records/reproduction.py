@@ -209,7 +209,7 @@ class Source(Record, frozen=True, kw_only=True):
     saturated: bool
 
 
-class Asked(Record, frozen=True, kw_only=True):
+class OracleArmRecord(Record, frozen=True, kw_only=True):
     """How one arm answered; also one line of answers.jsonl.
 
     Attributes:
@@ -247,4 +247,4 @@ class Answers(Record, frozen=True, kw_only=True):
     host: Host
     seed: Count
     sources: tuple[Source, ...]
-    rows: tuple[Asked, ...]
+    rows: tuple[OracleArmRecord, ...]

@@ -67,7 +67,7 @@ def digits_file(number: int) -> str:
     return f"{PROOF_DIR}/digits-{number:03}.smt2"
 
 
-def pretty(record: Record) -> bytes:
+def to_indented_json(record: Record) -> bytes:
     """A record as indented JSON text that ends with a newline."""
     return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
 
@@ -79,7 +79,7 @@ def json_line(record: Record) -> bytes:
 
 def seal_record(record: Sealed) -> bytes:
     """A record as indented JSON, with its seal computed and filled in."""
-    blank = pretty(msgspec.structs.replace(record, seal=NO_SEAL))
+    blank = to_indented_json(msgspec.structs.replace(record, seal=NO_SEAL))
     mark = f'"seal": "{NO_SEAL}"\n}}\n'.encode()
     assert blank.endswith(mark)
     return blank[: -len(mark)] + mark.replace(NO_SEAL.encode(), sha256(blank).encode())
@@ -230,7 +230,7 @@ def write_files(root: Path, files: Mapping[str, bytes]) -> None:
     for name, data in files.items():
         path = confine_path(root, name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with naming(path):
+        with name_path_in_errors(path):
             path.write_bytes(data)
 
 
@@ -242,7 +242,7 @@ def write_atomic(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{threading.get_native_id()}.tmp")
     try:
-        with naming(path), temporary.open("wb") as file:
+        with name_path_in_errors(path), temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -253,7 +253,7 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def naming(path: Path) -> Iterator[None]:
+def name_path_in_errors(path: Path) -> Iterator[None]:
     """Name the file in an error about writing to it: the system says only that there is no room."""
     try:
         yield

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.records import AuditRecord
 from mirage_formal.report.proofs.formulas import Formula, ReplayedProof, formula_text
 
 
@@ -95,6 +94,19 @@ class PartSearch:
 
 
 @dataclass(frozen=True, slots=True)
+class PruningAuditFigures:
+    """Counts of z3's answers to a sample of pruning decisions, as in ``AuditRecord``."""
+
+    z3: str
+    kept: int
+    pruned: int
+    agreed: int
+    finer: int
+    unknown: int
+    contradicted: int
+
+
+@dataclass(frozen=True, slots=True)
 class Search:
     """Statistics and course of a search.
 
@@ -128,7 +140,7 @@ class Search:
     allowed: tuple[tuple[str, str], ...]
     course: tuple[tuple[float, int, int], ...] = ()
     pruned_at: tuple[tuple[str, str, int], ...] = ()
-    audit: AuditRecord | None = None
+    audit: PruningAuditFigures | None = None
 
 
 # --- report ----------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ _MEMORY: Final = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class SearchVariant:
     """Search variant that an experiment compares with others.
 
     Attributes:
@@ -59,11 +59,11 @@ def _exhaustive(*, z3: bool = False, prune: bool = True) -> SearchOptions:
 ARMS: Final = {
     arm.name: arm
     for arm in (
-        Arm("guided", "guided", SearchOptions(), parallel=False),
-        Arm("exhaustive", "exhaustive, pruned", _exhaustive()),
-        Arm("exhaustive-1", "exhaustive, pruned, one worker", _exhaustive(), parallel=False),
-        Arm("z3", "exhaustive, quantified z3 as oracle", _exhaustive(z3=True)),
-        Arm("unpruned", "exhaustive, no expressions", _exhaustive(prune=False), tested=False),
+        SearchVariant("guided", "guided", SearchOptions(), parallel=False),
+        SearchVariant("exhaustive", "exhaustive, pruned", _exhaustive()),
+        SearchVariant("exhaustive-1", "exhaustive, pruned, one worker", _exhaustive(), parallel=False),
+        SearchVariant("z3", "exhaustive, quantified z3 as oracle", _exhaustive(z3=True)),
+        SearchVariant("unpruned", "exhaustive, no expressions", _exhaustive(prune=False), tested=False),
     )
 }
 
@@ -163,7 +163,7 @@ Show = Callable[[int, int], None]
 
 def run_row(
     key: str,
-    arm: Arm,
+    arm: SearchVariant,
     program: KernelGraph,
     space: SearchSpace,
     limits: RowLimits,
@@ -203,7 +203,7 @@ def _run(pool: Pool, tasks: Sequence[RowTask], limits: RowLimits, show: Show) ->
     return total
 
 
-def _row(key: str, arm: Arm, space: SearchSpace, inputs: int, total: _OutcomeSum) -> Row:
+def _row(key: str, arm: SearchVariant, space: SearchSpace, inputs: int, total: _OutcomeSum) -> Row:
     stats, guided = total.stats, arm.options.engine == "guided"
     graphs = [total.graphs[name] for name in sorted(total.graphs)]
     return Row(

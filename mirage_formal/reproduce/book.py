@@ -11,7 +11,7 @@ import msgspec
 
 from mirage_formal.records.reproduction import Host
 from mirage_formal.records.run import Record
-from mirage_formal.records.storage import json_line, naming, pretty, sha256
+from mirage_formal.records.storage import json_line, name_path_in_errors, sha256, to_indented_json
 from mirage_formal.run.settings import versions
 from mirage_formal.support.errors import RunError
 from mirage_formal.support.files import read_file
@@ -64,7 +64,7 @@ class RecordFile(Generic[R]):
 
     def add(self, record: R) -> R:
         """Add a record and write it at once."""
-        with naming(self._path), self._path.open("ab") as file:
+        with name_path_in_errors(self._path), self._path.open("ab") as file:
             file.write(json_line(record))
         self._known[_key(record)] = record
         return record
@@ -112,5 +112,5 @@ def expect_writable_result(folder: Path, name: str, kind: type[Record], others: 
 
 def write(folder: Path, name: str, record: Record, markdown: str) -> None:
     """Write a result as JSON and Markdown."""
-    (folder / f"{name}.json").write_bytes(pretty(record))
+    (folder / f"{name}.json").write_bytes(to_indented_json(record))
     (folder / f"{name}.md").write_text(markdown)

@@ -28,7 +28,7 @@ def compare_engines(key: str, program: KernelGraph, guided: Row, exhaustive: Row
     reasons: Counter[str] = Counter()
     unexplained = 0
     for name in sorted(theirs.keys() - ours.keys()):
-        why = explanation(program, theirs[name])
+        why = incompleteness_reason(program, theirs[name])
         if why is None:
             unexplained += 1
         else:
@@ -43,7 +43,7 @@ def compare_engines(key: str, program: KernelGraph, guided: Row, exhaustive: Row
     )
 
 
-def explanation(program: KernelGraph, candidate: KernelGraph) -> IncompletenessReason | None:
+def incompleteness_reason(program: KernelGraph, candidate: KernelGraph) -> IncompletenessReason | None:
     """Return the predicate of search/known_incompleteness.py that holds for a candidate; None if none is known to.
 
     The predicates are evaluated on the same structure at small extents: float64 evaluation of the real ones sorts

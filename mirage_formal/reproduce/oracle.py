@@ -23,7 +23,7 @@ from mirage_formal.logic.session import AxiomSession, Satisfiability, Subexpress
 from mirage_formal.logic.terms import Expr
 from mirage_formal.prove.abstract.domain import expressions
 from mirage_formal.prove.abstract.oracle import NormalFormOracle
-from mirage_formal.records.reproduction import Answers, Asked, Source
+from mirage_formal.records.reproduction import Answers, OracleArmRecord, Source
 from mirage_formal.reproduce.book import RecordFile, expect_writable_result, host_with_load, record_key, write
 from mirage_formal.reproduce.egraph import SHIPPED_NODES, SHIPPED_SECONDS, EGraph, GrowthEnding, extents_of
 from mirage_formal.reproduce.inputs import WORKLOADS, attention, gated_mlp, lora, ntrans, rmsnorm
@@ -143,8 +143,8 @@ def oracle(out: Path, sample: int, seed: int, show: Show) -> Answers:
     expect_writable_result(out, "oracle", Answers)
     here = host_with_load()
     sources: list[Source] = []
-    rows: list[Asked] = []
-    finished, answers = RecordFile(out / "sources.jsonl", Source), RecordFile(out / "answers.jsonl", Asked)
+    rows: list[OracleArmRecord] = []
+    finished, answers = RecordFile(out / "sources.jsonl", Source), RecordFile(out / "answers.jsonl", OracleArmRecord)
     with Pool(1, ("mirage_formal.reproduce.oracle",), slow_after_s=float("inf")) as pool:
         for asker in query_programs():
             key = record_key("oracle", asker.name, asker.spaces, sample, seed)
@@ -266,7 +266,7 @@ class _OracleComparison:
         found = self._workers.run(what, ask_z3, tasks, limit_s)
         return {e: reply for index, replies in found.items() for e, reply in zip(chunks[index], replies, strict=True)}
 
-    def rows(self) -> Iterator[Asked]:
+    def rows(self) -> Iterator[OracleArmRecord]:
         """Return one row for each arm."""
         z3 = {arm: self._ask_z3(ms) for arm, ms in _Z3.items()}
         # Queries that z3 proves are valid, too.
@@ -278,13 +278,13 @@ class _OracleComparison:
         for arm, replies in ((_EGRAPH, self._by_egraph), *z3.items()):
             yield self._row(arm, replies, frozenset({SubexpressionAnswer.REFUTED, SubexpressionAnswer.UNKNOWN}))
 
-    def _row(self, arm: str, replies: _Replies, prunes: frozenset[SubexpressionAnswer]) -> Asked:
+    def _row(self, arm: str, replies: _Replies, prunes: frozenset[SubexpressionAnswer]) -> OracleArmRecord:
         answers, seconds = replies
         counts = Counter(answers.values())
         pruned = {e for e, answer in answers.items() if answer in prunes}
         valid = self._valid & answers.keys()
         kept = {e for e, answer in answers.items() if answer is SubexpressionAnswer.PROVED and e not in self._valid}
-        return Asked(
+        return OracleArmRecord(
             key=record_key(self._key, arm),
             source=self._asker.name,
             arm=arm,

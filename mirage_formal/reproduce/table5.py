@@ -12,7 +12,7 @@ from msgspec.structs import replace as with_fields
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.records.reproduction import Comparison, Growth, Row, Table5
-from mirage_formal.reproduce.arms import ARMS, Arm, RowLimits, run_row
+from mirage_formal.reproduce.arms import ARMS, RowLimits, SearchVariant, run_row
 from mirage_formal.reproduce.book import RecordFile, expect_writable_result, host_with_load, record_key, write
 from mirage_formal.reproduce.compare import compare_engines
 from mirage_formal.reproduce.inputs import WORKLOADS
@@ -128,7 +128,7 @@ class _Run:
     def _bounded(self, block_ops: int) -> SearchSpace:
         return self.space.with_overrides(max_block_ops=block_ops)
 
-    def _row(self, arm: Arm, space: SearchSpace, limits: RowLimits) -> Row:
+    def _row(self, arm: SearchVariant, space: SearchSpace, limits: RowLimits) -> Row:
         workers = self.plan.workers if arm.parallel else 1
         key = record_key("row", digest(self.program), space, arm.name, workers, limits.seconds, limits.states)
         found = self._rows.get(key)

@@ -29,7 +29,7 @@ from mirage_formal.codegen.executable import kernel_launch
 from mirage_formal.codegen.generate import GeneratedKernel, GeneratedLaunches, generate, plan_record, requested_options
 from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.program.serialization import decode_programs
-from mirage_formal.codegen.safety.obligations import Held, Means, Obligation, ObligationKind
+from mirage_formal.codegen.safety.obligations import DischargedObligation, DischargeMethod, Obligation, ObligationKind
 from mirage_formal.codegen.safety.safety import safety_obligations
 from mirage_formal.codegen.target import Target
 from mirage_formal.logic.script import parse_script
@@ -62,9 +62,9 @@ class _DerivedClaim:
     line: tuple[str | None, ...]
 
     @property
-    def means(self) -> Means | None:
+    def means(self) -> DischargeMethod | None:
         """Return how the analysis alone settles the obligation; None if a solver must."""
-        return self.obligation.finding.means if isinstance(self.obligation.finding, Held) else None
+        return self.obligation.finding.means if isinstance(self.obligation.finding, DischargedObligation) else None
 
 
 @directory_budget()
@@ -237,7 +237,7 @@ def _check_obligations(bound: BoundKernels, programs: Sequence[Program]) -> list
 
 
 def _claim(program: Program, obligation: Obligation) -> _DerivedClaim:
-    if obligation.finding is not None and not isinstance(obligation.finding, Held):
+    if obligation.finding is not None and not isinstance(obligation.finding, DischargedObligation):
         what = f"{obligation.kind} of {obligation.subject} at {obligation.path}: {obligation.claim}"
         raise FormatError(f"{program.name}: expected an obligation that holds, got {what}: {obligation.finding}"[:600])
     text = obligation.text

@@ -13,10 +13,10 @@ _T = TypeVar("_T")
 
 
 class MatchFailure(Exception):
-    """A rewriting does not apply to a graph; the text gives the reason. Functions marked ``rewriting`` catch it."""
+    """A rewriting does not apply to a graph; the text gives the reason. ``none_on_match_failure`` catches it."""
 
 
-def rewriting(function: Callable[_P, _T]) -> Callable[_P, _T | None]:
+def none_on_match_failure(function: Callable[_P, _T]) -> Callable[_P, _T | None]:
     """Return the function with the result None where the rewriting that it makes does not apply.
 
     Args:
@@ -34,4 +34,4 @@ def rewriting(function: Callable[_P, _T]) -> Callable[_P, _T | None]:
     return found
 
 
-__all__ = ["MatchFailure", "rewriting"]
+__all__ = ["MatchFailure", "none_on_match_failure"]

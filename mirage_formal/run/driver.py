@@ -35,16 +35,16 @@ from mirage_formal.records import (
     UnitRecord,
     key_of,
     open_sealed,
-    pretty,
     seal_record,
     sha256,
     sum_audits,
+    to_indented_json,
     write_atomic,
     write_files,
 )
 from mirage_formal.records.store_entry import EVIDENCE
 from mirage_formal.run.calls import plan, search_unit
-from mirage_formal.run.evidence import CandidateVerifier, Verified, verdict_of
+from mirage_formal.run.evidence import CandidateEvidence, CandidateVerifier, verdict_of
 from mirage_formal.run.executors import make_executor
 from mirage_formal.run.progress import RunPhase, Watch, ignore_progress
 from mirage_formal.run.progress.counts import RunCounters
@@ -132,7 +132,7 @@ def write_stored_run(
     files, earlier = evidence_of(found.entry), found.replayed.record
     assert isinstance(earlier, RunRecord)
     named = {"name": about.get("name", "program"), "source": escape_undecodable(about.get("source", ""))}
-    record = pretty(msgspec.structs.replace(earlier, **named))
+    record = to_indented_json(msgspec.structs.replace(earlier, **named))
     clear_earlier_search(out, force=settings.force)
     write_atomic(out / RUN_FILE, record)
     summary = open_sealed(files.pop(SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
@@ -285,7 +285,7 @@ class _Run:
         path = self.store.root / CONTRADICTION_FILE
         write_atomic(path, question.encode())
         return RunError(
-            "expected z3 to confirm a pruning decision of the search under the axioms in axioms/, got the opposite",
+            "expected z3 to confirm a pruning decision of the search under the axioms, got the opposite",
             where=display_path(path),
             hint="the file has the question; --audit 0 searches without asking",
         )
@@ -300,7 +300,7 @@ class _Run:
         progress = self.counts.progress((phase, done, total), live, verified)
         self.watch(replace(progress, remark=self.remarks[-1]) if self.remarks else progress)
 
-    def _write(self, verified: Sequence[Verified], evidence: CandidateVerifier, found: int) -> RunReport:
+    def _write(self, verified: Sequence[CandidateEvidence], evidence: CandidateVerifier, found: int) -> RunReport:
         self._show(RunPhase.WRITE, 0, len(verified))
         records = [self.store.units[index] for index in sorted(self.store.units)]
         failed = tuple(r for r in records if r.status == "failed")
@@ -333,7 +333,9 @@ class _Run:
         written = self.store.finish(files, summary)
         return RunReport(written, results, self.store.root, failed, self.unfused_us, remarks, evidence.lost)
 
-    def _reported(self, verified: Sequence[Verified]) -> tuple[tuple[Result, ...], tuple[CandidateRecord, ...]]:
+    def _reported(
+        self, verified: Sequence[CandidateEvidence]
+    ) -> tuple[tuple[Result, ...], tuple[CandidateRecord, ...]]:
         from mirage_formal.kernel_build.alternatives import Alternatives  # not needed before there are results
         from mirage_formal.kernel_build.build import COUNT
 

@@ -41,8 +41,8 @@ from mirage_formal.records import (
     VerificationRecord,
     digits_file,
     json_line,
-    pretty,
     sha256,
+    to_indented_json,
 )
 from mirage_formal.run.calls import certify, discharge_texts, foresee_candidate, verify_candidate
 from mirage_formal.run.progress import RunPhase
@@ -72,7 +72,7 @@ _CHUNK: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Verified:
+class CandidateEvidence:
     """A verified candidate: its verdict, its proof, and the files of its directory by relative path.
 
     ``foreseen`` is the estimate of its rounding error; None if none was computed.
@@ -110,7 +110,7 @@ class CandidateVerifier:
         self._pool = pool
         self._limits = limits
         self._show = show
-        self._verified: dict[str, Verified] = {}
+        self._verified: dict[str, CandidateEvidence] = {}
         self._accepted = 0  # accepted candidates whose obligations are still open
         self._discharged: dict[str, tuple[SolverRecord, SolverRecord]] = {}
         self._program = embed(job.program)
@@ -123,7 +123,7 @@ class CandidateVerifier:
         """Number of candidates that are verified so far."""
         return len(self._verified) + self._accepted
 
-    def choose(self, ranked: Sequence[FoundRecord]) -> list[Verified]:
+    def choose(self, ranked: Sequence[FoundRecord]) -> list[CandidateEvidence]:
         """Return the verified candidates to report, best first, and verify candidates as needed.
 
         Sound: only what the policy accepts, with a certificate for every tensor and every obligation of both unsat for
@@ -147,13 +147,13 @@ class CandidateVerifier:
                 return self.chosen(ranked)
             self._verify(todo)
 
-    def chosen(self, ranked: Sequence[FoundRecord]) -> list[Verified]:
+    def chosen(self, ranked: Sequence[FoundRecord]) -> list[CandidateEvidence]:
         """Return the candidates among ``ranked`` that are verified so far, best first."""
         order = [found.digest for found in ranked]
         self.rejected = {name: self.rejected[name] for name in order if name in self.rejected}
         return [self._verified[name] for name in order if name in self._verified and name not in self.rejected]
 
-    def reported(self, ranked: Sequence[FoundRecord]) -> list[Verified]:
+    def reported(self, ranked: Sequence[FoundRecord]) -> list[CandidateEvidence]:
         """Return the verified candidates in report order, which takes their estimated rounding errors into account.
 
         If every verified candidate is outside its tolerance, the next candidates in rank are verified instead.
@@ -164,7 +164,7 @@ class CandidateVerifier:
             if found or not verified or len(self.rejected) > PATIENCE * self._job.space.keep:
                 return found
 
-    def by_numerics(self, verified: Sequence[Verified]) -> list[Verified]:
+    def by_numerics(self, verified: Sequence[CandidateEvidence]) -> list[CandidateEvidence]:
         """Return verified candidates in report order, or none if all of them are outside their tolerances.
 
         In that case all of them are rejected, because the program's own operators are more accurate.
@@ -318,7 +318,9 @@ class CandidateVerifier:
     def _reject(self, found: FoundRecord, kind: RejectedKind, reason: str) -> None:
         self.rejected[found.digest] = RejectedRecord(digest=found.digest, kind=kind, reason=reason)
 
-    def _files(self, found: FoundRecord, claims: Sequence[CertificateClaim], result: AcceptedCandidate) -> Verified:
+    def _files(
+        self, found: FoundRecord, claims: Sequence[CertificateClaim], result: AcceptedCandidate
+    ) -> CandidateEvidence:
         """Return a verified candidate with all files of its directory except the manifest."""
         files = {GRAPH_FILE: to_json(decode_graph(found.graph)).encode()}
         names: dict[str, str] = {}
@@ -361,8 +363,8 @@ class CandidateVerifier:
             fingerprint=msgspec.Raw(result.fingerprint),
             special=result.special,
         )
-        files[VERIFICATION_FILE] = pretty(verification)
-        return Verified(found, result.verdict, None if result.proof is None else result.proof.data, files)
+        files[VERIFICATION_FILE] = to_indented_json(verification)
+        return CandidateEvidence(found, result.verdict, None if result.proof is None else result.proof.data, files)
 
     def _equivalence(self, verdict: VerdictRecord, proof: Proof, files: dict[str, bytes]) -> EquivalenceRecord:
         """Return the record of an equivalence proof, and add the proof's files to ``files``."""
@@ -433,7 +435,7 @@ def _graph_pattern(graph: bytes) -> Hashable:
     return graph_pattern(decode_graph(graph))
 
 
-def verdict_of(v: Verified) -> Equivalent | Probable:
+def verdict_of(v: CandidateEvidence) -> Equivalent | Probable:
     """Return the verdict of a verified candidate as a value for the user."""
     if v.proof is not None:
         return Equivalent(v.proof, v.verdict.conditions, v.verdict.added)

@@ -92,8 +92,8 @@ def run_notes(report: RunReport) -> list[str]:
 def describe_audit(audit: AuditRecord) -> str:
     """Return z3's findings about a sample of pruning decisions as one line of text."""
     return (
-        f"z3 {audit.z3} audited {audit.kept + audit.pruned} decisions ({audit.kept} to keep, {audit.pruned} to prune): "
-        f"agreed: {audit.agreed}; contradicted: {audit.contradicted}; finer than the axioms: {audit.finer}; "
+        f"pruning decisions audited by z3 {audit.z3}: {audit.kept + audit.pruned} ({audit.kept} kept, {audit.pruned} "
+        f"pruned); agreed: {audit.agreed}; contradicted: {audit.contradicted}; finer than the axioms: {audit.finer}; "
         f"unknown: {audit.unknown}"
     )
 

@@ -37,6 +37,7 @@ from mirage_formal.logic.session import SolverResult, discharge_all
 from mirage_formal.logic.terms import Expr, add, term_to_text
 from mirage_formal.prove.abstract.domain import expressions, pieces
 from mirage_formal.prove.abstract.oracle import NormalFormOracle
+from mirage_formal.prove.abstract.pruning_audit import AuditFinding, DecisionSample, audit_decisions
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.prove.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.records import AuditRecord, FoundRecord, SolverRecord, SpecialRecord, UnitRecord, VerdictRecord
@@ -57,7 +58,6 @@ from mirage_formal.run.work import (
 from mirage_formal.search.concatenated_inputs import sink_pads_to_inputs
 from mirage_formal.search.engine import Engine, Stats, Unit, counts_by_reason, watch_counts
 from mirage_formal.search.pad_extents import round_extents
-from mirage_formal.search.pruning_audit import AuditFinding, DecisionSample, audit_decisions
 from mirage_formal.search.thread import fuse_threads
 from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.workers.task_progress import report_progress
@@ -320,7 +320,7 @@ def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandida
     )
     if isinstance(judged, RefusedCandidate):
         return RejectedCandidate(judged.kind, judged.reason)
-    found = at_special_values(job.program, decode_graph(task.graph))
+    found = evaluate_special_values(job.program, decode_graph(task.graph))
     if isinstance(found, SpecialValueFault):
         return RejectedCandidate("numerics", str(found))
     # A fingerprint without an answer is recorded with its completed rounds only.
@@ -337,7 +337,7 @@ def foresee_candidate(task: CandidateTask) -> PredictedNumerics | None:
     return predict_numerics(pair.program, _stable_form(pair.candidate))
 
 
-def at_special_values(program: KernelGraph, graph: KernelGraph) -> SpecialRecord | SpecialValueFault | None:
+def evaluate_special_values(program: KernelGraph, graph: KernelGraph) -> SpecialRecord | SpecialValueFault | None:
     """Evaluate the kernels of a candidate at special values, as far as float64 can represent them.
 
     The running-maximum form of the candidate is evaluated, at smaller extents where its own are large.

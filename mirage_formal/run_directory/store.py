@@ -27,11 +27,11 @@ from mirage_formal.records import (
     UnitRecord,
     decode,
     json_line,
-    naming,
-    pretty,
+    name_path_in_errors,
     read_file,
     seal_record,
     sha256,
+    to_indented_json,
     write_atomic,
     write_files,
 )
@@ -77,7 +77,7 @@ class RunStore:
         if resume:
             return cls._resume(root, run)
         clear_earlier_search(root, force=force)
-        write_atomic(root / RUN_FILE, pretty(run))
+        write_atomic(root / RUN_FILE, to_indented_json(run))
         write_atomic(root / SEARCH_FILE, b"")
         return cls(root, run, {})
 
@@ -105,7 +105,7 @@ class RunStore:
     def append(self, record: UnitRecord) -> None:
         """Append one finished unit to the journal; on a full disk, no part of the line stays."""
         path = self.root / SEARCH_FILE
-        with naming(path), path.open("ab", buffering=0) as file:
+        with name_path_in_errors(path), path.open("ab", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             data = memoryview(json_line(record))
             try:

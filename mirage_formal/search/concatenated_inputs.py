@@ -13,7 +13,7 @@ from itertools import count
 from typing import Final, TypeVar
 
 from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.edit import number_in_order, with_results
+from mirage_formal.graph.edit import number_in_order, pair_operators_with_results
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
@@ -27,7 +27,7 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor
 from mirage_formal.graph.views import storage_locations
 from mirage_formal.rewrite.builder import KernelGraphBuilder
-from mirage_formal.rewrite.failure import MatchFailure, rewriting
+from mirage_formal.rewrite.failure import MatchFailure, none_on_match_failure
 
 _T = TypeVar("_T")
 _Pads = tuple[Attrs, ...]
@@ -127,7 +127,7 @@ class _PadRewriter:
         return self.fold(tensor, lambda *_: True, lambda *_: False)
 
 
-@rewriting
+@none_on_match_failure
 def _sink_pads(graph: KernelGraph) -> KernelGraph | None:
     made = _PadRewriter(graph, OpKind.__members__.values())
     for first, op in enumerate_results(len(graph.inputs), graph.ops):
@@ -142,7 +142,7 @@ def _sink_pads(graph: KernelGraph) -> KernelGraph | None:
     return made.new.finish([made.number[n] for n in graph.outputs])
 
 
-@rewriting
+@none_on_match_failure
 def _absorb_concatenations(graph: KernelGraph) -> KernelGraph | None:
     made = _PadRewriter(graph, {OpKind.PAD})
     wanted = {n for n in made.makers if not made.is_pad(n) and made.pad_count(n) <= _MOST}
@@ -175,7 +175,7 @@ def _read_pads(made: _PadRewriter, op: GraphDefined, wanted: set[int]) -> tuple[
             return result
 
         stands[position] = made.fold(tensor, leaf, node) if tensor in wanted else leaf(tensor, ())
-    for item, results in with_results(len(block.inputs), block.ops):
+    for item, results in pair_operators_with_results(len(block.inputs), block.ops):
         items.append((replace(item, operands=tuple(stands.get(n, n) for n in item.operands)), results))
     ops, number = number_in_order(reads, items)
     savers = tuple(replace(saver, operand=number[saver.operand]) for saver in block.outputs)

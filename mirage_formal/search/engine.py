@@ -19,8 +19,8 @@ import msgspec
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate, Verdict
 from mirage_formal.logic.terms import Expr
+from mirage_formal.prove.abstract.pruning_audit import DecisionSample
 from mirage_formal.records import LEVELS, LevelName
-from mirage_formal.search.pruning_audit import DecisionSample
 from mirage_formal.search.space import SearchSpace
 from mirage_formal.support.options import SearchMethod
 

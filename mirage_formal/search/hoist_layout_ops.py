@@ -22,7 +22,7 @@ from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.views import moved_tensors, trailing_moves
 from mirage_formal.rewrite.builder import KernelGraphBuilder
-from mirage_formal.rewrite.failure import MatchFailure, rewriting
+from mirage_formal.rewrite.failure import MatchFailure, none_on_match_failure
 from mirage_formal.search.concatenated_inputs import KEEP_ZERO
 
 _Moves = tuple[Move, ...]
@@ -31,7 +31,7 @@ _MOST = 4
 _SOME = 8
 
 
-@rewriting
+@none_on_match_failure
 def hoist_layout_ops(program: KernelGraph, *, behind: bool = False) -> KernelGraph | None:
     """Return the program with its moves hoisted towards its inputs as far as possible; None if nothing changes.
 

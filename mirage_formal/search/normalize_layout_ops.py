@@ -21,7 +21,7 @@ from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.views import is_view, storage_locations
 from mirage_formal.rewrite.builder import KernelGraphBuilder
-from mirage_formal.rewrite.failure import MatchFailure, rewriting
+from mirage_formal.rewrite.failure import MatchFailure, none_on_match_failure
 from mirage_formal.search.concatenated_inputs import KEEP_ZERO, reading_operator
 
 _ALONG = (Family.REDUCTION, Family.NORM)
@@ -63,7 +63,7 @@ def normalize_layout_ops(program: KernelGraph) -> KernelGraph | None:
     return plain if found is None or _count_products(found) > _count_products(plain or program) else found
 
 
-@rewriting
+@none_on_match_failure
 def _rewrite(program: KernelGraph, *, turning: bool) -> KernelGraph:
     made = _LayoutRewriter(program, turning=turning)
     found = made.graph()

@@ -21,7 +21,7 @@ from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.prove.counterexamples.definedness import check_conditions
 from mirage_formal.prove.equality.prove import prove
-from mirage_formal.rewrite.failure import rewriting
+from mirage_formal.rewrite.failure import none_on_match_failure
 from mirage_formal.search.dims import Dim, DimClasses
 
 #: Extents up to this number are one tile.
@@ -96,7 +96,7 @@ def _round_up(extent: int) -> int:
     return next((n for n in found if (n - extent) * _WASTE <= extent), -(-extent // _ONE_TILE) * _ONE_TILE)
 
 
-@rewriting
+@none_on_match_failure
 def _program_at(program: KernelGraph, ties: DimClasses, extents: dict[Dim, int]) -> RoundedProgram | None:
     """Return the program with these extents of dim classes; None if the shapes do not fit."""
     types = kernel_types(program)

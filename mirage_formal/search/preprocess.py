@@ -26,7 +26,7 @@ from mirage_formal.graph.types import row_major
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.views import kernel_count, moved_tensors, storage_locations, trailing_moves
 from mirage_formal.rewrite.builder import KernelGraphBuilder
-from mirage_formal.rewrite.failure import MatchFailure, rewriting
+from mirage_formal.rewrite.failure import MatchFailure, none_on_match_failure
 from mirage_formal.rewrite.fold_constants import fold_constant
 from mirage_formal.rewrite.rules import apply_rules
 from mirage_formal.search.concatenated_inputs import absorb_concatenations, pad_expressions, reading_operator
@@ -113,7 +113,7 @@ def _hoist_moves(program: KernelGraph, plain: KernelGraph) -> PreprocessedProgra
     return None
 
 
-@rewriting
+@none_on_match_failure
 def _simplify(program: KernelGraph) -> KernelGraph | None:
     """Return the program with constants folded, and equal operators merged (common subexpression elimination)."""
     new = KernelGraphBuilder(program.inputs)

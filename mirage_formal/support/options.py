@@ -155,7 +155,7 @@ class Settings(SearchMethod, frozen=True, kw_only=True):
     ] = 300.0
     audit: Annotated[
         Natural,
-        _option("Pruning decisions that z3 is asked about under the axioms, at most one of 5,000; 0 asks about none"),
+        _option("Pruning decisions that z3 is asked about under the axioms at most; 0 asks about none"),
     ] = 200
     resume: Annotated[bool, _option("Continue the run in the output directory.")] = False
     force: Annotated[bool, _option("Replace the run in the output directory.")] = False

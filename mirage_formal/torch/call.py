@@ -12,7 +12,7 @@ from mirage_formal.frontend.arguments import parse_number
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType, Shape
 from mirage_formal.torch.values import ImportedGraph, ImportedProgram, ImportedValue, UniformValue, unsupported_error
-from mirage_formal.torch.view_propagation import apply, cast
+from mirage_formal.torch.view_propagation import cast, emit_broadcast_operator
 from mirage_formal.torch.views import View, expand_view
 
 #: Result of a rule: the operator's result, or one for each of its results.
@@ -214,7 +214,7 @@ class OperatorCall:
             left = list(tensors)
             return make(graph, *(left.pop(0) if isinstance(item, ImportedValue) else item for item in operands))
 
-        return apply(self.program, values, made)
+        return emit_broadcast_operator(self.program, values, made)
 
     def shaped(self, value: ImportedValue) -> ImportedValue:
         """Return a value expanded to the result's shape, which operands that were read as numbers may have widened."""

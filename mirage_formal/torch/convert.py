@@ -21,7 +21,7 @@ from mirage_formal.torch.analysis.aliases import aliased_results, owners
 from mirage_formal.torch.analysis.regions import convex_parts
 from mirage_formal.torch.call import MASK, NARROW, TYPES, OperatorCall, Written, constant_tensor
 from mirage_formal.torch.capture import CapturedGraph, operator_name, source_lines
-from mirage_formal.torch.import_result import Binding, Imported, ImportRemark, Left, Output, Region
+from mirage_formal.torch.import_result import Binding, Imported, ImportRemark, Output, Region, UnsupportedNode
 from mirage_formal.torch.op_table import TorchOperatorRow, rules
 from mirage_formal.torch.values import (
     ImportedProgram,
@@ -194,9 +194,9 @@ class _GraphImport:
                 elif name not in self._left and node.target is operator.getitem and node.args[0].name in self._left:
                     self._left[name] = f"a result of {operator_name(node.args[0])}, which stays with torch"
 
-    def _why(self, name: str) -> Left:
+    def _why(self, name: str) -> UnsupportedNode:
         where, through = source_lines(self._nodes[name])
-        return Left(name, operator_name(self._nodes[name]), self._left[name], where, through)
+        return UnsupportedNode(name, operator_name(self._nodes[name]), self._left[name], where, through)
 
     def _refused(self, name: str) -> str | None:
         """Return the reason why an operator cannot be imported, found by importing it alone; None if it can."""

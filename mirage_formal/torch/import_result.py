@@ -94,7 +94,7 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class UnsupportedNode:
     """An operator that stays with torch.
 
     Attributes:
@@ -208,8 +208,8 @@ class Imported:
 
     module: Any
     regions: tuple[Region, ...]
-    left: tuple[Left, ...]
-    ahead: tuple[Left, ...]
+    left: tuple[UnsupportedNode, ...]
+    ahead: tuple[UnsupportedNode, ...]
     views: tuple[str, ...]
     notes: tuple[ImportRemark, ...]
     arguments: Mapping[str, str]

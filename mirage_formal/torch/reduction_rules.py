@@ -13,7 +13,7 @@ from mirage_formal.graph.types import DType
 from mirage_formal.torch.call import LARGEST, OperatorCall, Written
 from mirage_formal.torch.pointwise_rules import log_of_sigmoid, log_one_plus
 from mirage_formal.torch.values import ImportedGraph, ImportedValue, unsupported_error
-from mirage_formal.torch.view_propagation import Maker, apply, product
+from mirage_formal.torch.view_propagation import Maker, emit_broadcast_operator, product
 from mirage_formal.torch.view_rules import reshape_value, with_view
 from mirage_formal.torch.views import View
 
@@ -104,7 +104,7 @@ def _repeat_groups(call: OperatorCall, value: ImportedValue, heads: int) -> Impo
 
 
 def _softmax(call: OperatorCall, value: ImportedValue, axis: int) -> ImportedValue:
-    return apply(call.program, [value], lambda g, t, axes: g.softmax(t[0], axes[0]), {axis}, one=True)
+    return emit_broadcast_operator(call.program, [value], lambda g, t, axes: g.softmax(t[0], axes[0]), {axis}, one=True)
 
 
 def _kept_softmax(call: OperatorCall, scores: ImportedValue, keep: ImportedValue, axis: int) -> ImportedValue:
@@ -119,7 +119,7 @@ def _kept_softmax(call: OperatorCall, scores: ImportedValue, keep: ImportedValue
         weights = graph.select(kept, graph.exp(graph.sub(x, largest)), 0)
         return graph.div(weights, graph.sum(weights, axes[0]))
 
-    return apply(call.program, [scores, keep], made, {axis}, one=True)
+    return emit_broadcast_operator(call.program, [scores, keep], made, {axis}, one=True)
 
 
 def _weights(call: OperatorCall, scores: ImportedValue, keep: ImportedValue | None, axis: int) -> ImportedValue:
@@ -136,7 +136,7 @@ def _weights(call: OperatorCall, scores: ImportedValue, keep: ImportedValue | No
             weights = graph.select(mask[0], weights, 0)
         return graph.div_no_nan(weights, graph.sum(weights, axes[0]))
 
-    return apply(call.program, [scores] if keep is None else [scores, keep], made, {axis}, one=True)
+    return emit_broadcast_operator(call.program, [scores] if keep is None else [scores, keep], made, {axis}, one=True)
 
 
 def softmax(call: OperatorCall) -> Written:
@@ -160,7 +160,7 @@ def _apply_along_in_float32(
     call: OperatorCall, value: ImportedValue, make: Maker, dims: set[int], *, one: bool = False
 ) -> ImportedValue:
     """Write an operator of several steps along dims, between which torch rounds to float32 at most."""
-    found = apply(call.program, [call.cast(value, DType.FLOAT32)], make, dims, one=one)
+    found = emit_broadcast_operator(call.program, [call.cast(value, DType.FLOAT32)], make, dims, one=one)
     return call.cast(found, call.target([value]))
 
 
@@ -175,7 +175,7 @@ def _reduce_dims(call: OperatorCall, value: ImportedValue, dims: Sequence[int], 
             found = getattr(graph, name)(found, axis)
         return found if found.dtype is dtype else graph.cast(found, dtype)
 
-    return apply(call.program, [value], made, set(dims))
+    return emit_broadcast_operator(call.program, [value], made, set(dims))
 
 
 def _drop_reduced_dims(call: OperatorCall, value: ImportedValue, dims: Sequence[int]) -> ImportedValue:
@@ -297,7 +297,7 @@ def _normalise(
             return graph.rms_norm(x, dim=axes[0], eps=eps, **more)
         return graph.layer_norm(x, axes[0], eps=eps, **more)
 
-    return apply(call.program, values, made, dims, one=True)
+    return emit_broadcast_operator(call.program, values, made, dims, one=True)
 
 
 def norm(name: str) -> Callable[[OperatorCall], Written]:

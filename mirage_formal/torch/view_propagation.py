@@ -77,7 +77,7 @@ def _align_operands(
     return found, dims
 
 
-def apply(
+def emit_broadcast_operator(
     program: ImportedProgram,
     values: Sequence[ImportedValue],
     make: Maker,
@@ -326,4 +326,4 @@ def cast(program: ImportedProgram, value: ImportedValue, dtype: DType) -> Import
     """Write a cast to another element type; return the value itself if it has that type."""
     if value.dtype is dtype:
         return value
-    return apply(program, [value], lambda graph, tensors, axes: graph.cast(tensors[0], dtype))
+    return emit_broadcast_operator(program, [value], lambda graph, tensors, axes: graph.cast(tensors[0], dtype))

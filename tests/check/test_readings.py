@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from mirage_formal.check.abstract import parts
+from mirage_formal.check.abstract import tensor_expressions
 from mirage_formal.check.fingerprint import prime_field
 from mirage_formal.check.fingerprint.field import RandomPoint, UndefinedValueError, evaluate_steps, parts_to_evaluate
 from mirage_formal.check.fingerprint.fingerprint import check_fingerprint, is_prime
@@ -102,7 +102,7 @@ def test_a_result_that_leaves_the_field_is_refused(monkeypatch: pytest.MonkeyPat
 
 def expressions(graph: KernelGraph) -> dict[str, Expr]:
     """Of every tensor one: the sum of those of its parts."""
-    return {name: reduce(add, terms) for name, terms in parts(graph).items()}
+    return {name: reduce(add, terms) for name, terms in tensor_expressions(graph).items()}
 
 
 def test_abstract_expressions_agree_on_random_graphs() -> None:

@@ -146,7 +146,7 @@ def test_both_names_run_the_same_function(
     module = COMMANDS[command][0]
     inner = command[1:] if command[0] != "tools" else command[2:]
     monkeypatch.setenv("COLUMNS", "100")
-    assert kit.called(cli.app, [*command, "--help"]) == 0
+    assert kit.invoke_command(cli.app, [*command, "--help"]) == 0
     whole = capsys.readouterr().out
     alone = run(module, *inner, "--help")
     assert (alone.returncode, alone.stderr) == (0, "")

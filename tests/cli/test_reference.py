@@ -39,7 +39,7 @@ def test_the_help_of_every_command_is_kept(
     """python -m pytest tests/cli/test_reference.py --update-golden writes them anew."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TERMINAL_WIDTH", "80")
-    assert kit.called(cli.app, [*name.split(), "--help"], program="mirage-formal") == 0
+    assert kit.invoke_command(cli.app, [*name.split(), "--help"], program="mirage-formal") == 0
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     path = golden(name)
@@ -132,15 +132,15 @@ def test_a_group_and_a_command_are_registered_by_a_line_each() -> None:
 @pytest.mark.parametrize("line", ["schema", "store list", "docs cli --path"])
 def test_commands_are_called_by_the_names_that_they_had(line: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = line.split()
-    assert kit.called(cli.app, ["tools", *words, "--json"]) == 0
+    assert kit.invoke_command(cli.app, ["tools", *words, "--json"]) == 0
     now = capsys.readouterr()
     assert now.err == ""
-    assert kit.called(cli.app, [*words, "--json"]) == 0
+    assert kit.invoke_command(cli.app, [*words, "--json"]) == 0
     before = capsys.readouterr()
     assert before.out == now.out
     assert before.err == f"note: mirage-formal {words[0]} is now mirage-formal tools {words[0]}\n"
 
 
 def test_mistakes_of_commands_called_by_the_names_that_they_had(capsys: pytest.CaptureFixture[str]) -> None:
-    assert kit.called(cli.app, ["gpu", "run", "--nosuch", "--json"]) == 2
+    assert kit.invoke_command(cli.app, ["gpu", "run", "--nosuch", "--json"]) == 2
     assert '"command": "gpu run"' in capsys.readouterr().out

@@ -13,7 +13,7 @@ from mirage_formal.codegen.cuda import emit_cuda
 from mirage_formal.codegen.executable import Executable, kernel_launch, load_executable, save_executable
 from mirage_formal.codegen.generate import GeneratedKernel, GeneratedLaunches, generate, plan_record, requested_options
 from mirage_formal.codegen.program.program import CopyAsync, GridWait, LaunchDependents, Program, Stmt
-from mirage_formal.codegen.safety.obligations import Held
+from mirage_formal.codegen.safety.obligations import DischargedObligation
 from mirage_formal.codegen.safety.safety import Safe, discharge_safety
 from mirage_formal.codegen.source_map import kernel_lines
 from mirage_formal.codegen.target import load_target
@@ -77,7 +77,7 @@ def test_a_kernel_computes_the_same_with_copies_moved() -> None:
         np.testing.assert_array_equal(found, expected)
         report = discharge_safety(program)
         assert isinstance(report.verdict, Safe)
-        assert all(isinstance(one.finding, Held) or one.results for one in report.discharged)
+        assert all(isinstance(one.finding, DischargedObligation) or one.results for one in report.discharged)
 
 
 def test_an_intermediate_result_ahead_of_the_wait_is_a_fault() -> None:

@@ -24,8 +24,8 @@ from mirage_formal.frontend.mirage_api.rows import (
     OPTIONS,
     SECTIONS,
     InterfaceName,
-    Offer,
     Section,
+    SupportLevel,
 )
 from mirage_formal.frontend.mirage_api.table import document
 from mirage_formal.graph.graph import KernelGraph
@@ -35,7 +35,7 @@ from tests.kit.paths import REPOSITORY
 DOCUMENT = REPOSITORY / "docs" / "mirage_api.md"
 
 
-def rows(section: Section, *offers: Offer) -> list[InterfaceName]:
+def rows(section: Section, *offers: SupportLevel) -> list[InterfaceName]:
     return [row for row in section.rows if row.offer in offers]
 
 
@@ -59,24 +59,24 @@ def test_names_are_there_once_and_differences_say_what_to_do() -> None:
         for row in section.rows:
             assert row.name.startswith(section.owner)
             assert section.owner or row.name.isidentifier()
-            assert row.difference or row.offer is Offer.YES, row.name
+            assert row.difference or row.offer is SupportLevel.YES, row.name
 
 
-@pytest.mark.parametrize("row", rows(MODULE, Offer.YES), ids=lambda row: row.name)
+@pytest.mark.parametrize("row", rows(MODULE, SupportLevel.YES), ids=lambda row: row.name)
 def test_names_of_the_module_that_are_there(row: InterfaceName) -> None:
     value = getattr(mi, row.name)
     assert row.name in mi.__all__
     assert callable(value) or isinstance(value, mi.DType)
 
 
-@pytest.mark.parametrize("row", rows(MODULE, Offer.NO), ids=lambda row: row.name)
+@pytest.mark.parametrize("row", rows(MODULE, SupportLevel.NO), ids=lambda row: row.name)
 def test_names_of_the_module_that_are_not(row: InterfaceName) -> None:
     with pytest.raises(mi.UnsupportedError, match=f"got {row.name}: ") as raised:
         getattr(mi, row.name)(mi.new_kernel_graph())  # of ours, `optimize` has this name: it is for torch's modules
     refused(raised.value, row)
 
 
-@pytest.mark.parametrize("row", rows(GRAPH, Offer.NO), ids=own)
+@pytest.mark.parametrize("row", rows(GRAPH, SupportLevel.NO), ids=own)
 def test_methods_of_a_graph_that_are_not(row: InterfaceName) -> None:
     graph = mi.new_kernel_graph()
     with pytest.raises(mi.UnsupportedError) as raised:
@@ -93,7 +93,8 @@ def refused(error: mi.UnsupportedError, row: InterfaceName) -> None:
 
 @pytest.mark.parametrize(
     ("owner", "row"),
-    [(mi.Graph, row) for row in rows(GRAPH, Offer.YES)] + [(mi.BlockBuilder, row) for row in rows(BLOCK, Offer.YES)],
+    [(mi.Graph, row) for row in rows(GRAPH, SupportLevel.YES)]
+    + [(mi.BlockBuilder, row) for row in rows(BLOCK, SupportLevel.YES)],
     ids=lambda value: value.name if isinstance(value, InterfaceName) else "",
 )
 def test_methods_that_are_there(owner: type, row: InterfaceName) -> None:
@@ -103,7 +104,7 @@ def test_methods_that_are_there(owner: type, row: InterfaceName) -> None:
     assert str(getattr(owner, own(row)).__annotations__.get("return")) != "NoReturn"
 
 
-@pytest.mark.parametrize("row", rows(BLOCK, Offer.NO), ids=own)
+@pytest.mark.parametrize("row", rows(BLOCK, SupportLevel.NO), ids=own)
 def test_methods_of_a_block_graph_that_are_not(row: InterfaceName) -> None:
     with pytest.raises(mi.UnsupportedError):
         getattr(mi.new_threadblock_graph((1, 1, 1), (128, 1, 1), 1), own(row))()
@@ -133,7 +134,7 @@ def test_options(row: InterfaceName, asked: dict[str, Any]) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         rms_linear().superoptimize(**{own(row): value})
-    if row.offer is Offer.IGNORED:
+    if row.offer is SupportLevel.IGNORED:
         assert [w.category for w in caught] == [mi.IgnoredOptionWarning]
         assert asked == {}
     else:
@@ -174,7 +175,7 @@ def test_options_of_what_makes_graphs(row: InterfaceName) -> None:
             tile = block.new_input(mi.new_kernel_graph().new_input((4, 8)), (-1, -1, -1))
             block.new_output(block.forloop_accum(tile), (-1, -1, -1), **given)
 
-    if row.offer is Offer.IGNORED:
+    if row.offer is SupportLevel.IGNORED:
         with pytest.warns(mi.IgnoredOptionWarning, match=own(row)):
             make()
     else:
@@ -203,10 +204,10 @@ def test_options_of_code(row: InterfaceName) -> None:
     }.get(own(row), 3)
     calls = {"inputs": graph.compile, "async_": graph.compile}
     call: Any = calls.get(own(row), lambda **given: mi.generate_cuda_program(graph, **given))
-    if row.offer is Offer.IGNORED:
+    if row.offer is SupportLevel.IGNORED:
         with pytest.warns(mi.IgnoredOptionWarning, match=own(row)):
             call(**{own(row): value})
-    elif row.offer is Offer.YES:
+    elif row.offer is SupportLevel.YES:
         call(**{own(row): value})
     else:
         for refuses in (call, graph.compile, graph):
@@ -248,7 +249,7 @@ def test_bounds_of_a_clamp_have_both_names() -> None:
 # --- what is ignored, and what is written ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("row", rows(MODULE, Offer.IGNORED), ids=lambda row: row.name)
+@pytest.mark.parametrize("row", rows(MODULE, SupportLevel.IGNORED), ids=lambda row: row.name)
 def test_functions_that_are_ignored(row: InterfaceName) -> None:
     with pytest.warns(mi.IgnoredOptionWarning, match=row.name):
         getattr(mi, row.name)(1)
@@ -326,7 +327,7 @@ def test_an_import_names_the_users_line() -> None:
 
 def test_the_document_has_no_row_that_the_module_lacks() -> None:
     """What the module exports and the reference system has not needs no row; the rest is in the table."""
-    names = {row.name for row in MODULE.rows if row.offer is not Offer.NO}
+    names = {row.name for row in MODULE.rows if row.offer is not SupportLevel.NO}
     tree = ast.parse((REPOSITORY / "mirage_formal" / "__init__.py").read_text())
     exported = {
         n.value

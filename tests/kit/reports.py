@@ -20,7 +20,7 @@ import msgspec
 from benchmarks.gpu_stages import Row as Bench
 from benchmarks.gpu_table import table
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.records.reproduction import Answers, Asked, Comparison, Growth, Host, Row, Source, Table5
+from mirage_formal.records.reproduction import Answers, Comparison, Growth, Host, OracleArmRecord, Row, Source, Table5
 from tests.kit.graphs.text_reader import from_text
 from tests.kit.paths import REPOSITORY
 
@@ -160,7 +160,7 @@ def write_figures(root: Path) -> None:
         seed=1,
         sources=(Source(key=KEY, name="norm", space="norm", queries=50, sampled=5, saturated=True),),
         rows=(
-            Asked(key=KEY, source="norm", arm="z3", proved=3, refuted=1, unknown=1, pruned=1, valid=3,
+            OracleArmRecord(key=KEY, source="norm", arm="z3", proved=3, refuted=1, unknown=1, pruned=1, valid=3,
                   wrongly_pruned=0, wrongly_kept=0, us_per_query=12.0),
         ),
     )  # fmt: skip

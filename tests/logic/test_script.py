@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import mirage_formal
-from mirage_formal.check.proof.digits import obligations
+from mirage_formal.check.proof.digits import mixed_radix_obligations
 from mirage_formal.codegen.program.program import Int, IntBin, IntOp, Var
 from mirage_formal.codegen.safety.arith import Query, query_to_smt2
 from mirage_formal.logic.axioms import load_axioms
@@ -50,7 +50,7 @@ def test_what_is_in_the_closed_list_is_printed_as_it_was_read(text: str) -> None
 def test_everything_that_the_project_asks_is_in_the_closed_list() -> None:
     e = IntBin(IntOp.MOD, IntBin(IntOp.MUL, Var("tid"), Int(12)), Var("let"))
     texts = [query_to_smt2(Query((("tid", 128), ("let", 3)), (e,), (e,), (Var("let"),), (("index", e),)))]
-    texts += obligations((5, 3, 2)).values()
+    texts += mixed_radix_obligations((5, 3, 2)).values()
     for text in texts:
         assert parse_script(text).text == text
     axioms = load_axioms()

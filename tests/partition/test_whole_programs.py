@@ -178,7 +178,7 @@ def test_an_interrupted_whole_is_resumed(report: WholeReport, tmp_path: Path) ->
         ({"engine": "exhaustive"}, "another engine"),
         ({"target": "a100"}, "another target"),
         ({"prune": False}, "another prune"),
-        ({"oracle": "z3"}, "another oracle"),
+        ({"engine": "exhaustive", "oracle": "z3"}, "another oracle"),
     ],
 )
 def test_only_what_was_asked_for_is_resumed(report: WholeReport, option: dict[str, Any], said: str) -> None:
@@ -248,7 +248,7 @@ def test_parts_that_differ_in_views_are_searched_once(tmp_path: Path, monkeypatc
         found.append(program)
         return run_search(program, *given, **about)
 
-    monkeypatch.setattr("mirage_formal.partition.cover_search.run", recorded)
+    monkeypatch.setattr("mirage_formal.partition.cover_search.run_search", recorded)
     report = search_covers(graph.freeze(), Settings(**TINY), tmp_path / "out")
     kinds = [tuple(op.kind for op in operators(preprocess(program).program)) for program in found]
     assert kinds

@@ -14,7 +14,7 @@ import pytest
 from mirage_formal.report.model import Search, SearchedUnit, Span, report_values
 from mirage_formal.report.page.html import page, render
 from mirage_formal.report.reading import read_report
-from mirage_formal.report.reading.runs import POINTS, course
+from mirage_formal.report.reading.runs import POINTS, totals_over_time
 from mirage_formal.report.terminal import report_text
 from tests.kit.runs import tampering
 from tests.report.test_hostile import Elements, harmless
@@ -23,7 +23,7 @@ SEARCH = Search("guided", "normal-form", "tiny", 0, "h200", "complete", 1.0, 2, 
 
 
 def searched(*units: SearchedUnit) -> Search:
-    return replace(SEARCH, units=units, course=course(units))
+    return replace(SEARCH, units=units, course=totals_over_time(units))
 
 
 def unit(number: int, begin: float, end: float, worker: int = 0, **fields: Any) -> SearchedUnit:
@@ -110,7 +110,7 @@ def test_the_course_adds_up_what_units_say() -> None:
     first = unit(0, 0.0, 4.0, states=100, classes=9, samples=((1.0, 40, 3), (2.0, 90, 8)))
     other = unit(1, 1.5, 3.0, 1, states=50, classes=0, samples=((2.0, 20, 0),))
     untimed = replace(unit(2, 0.0, 1.0), span=None)
-    found = course([first, other, untimed])
+    found = totals_over_time([first, other, untimed])
     assert found == ((0.0, 0, 0), (1.0, 40, 3), (2.0, 110, 8), (3.0, 140, 8), (4.0, 150, 9))
     html = render("search", "course_section", searched(first, other, untimed))
     rows = cells(html)[1:]
@@ -118,7 +118,7 @@ def test_the_course_adds_up_what_units_say() -> None:
     said = re.findall(r"<title>([\d.]+) s: (\d+) (states|classes)</title>", html)
     assert [(at, n) for at, n, what in said if what == "states"] == [(row[0], row[1]) for row in rows]
     assert [(at, n) for at, n, what in said if what == "classes"] == [(row[0], row[2]) for row in rows]
-    assert course([untimed]) == ()
+    assert totals_over_time([untimed]) == ()
 
 
 def test_the_course_of_random_units_ends_with_all_states() -> None:
@@ -129,7 +129,7 @@ def test_the_course_of_random_units_ends_with_all_states() -> None:
         counts = sorted(rng.randrange(1000) for _ in range(32))
         samples = tuple((begin + 0.1 * at, n, n // 2) for at, n in enumerate(counts))
         units.append(unit(number, begin, begin + 5, states=1000, classes=500, samples=samples))
-    found = course(units)
+    found = totals_over_time(units)
     assert len(found) <= POINTS + 2
     assert found[-1][1:] == (500_000, 250_000)
     for at, states, classes in found:

@@ -13,7 +13,7 @@ from mirage_formal.graph.graph import GraphDefined, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.records.reproduction import Row
 from mirage_formal.reproduce.arms import ARMS, RowLimits, run_row
-from mirage_formal.reproduce.compare import compare_engines, explanation, scale_down
+from mirage_formal.reproduce.compare import compare_engines, incompleteness_reason, scale_down
 from mirage_formal.reproduce.inputs import WORKLOADS
 from mirage_formal.search.known_incompleteness import IncompletenessReason
 from mirage_formal.search.space import load_space
@@ -42,7 +42,7 @@ def test_every_difference_has_a_name(block_ops: int, least: int) -> None:
     # Both also compute from a copy of X that their one kernel writes beside the norm.
     assert found.exhaustive_only == {IncompletenessReason.RECOMPUTES.value: 2}
     # Nothing that guided finds would be excused, so the predicate is no blanket excuse.
-    assert all(explanation(PROGRAM, decode_graph(graph)) is None for graph in guided.graphs)
+    assert all(incompleteness_reason(PROGRAM, decode_graph(graph)) is None for graph in guided.graphs)
     assert guided.fingerprint_tests
     assert exhaustive.fingerprint_tests == exhaustive.complete_graphs
     # A row with fewer candidates is caught, in both directions.
@@ -75,4 +75,4 @@ def test_scaled_candidates_keep_operators_and_unit_dims() -> None:
 
 def test_a_candidate_that_is_not_equal_has_no_excuse() -> None:
     wrong = replace(PROGRAM, ops=(Op(OpKind.MATMUL, (0, 1)),), outputs=(2,))
-    assert explanation(PROGRAM, wrong) is None
+    assert incompleteness_reason(PROGRAM, wrong) is None

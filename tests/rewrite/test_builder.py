@@ -11,7 +11,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.rewrite.builder import BlockGraphBuilder, GraphBuilder, KernelGraphBuilder
-from mirage_formal.rewrite.failure import MatchFailure, rewriting
+from mirage_formal.rewrite.failure import MatchFailure, none_on_match_failure
 from mirage_formal.rewrite.rules import apply_rules
 from mirage_formal.search.concatenated_inputs import sink_pads_to_inputs
 from mirage_formal.support.errors import GraphError
@@ -103,7 +103,7 @@ def test_the_first_rule_that_matches_replaces_an_operator() -> None:
 
 
 def test_only_what_does_not_apply_or_fit_is_none() -> None:
-    @rewriting
+    @none_on_match_failure
     def fails(error: Exception | None) -> int:
         if error is not None:
             raise error

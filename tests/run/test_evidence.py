@@ -24,7 +24,7 @@ from mirage_formal.records import (
     SolverRecord,
     VerdictRecord,
 )
-from mirage_formal.run.evidence import CandidateVerifier, Verified
+from mirage_formal.run.evidence import CandidateEvidence, CandidateVerifier
 from mirage_formal.run.settings import Settings, TimeLimits, make_job
 from mirage_formal.run.show import explain_verdicts
 from mirage_formal.run.tasks import discharge_texts, verify_candidate
@@ -266,7 +266,9 @@ def test_endless_rejection_ends() -> None:
     assert 4 < len(mine.rejected) < len(many)
 
 
-def of_doubled(graph: KernelGraph, accept: str = "equivalent") -> tuple[FoundRecord, CandidateVerifier, list[Verified]]:
+def of_doubled(
+    graph: KernelGraph, accept: str = "equivalent"
+) -> tuple[FoundRecord, CandidateVerifier, list[CandidateEvidence]]:
     """A candidate of ``doubled``, without certificates: no search would propose it."""
     job = make_job(doubled(), Settings(config="tiny", keep=1, accept=accept))  # type: ignore[arg-type]
     pool = Inline(certify=lambda task: [])
@@ -303,7 +305,7 @@ def test_what_was_found_at_special_values_is_in_the_verification_log() -> None:
 
 
 def test_conditions_that_a_candidate_adds_are_recorded_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage_formal.run.tasks.at_special_values", lambda program, graph: None)
+    monkeypatch.setattr("mirage_formal.run.tasks.evaluate_special_values", lambda program, graph: None)
     _, _, [verified] = of_doubled(adding())
     added = ["candidate, kernel operator 1: divisor nonzero"]
     assert json.loads(verified.files[VERIFICATION_FILE])["verdict"]["added"] == added

@@ -24,7 +24,7 @@ class Closing:
     powers: Mapping[int, tuple[str, Any]]
 
 
-def closing(ring: Ring, left: Poly, right: Poly) -> Closing:
+def closing_identity(ring: Ring, left: Poly, right: Poly) -> Closing:
     """Return the closing identity of two polynomials, with the payloads of exp, pow and surd factors at any depth."""
     powers: dict[int, tuple[str, Any]] = {}
     stack = [f for mono in (*left, *right) for f, _ in mono]

@@ -9,7 +9,7 @@ from typing import Final
 _HEAD: Final = "(set-info :smt-lib-version 2.6)\n(set-info :status unsat)\n(set-logic QF_LIA)\n"
 
 
-def obligations(extents: tuple[int, ...]) -> Mapping[str, str]:
+def mixed_radix_obligations(extents: tuple[int, ...]) -> Mapping[str, str]:
     """Return the mixed-radix lemma for these extents as texts that must be unsatisfiable.
 
     Sound: "injective" says that digits in range with equal numbers are equal, "onto" that every number below the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mirage_formal.check.proof.closing import Closing, closing
+from mirage_formal.check.proof.closing import Closing, closing_identity
 from mirage_formal.check.proof.elaborate import Elaboration, elaborate
 from mirage_formal.check.proof.laws import check_lemma
 from mirage_formal.check.proof.operator_terms import Terms
@@ -124,5 +124,5 @@ def _outputs(
         difference = ring.add(a.poly, b.poly, -1).items()
         rest = ring.combined((ring.prod((*mono, *multiplier)), coef) for mono, coef in difference)
         require(not rest, f"expected equal elements in tensors {numbers}")
-        out.append(closing(ring, a.poly, b.poly))
+        out.append(closing_identity(ring, a.poly, b.poly))
     return tuple(out)

@@ -186,7 +186,7 @@ def _mirror_results(cx: LoweringContext, numbers: Iterable[int]) -> tuple[Stmt, 
     for number in numbers:
         placement = cx.tensor(number).placement
         if placement.registers is not None and placement.shared is not None:
-            out += stores.mirror(cx, number)
+            out += stores.copy_registers_to_shared(cx, number)
             out += _pad_results(cx, (number,))
     return tuple(out)
 

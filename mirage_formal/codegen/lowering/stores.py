@@ -87,7 +87,7 @@ def mirror_width(cx: LoweringContext, number: int) -> int:
     return run if padded else vector_width(cx, number, (axis, run))
 
 
-def mirror(cx: LoweringContext, number: int) -> tuple[Stmt, ...]:
+def copy_registers_to_shared(cx: LoweringContext, number: int) -> tuple[Stmt, ...]:
     """Write a tensor in registers to its place in shared memory as well."""
     tensor = cx.tensor(number)
     over, placement = tensor.placement.registers, tensor.placement.shared

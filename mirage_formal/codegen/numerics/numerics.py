@@ -67,7 +67,7 @@ _LOST: Final = "the program's own operators leave the range of their element typ
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
+class ReferenceOutputs:
     """Reference results of a kernel on some inputs.
 
     Attributes:
@@ -138,7 +138,9 @@ def draw_all(graph: KernelGraph, seed: int, scale: float, xp: Any = np) -> list[
 # --- what is expected ------------------------------------------------------------------------------------------------
 
 
-def expected_results(program: KernelGraph, candidate: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> Expected:
+def expected_results(
+    program: KernelGraph, candidate: KernelGraph, arrays: Sequence[Array], xp: Any = np
+) -> ReferenceOutputs:
     """Return the exact outputs of the program, and the tolerances of the candidate that computes them.
 
     Args:
@@ -149,7 +151,7 @@ def expected_results(program: KernelGraph, candidate: KernelGraph, arrays: Seque
     """
     values = exact_outputs(program, arrays, xp)
     tolerances, overflows = output_tolerances(candidate, arrays, xp)
-    return Expected(values, tolerances, overflows)
+    return ReferenceOutputs(values, tolerances, overflows)
 
 
 def exact_outputs(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[Array, ...]:
@@ -167,7 +169,7 @@ def _exact_estimates(program: KernelGraph, arrays: Sequence[Array], domain: Roun
 def output_tolerances(
     candidate: KernelGraph, arrays: Sequence[Array], xp: Any = np
 ) -> tuple[tuple[Array, ...], tuple[str, ...]]:
-    """Return the tolerance of each output of a candidate, and the tensors that overflow; see ``Expected``."""
+    """Return the tolerance of each output of a candidate, and the tensors that overflow; see ``ReferenceOutputs``."""
     with np.errstate(all="ignore"):
         estimates, overflows = _estimates(candidate, arrays, xp)
         variances = (xp.zeros_like(e.mantissa) if e.variance is None else e.variance for e in estimates)
@@ -454,10 +456,10 @@ def _combine_answers(answers: Any) -> Answer:
 __all__ = [
     "LAMBDA",
     "SCALES",
-    "Expected",
     "Inputs",
     "NumericsRecord",
     "OutputRecord",
+    "ReferenceOutputs",
     "ScaleRecord",
     "check",
     "compare_outputs",

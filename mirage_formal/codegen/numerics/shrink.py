@@ -23,7 +23,7 @@ from mirage_formal.graph.ops import Attrs
 from mirage_formal.graph.rules import iterator_type
 from mirage_formal.graph.types import DTensor, STensor, row_major
 from mirage_formal.rewrite.builder import KernelGraphBuilder
-from mirage_formal.rewrite.failure import rewriting
+from mirage_formal.rewrite.failure import none_on_match_failure
 from mirage_formal.semantics import reference
 from mirage_formal.semantics.working_set import working_set_size
 from mirage_formal.support.errors import GraphError
@@ -130,7 +130,7 @@ def _shrink_one(
     return found
 
 
-@rewriting
+@none_on_match_failure
 def _pair_at(program: KernelGraph, candidate: KernelGraph, extents: Extents) -> ShrunkPair | None:
     """Return both graphs at these extents; None if shapes do not fit or a tile of an input would change."""
     inputs = tuple(_resize_input(item, extents) for item in program.inputs)
@@ -165,7 +165,7 @@ def _attrs(attrs: Attrs, extents: Extents) -> Attrs:
     return replace(attrs, shape=shape, times=None if attrs.times is None else extents.get(attrs.times, attrs.times))
 
 
-@rewriting
+@none_on_match_failure
 def _fit_candidate(candidate: KernelGraph, inputs: tuple[Input, ...], extents: Extents) -> KernelGraph | None:
     """Return the candidate on smaller inputs; None if it does not fit them."""
     before, new = kernel_types(candidate), KernelGraphBuilder(inputs, share=())

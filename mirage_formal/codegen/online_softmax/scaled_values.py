@@ -66,7 +66,7 @@ class ChangeRequest:
     change: Callable[[KernelGraph], KernelGraph]
 
 
-class Restart(Exception):
+class RestartTraversal(Exception):
     """The traversal must start again, with what the request says."""
 
     def __init__(self, request: MaximumRequest | ChangeRequest) -> None:
@@ -175,9 +175,9 @@ class ValueRules:
                 raise MatchFailure(
                     "dims are rearranged, or elements selected in another way, between an exponential and its sum"
                 )
-            raise Restart(MaximumRequest(origin, dim))
+            raise RestartTraversal(MaximumRequest(origin, dim))
         if value.shift is not None and self.new.shape(value.shift.tensor)[dim] != 1:
-            raise Restart(MaximumRequest(value.shift.origin, dim))
+            raise RestartTraversal(MaximumRequest(value.shift.origin, dim))
 
     def rebased(self, number: int | None, shift: Shift, moving: bool, scores: int | None = None) -> ScaledValue:
         """Return the value tensor * exp(shift), rescaled to the maxima of its shift that are known to be needed.
@@ -406,7 +406,7 @@ class ValueRules:
         )
         ones = [dim for dim, extent in enumerate(self.new.shape(below.number)) if extent == 1]
         if alike and ones:
-            raise Restart(MaximumRequest(origin, ones[0]))
+            raise RestartTraversal(MaximumRequest(origin, ones[0]))
 
     def _divided(self, kind: OpKind, above: ScaledValue, below: ScaledValue) -> int | None:
         """Return exp(s) / (t exp(m)) as exp(s - m) / t, where t exp(m) is the sum of exponentials of the same scores.
@@ -561,12 +561,12 @@ class ValueRules:
         assert self.context is not None
         if value.moving:
             for origin in sorted(value.raw):
-                raise Restart(MaximumRequest(origin, LOOP))
+                raise RestartTraversal(MaximumRequest(origin, LOOP))
         shift = value.shift
         if shift is None:
             return ScaledValue(self.new.emit(kind, *before, attrs=op.attrs), raw=value.raw)
         if shift.moving:
-            raise Restart(MaximumRequest(shift.origin, LOOP))
+            raise RestartTraversal(MaximumRequest(shift.origin, LOOP))
         # A running maximum does not fall, so its largest value is its last.
         top = self.new.emit(OpKind.ACCUM_MAX, shift.tensor)
         if shift.factor is None:

@@ -24,7 +24,7 @@ from mirage_formal.codegen.online_softmax.scaled_values import (
     Maxima,
     MaximumRequest,
     Origin,
-    Restart,
+    RestartTraversal,
     ScaledValue,
     Shift,
     ValueRules,
@@ -185,7 +185,7 @@ class _Traversal:
         """
         try:
             self._run()
-        except Restart as restart:
+        except RestartTraversal as restart:
             return restart.request
         return None
 
@@ -235,13 +235,13 @@ class _Traversal:
         key = terms[op.operands[0]] if terms else origin
         try:
             return rules.apply(op, tuple(values[n] for n in op.operands), origin, key)
-        except Restart as restart:
+        except RestartTraversal as restart:
             need = restart.request
             assert isinstance(need, MaximumRequest)
             kind, maker, part = need.origin
             if kind == "exp" and (self._crosses(need) if number < 0 else maker != kernel):
                 hoist = partial(hoist_exponential, kernel=maker, number=part)
-                raise Restart(ChangeRequest(maker, hoist)) from None
+                raise RestartTraversal(ChangeRequest(maker, hoist)) from None
             raise
 
     def _crosses(self, need: MaximumRequest) -> bool:
@@ -316,10 +316,12 @@ class _Traversal:
         x, y, z = (cut(dim, extent) for dim, extent in zip(iterator.imap, block.grid, strict=True))
         return InputIterator((x, y, z), cut(iterator.fmap, block.forloop_range))
 
-    def _move_parts(self, kernel: int, iterator: int, dim: int) -> Restart:
+    def _move_parts(self, kernel: int, iterator: int, dim: int) -> RestartTraversal:
         """Return the request to move the parts that an iterator reads to a dim of their own."""
         maker = producers(self._graph)[self._graph.ops[kernel].operands[iterator]]
-        return Restart(ChangeRequest(maker, partial(move_partial_results, kernel=kernel, iterator=iterator, dim=dim)))
+        return RestartTraversal(
+            ChangeRequest(maker, partial(move_partial_results, kernel=kernel, iterator=iterator, dim=dim))
+        )
 
     def _loaded(self, position: int, source: ScaledValue, shift: Shift, moving: bool, level: ValueRules) -> ScaledValue:
         """Return the tile of an input iterator as a value whose shift is the tile of another iterator."""

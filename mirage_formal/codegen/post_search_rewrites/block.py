@@ -10,7 +10,7 @@ from mirage_formal.graph.edit import replace_axis
 from mirage_formal.graph.graph import BlockGraph, BlockOp, Op
 from mirage_formal.graph.ops import SPECS, Family, OpKind
 from mirage_formal.graph.types import DimMap, Shape
-from mirage_formal.rewrite.failure import MatchFailure, rewriting
+from mirage_formal.rewrite.failure import MatchFailure, none_on_match_failure
 
 #: Accumulators that join iterations element by element.
 _OVER_THE_LOOP: Final = (OpKind.ACCUM_SUM, OpKind.ACCUM_MAX, OpKind.ACCUM_RESCALED_SUM)
@@ -75,7 +75,7 @@ def can_merge_blocks(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> b
     return along is not None and all(along[saver.operand] == saver.omap[axis] is not None for saver in block.outputs)
 
 
-@rewriting
+@none_on_match_failure
 def _merged_dims(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> list[int | None] | None:
     """Return for each tensor the dim that grows with the tiles, if one does; None if an operator mixes its elements."""
     along = [iterator.imap[axis] for iterator in block.inputs]

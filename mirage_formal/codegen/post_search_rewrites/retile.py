@@ -26,7 +26,7 @@ from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Op
 from mirage_formal.graph.ops import SPECS, Family
 from mirage_formal.graph.types import DTensor, Shape
-from mirage_formal.rewrite.failure import rewriting
+from mirage_formal.rewrite.failure import none_on_match_failure
 
 #: The most elements of a tile that a block's registers hold, the same limit as for kernels that searches make.
 _MOST: Final = 1 << 15
@@ -99,7 +99,7 @@ def retile_product(op: GraphDefined, operands: Sequence[DTensor], rank: int, tar
     return others[rank - 1] if rank <= len(others) else None
 
 
-@rewriting
+@none_on_match_failure
 def _tile_shapes(block: BlockGraph, operands: Sequence[DTensor]) -> list[Shape] | None:
     """Return the shapes of all tiles of a block graph; None if it is not well-formed on these operands."""
     block_outputs(block, tuple(operands))

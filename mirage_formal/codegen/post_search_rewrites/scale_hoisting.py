@@ -24,7 +24,7 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, enumerate_r
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.types import DType, broadcast
 from mirage_formal.rewrite.builder import BlockGraphBuilder, KernelGraphBuilder
-from mirage_formal.rewrite.failure import MatchFailure, rewriting
+from mirage_formal.rewrite.failure import MatchFailure, none_on_match_failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class _FactoredValue:
     moving: bool = False
 
 
-@rewriting
+@none_on_match_failure
 def hoist_scales(graph: KernelGraph, target: Target | None = None) -> KernelGraph | None:
     """Return the graph with factors of its products' operands hoisted; the kernel is the last operator of the result.
 

@@ -39,7 +39,7 @@ from mirage_formal.graph.graph import (
 from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.types import DimMap, DTensor, DType, Shape
 from mirage_formal.rewrite.builder import BlockGraphBuilder
-from mirage_formal.rewrite.failure import MatchFailure, rewriting
+from mirage_formal.rewrite.failure import MatchFailure, none_on_match_failure
 
 #: The accumulator that combines the parts of each accumulator.
 _COMBINED: Final = {
@@ -110,7 +110,7 @@ def split_loop(op: GraphDefined, operands: Sequence[DTensor], parts: int, target
     return min(found, key=lambda split: split.us, default=None)
 
 
-@rewriting
+@none_on_match_failure
 def _split_on_grid(block: BlockGraph, operands: Sequence[DTensor], parts: int, target: Target) -> SplitKernels | None:
     return _Splitter(block, operands, parts, target).made()
 

@@ -140,7 +140,7 @@ class RegisterUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class StatementAccesses:
     """A statement's accesses to shared memory, in program order."""
 
     accesses: tuple[Access, ...]
@@ -171,7 +171,7 @@ class Branch:
     body: tuple[Node, ...]
 
 
-Node = Leaf | Sync | Loop | Branch
+Node = StatementAccesses | Sync | Loop | Branch
 
 
 class Content(Enum):
@@ -182,7 +182,7 @@ class Content(Enum):
 
 
 @dataclass(slots=True)
-class Listing:
+class ProgramAccesses:
     """Everything that a Program does that can be unsafe.
 
     Attributes:
@@ -205,7 +205,7 @@ class Listing:
     tree: tuple[Node, ...] = ()
 
 
-def list_accesses(program: Program) -> Listing:
+def list_accesses(program: Program) -> ProgramAccesses:
     """Return the listing of a Program's accesses and faults of form, for its safety proof and for the printer.
 
     Sound: every statement and every value in it is visited; what a statement's description in
@@ -220,7 +220,7 @@ def list_accesses(program: Program) -> Listing:
 class _Walker:
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.found = Listing()
+        self.found = ProgramAccesses()
         self.shared: Mapping[str, SharedBuffer] = {buffer.name: buffer for buffer in program.shared}
         self.params: Mapping[str, Param] = {param.name: param for param in program.params}
         self.pending: list[Access] = []
@@ -286,7 +286,7 @@ class _Walker:
                     self.pending = []
                     self.simple(stmt, here, inner)
                     if self.pending:
-                        nodes.append(Leaf(tuple(self.pending)))
+                        nodes.append(StatementAccesses(tuple(self.pending)))
         return tuple(nodes)
 
     def loop(self, stmt: For, at: Context, scope: Mapping[str, tuple[int, Content]]) -> Node:

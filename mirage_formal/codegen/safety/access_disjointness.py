@@ -28,12 +28,12 @@ from mirage_formal.codegen.safety.mixed_radix import (
     Linear,
     are_separate,
     are_staggered,
-    decodes,
     determined_variables,
     implied_facts,
+    is_injective,
     to_digits,
 )
-from mirage_formal.codegen.safety.obligations import Held, Means
+from mirage_formal.codegen.safety.obligations import DischargedObligation, DischargeMethod
 
 SECOND = "~2"
 
@@ -143,41 +143,41 @@ class PairAnalysis:
             self._linear[access] = to_digits(fold(self.start(access), names), sizes), implied_facts(guards, sizes)
         return self._linear[access]
 
-    def settled(self, a: Access, b: Access, who: ThreadRelation) -> Held | None:
+    def settled(self, a: Access, b: Access, who: ThreadRelation) -> DischargedObligation | None:
         """Return Held if bounds or digits show two accesses to be disjoint; None if not.
 
-        Sound: see ``apart``, ``are_separate``, ``are_staggered``, ``decodes`` and ``determined_variables``. If two
-        accesses are the same function of the thread and their loops, and meet only if all digits are equal, and these
-        determine the thread, then no two threads meet; and if they determine the loops too, one thread meets itself
-        only in the same iteration.
+        Sound: see ``apart``, ``are_separate``, ``are_staggered``, ``is_injective`` and ``determined_variables``. If
+        two accesses are the same function of the thread and their loops, and meet only if all digits are equal, and
+        these determine the thread, then no two threads meet; and if they determine the loops too, one thread meets
+        itself only in the same iteration.
         """
         if self.apart(a, b):
-            return Held(Means.INTERVAL)
+            return DischargedObligation(DischargeMethod.INTERVAL)
         (x, given), (y, other) = self.linear(a), self.linear(b)
         if x is None or y is None:
             return None
         width = max(self.width(a), self.width(b))
         if are_separate(x, y, width, given, other) or are_staggered(x, y, width, given, other):
-            return Held(Means.RADIX)
+            return DischargedObligation(DischargeMethod.RADIX)
         same = x == y and self._sizes(a) == self._sizes(b)
         given = given if given == other else NO_FACTS
         if (
             not same
             or who & ThreadRelation.AGAIN
             or (who & ThreadRelation.SAME and a != b)
-            or not decodes(x, width, given)
+            or not is_injective(x, width, given)
         ):
             return None
         sizes = extents(self.program)
         targets = {name for name in self.private if sizes[name] > 1}
         if who & ThreadRelation.SAME:
             targets |= {f"loop{position}" for position, (_, n) in enumerate(a.context.loops) if n > 1}
-        return Held(Means.RADIX) if targets <= determined_variables(x, given) else None
+        return DischargedObligation(DischargeMethod.RADIX) if targets <= determined_variables(x, given) else None
 
     def exact(self, access: Access) -> bool:
         """Return whether no element is touched twice, by any thread, block or iteration."""
         x, given = self.linear(access)
-        if x is None or not decodes(x, self.width(access), given):
+        if x is None or not is_injective(x, self.width(access), given):
             return False
         sizes = extents(self.program)
         targets = {name for name in self.private if sizes[name] > 1}

@@ -55,13 +55,13 @@ from mirage_formal.codegen.safety.access_disjointness import extents, query_vari
 from mirage_formal.codegen.safety.arith import Query
 from mirage_formal.codegen.safety.enumerate import MAX_POINTS, Values, evaluate_at, variable_grids
 from mirage_formal.codegen.safety.obligations import (
-    Broken,
+    DischargedObligation,
+    DischargeMethod,
     Finding,
-    Held,
-    Means,
     Obligation,
     ObligationKind,
     UndecidedObligation,
+    ViolatedObligation,
 )
 from mirage_formal.graph.types import DType
 
@@ -139,16 +139,16 @@ def assignment_obligations(program: Program) -> Iterator[Obligation]:
         if not array.reads:
             continue
         claim = "every register that is read was written before"
-        means, open_ = Means.FORM, list[Obligation]()
+        means, open_ = DischargeMethod.FORM, list[Obligation]()
         for read in () if array.defined else array.reads:
             query, finding = _settle_read(program, array, read)
             match finding:
-                case Held(how):
-                    means = how if how is not Means.FORM else means
+                case DischargedObligation(how):
+                    means = how if how is not DischargeMethod.FORM else means
                 case _:
                     what = f"{claim}: {read.used} from {array.path} on" if read.used > 1 else claim
                     open_.append(Obligation(ObligationKind.ASSIGNMENT, read.path, array.name, what, query, finding))
-        yield Obligation(ObligationKind.ASSIGNMENT, array.path, array.name, claim, None, Held(means))
+        yield Obligation(ObligationKind.ASSIGNMENT, array.path, array.name, claim, None, DischargedObligation(means))
         yield from open_
 
 
@@ -268,7 +268,7 @@ def _settle_read(program: Program, array: _Array, read: _Event) -> tuple[Query |
     """
     before = [write for write in array.writes if write.order < read.order]
     if any(_covers_directly(write, read) for write in before):
-        return None, Held(Means.FORM)
+        return None, DischargedObligation(DischargeMethod.FORM)
     done = 0
     for write in before:
         shared = _shared_loops(write, read)
@@ -277,12 +277,12 @@ def _settle_read(program: Program, array: _Array, read: _Event) -> tuple[Query |
             done |= _register_bits(write, shared) or 0
     wanted = _register_bits(read, 0)
     if wanted is not None and not wanted & ~done:
-        return None, Held(Means.ENUMERATION)
+        return None, DischargedObligation(DischargeMethod.ENUMERATION)
     sizes = {**extents(program), **{loop.var: loop.extent for loop in read.loops}}
     near = [_Write.of(write, read) for write in before]
     plain = [write for write in near if not write.guards]
-    if _enumerate_read(read, (), plain, sizes) == Held(Means.ENUMERATION):
-        return None, Held(Means.ENUMERATION)
+    if _enumerate_read(read, (), plain, sizes) == DischargedObligation(DischargeMethod.ENUMERATION):
+        return None, DischargedObligation(DischargeMethod.ENUMERATION)
     every = near + [far for write in array.writes for far in _Write.earlier(write, read, array.depth)]
     found = _enumerate_read(read, read.guards, every, sizes)
     if found is not None:
@@ -428,10 +428,12 @@ def _enumerate_read(
             reached = (begin <= first + number) & (first + number < begin + write.used) & happened
             covered[number] |= reached.any(axis=1)
     if covered.all():
-        return Held(Means.ENUMERATION)
+        return DischargedObligation(DischargeMethod.ENUMERATION)
     number, place = (int(n) for n in np.argwhere(~covered)[0])
     model = [(name, int(grid[place, 0])) for name, grid in at.items()]
-    return Broken(Means.ENUMERATION, (*model, ("index", int(first[place, 0]) + number)), "never written before")
+    return ViolatedObligation(
+        DischargeMethod.ENUMERATION, (*model, ("index", int(first[place, 0]) + number)), "never written before"
+    )
 
 
 def _where_all_hold(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations_with_replacement
 
-from mirage_formal.codegen.program.access import GRID, Access, Listing, Mode
+from mirage_formal.codegen.program.access import GRID, Access, Mode, ProgramAccesses
 from mirage_formal.codegen.program.program import Param, Program
 from mirage_formal.codegen.safety.access_disjointness import PairAnalysis, extents, is_trivially_unsatisfiable
 from mirage_formal.codegen.safety.enumerate import check_liveness, count_points, covers_all
@@ -20,9 +20,9 @@ from mirage_formal.codegen.safety.happens_before import (
     unordered_pairs,
 )
 from mirage_formal.codegen.safety.obligations import (
+    DischargedObligation,
+    DischargeMethod,
     Finding,
-    Held,
-    Means,
     Obligation,
     ObligationKind,
     UndecidedObligation,
@@ -32,7 +32,7 @@ from mirage_formal.codegen.safety.obligations import (
 MAX_WRITES = 512
 
 
-def conflict_obligations(program: Program, listing: Listing) -> Iterator[Obligation]:
+def conflict_obligations(program: Program, listing: ProgramAccesses) -> Iterator[Obligation]:
     """Yield one obligation for each two accesses to shared memory that are unordered.
 
     Sound: ``unordered_pairs`` lists every pair that can happen in either order (with loops that synchronise run, so
@@ -81,11 +81,11 @@ def _pair_obligation(pairs: PairAnalysis, a: Access, b: Access, who: ThreadRelat
     query = pairs.query(a, b, who)
     finding: Finding | None = pairs.settled(a, b, who)
     if finding is None and is_trivially_unsatisfiable(query):
-        finding = Held(Means.INTERVAL)
+        finding = DischargedObligation(DischargeMethod.INTERVAL)
     return replace(stated, query=query, finding=finding)
 
 
-def liveness_obligations(program: Program, listing: Listing) -> Iterator[Obligation]:
+def liveness_obligations(program: Program, listing: ProgramAccesses) -> Iterator[Obligation]:
     """Yield one obligation for each statement that reads shared memory; ``check_liveness`` settles it."""
     names: dict[str, list[str]] = {}
     for access in listing.accesses:
@@ -98,7 +98,7 @@ def liveness_obligations(program: Program, listing: Listing) -> Iterator[Obligat
         yield Obligation(ObligationKind.LIVE, path, ", ".join(names[path]), claim, None, finding)
 
 
-def writer_obligations(program: Program, listing: Listing) -> Iterator[Obligation]:
+def writer_obligations(program: Program, listing: ProgramAccesses) -> Iterator[Obligation]:
     """Yield the obligations that every written parameter has single writers and is covered."""
     for param in program.params:
         if param.written:
@@ -127,7 +127,7 @@ def _param(program: Program, param: Param, accesses: list[Access]) -> Iterator[O
     finding = _coverage(program, param, accesses, exact.so_far)
     claim = "every element is written"
     query = None
-    if finding == Held(Means.RADIX) and len(accesses) == 1:
+    if finding == DischargedObligation(DischargeMethod.RADIX) and len(accesses) == 1:
         # What the count rests on: no element is written twice.
         query = pairs.query(accesses[0], accesses[0], ThreadRelation.OTHERS | ThreadRelation.SAME)
     yield Obligation(ObligationKind.COVERAGE, "", param.name, claim, query, finding)
@@ -144,7 +144,9 @@ def _single_writer(pairs: PairAnalysis, param: Param, a: Access, b: Access, exac
     if a is b:
         exact.so_far &= pairs.exact(a)
     else:
-        exact.so_far &= isinstance(pairs.settled(a, b, ThreadRelation.OTHERS | ThreadRelation.SAME), Held)
+        exact.so_far &= isinstance(
+            pairs.settled(a, b, ThreadRelation.OTHERS | ThreadRelation.SAME), DischargedObligation
+        )
     return found
 
 
@@ -161,5 +163,5 @@ def _coverage(program: Program, param: Param, accesses: list[Access], exact: boo
         ]
         written = [number * access.count for number, access in zip(counts, accesses, strict=True) if number is not None]
         if len(written) == len(accesses) and sum(written) == param.elements:
-            return Held(Means.RADIX)
+            return DischargedObligation(DischargeMethod.RADIX)
     return covers_all(accesses, extents(program), param.elements)

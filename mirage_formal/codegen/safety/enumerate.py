@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.codegen.program.access import GRID, MAX_THREADS, Access, Branch, Listing, Loop, Node
+from mirage_formal.codegen.program.access import GRID, MAX_THREADS, Access, Branch, Loop, Node, ProgramAccesses
 from mirage_formal.codegen.program.integers import conjuncts, fold, variables
 from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Program, Var
 from mirage_formal.codegen.safety.happens_before import (
@@ -23,7 +23,13 @@ from mirage_formal.codegen.safety.happens_before import (
     shares_bytes,
 )
 from mirage_formal.codegen.safety.mixed_radix import Digit, to_digits
-from mirage_formal.codegen.safety.obligations import Broken, Finding, Held, Means, UndecidedObligation
+from mirage_formal.codegen.safety.obligations import (
+    DischargedObligation,
+    DischargeMethod,
+    Finding,
+    UndecidedObligation,
+    ViolatedObligation,
+)
 
 #: The most points that one question enumerates.
 MAX_POINTS = 1 << 22
@@ -180,7 +186,7 @@ def _points(access: Access, extents: Extents, guards: Iterable[IntExpr]) -> _Poi
 # --- shared memory ---------------------------------------------------------------------------------------------------
 
 
-def check_liveness(program: Program, listing: Listing) -> dict[str, Finding]:
+def check_liveness(program: Program, listing: ProgramAccesses) -> dict[str, Finding]:
     """Return, for each path of a statement that reads shared memory, whether the last writes used the same buffer.
 
     Sound: all threads' accesses are followed in program order, statement by statement (loops that write and read the
@@ -208,7 +214,7 @@ def check_liveness(program: Program, listing: Listing) -> dict[str, Finding]:
     for blocks in assignments:
         run = Interpreter(_reads_and_writes, {name: Int(value) for name, value in blocks.items()}, earlier=run)
         for path, finding in _check_block(program, listing, blocks, run, touched).items():
-            if isinstance(findings.get(path, Held(Means.ENUMERATION)), Held):
+            if isinstance(findings.get(path, DischargedObligation(DischargeMethod.ENUMERATION)), DischargedObligation):
                 findings[path] = finding
     return findings
 
@@ -217,7 +223,7 @@ def _integers(block: Mapping[str, IntExpr]) -> dict[str, int]:
     return {name: value.value for name, value in block.items() if isinstance(value, Int)}
 
 
-def _shared_names(listing: Listing, deciding: frozenset[IntExpr]) -> frozenset[str]:
+def _shared_names(listing: ProgramAccesses, deciding: frozenset[IntExpr]) -> frozenset[str]:
     """Return the variables of shared-memory accesses, except those in conditions that decide about synchronisation."""
     found: frozenset[str] = frozenset()
     for node in listing.tree:
@@ -230,7 +236,7 @@ def _shared_names(listing: Listing, deciding: frozenset[IntExpr]) -> frozenset[s
 
 def _check_block(
     program: Program,
-    listing: Listing,
+    listing: ProgramAccesses,
     blocks: Mapping[str, int],
     run: Interpreter,
     touched: dict[int, NDArray[np.int64] | None],
@@ -241,7 +247,7 @@ def _check_block(
         return {path: UndecidedObligation(str(error)) for path in _readers(listing)}
     fixed = {**{name: 0 for name, extent in zip(GRID, program.grid, strict=True) if extent == 1}, **blocks}
     memory = _Memory(program, fixed, touched)
-    findings: dict[str, Finding] = dict.fromkeys(_readers(listing), Held(Means.ENUMERATION))
+    findings: dict[str, Finding] = dict.fromkeys(_readers(listing), DischargedObligation(DischargeMethod.ENUMERATION))
     for step in timeline.steps:
         try:
             finding = memory.follow(step)
@@ -250,12 +256,14 @@ def _check_block(
                 path: UndecidedObligation(f"{step.access.context.path}: too many threads and iterations")
                 for path in findings
             }
-        if not isinstance(finding, Held) and isinstance(findings[step.access.context.path], Held):
+        if not isinstance(finding, DischargedObligation) and isinstance(
+            findings[step.access.context.path], DischargedObligation
+        ):
             findings[step.access.context.path] = finding
     return findings
 
 
-def _readers(listing: Listing) -> Iterator[str]:
+def _readers(listing: ProgramAccesses) -> Iterator[str]:
     for node in listing.tree:
         for leaf in leaves(node):
             for access in leaf.accesses:
@@ -297,7 +305,9 @@ class _Memory:
         owner = self._ids[access.target.name]
         if units is None:
             return (
-                Held(Means.ENUMERATION) if access.mode.writes else UndecidedObligation("its index depends on the block")
+                DischargedObligation(DischargeMethod.ENUMERATION)
+                if access.mode.writes
+                else UndecidedObligation("its index depends on the block")
             )
         if access.mode.writes:
             self._owner[units] = owner
@@ -305,7 +315,7 @@ class _Memory:
             if self._partial:
                 return UndecidedObligation("shared memory is written under conditions on the block")
             return self._fault(access, owner)
-        return Held(Means.ENUMERATION)
+        return DischargedObligation(DischargeMethod.ENUMERATION)
 
     def _free(self, access: Access) -> tuple[Extents, list[IntExpr], list[IntExpr]]:
         """Return the variables of an access's points, the conditions on them, and the conditions on the block."""
@@ -326,7 +336,7 @@ class _Memory:
         # What lies outside breaks its own obligation.
         return units[(units >= 0) & (units < self._owner.size)]
 
-    def _fault(self, access: Access, owner: int) -> Broken:
+    def _fault(self, access: Access, owner: int) -> ViolatedObligation:
         extents, own, _ = self._free(access)
         points = _points(access, extents, own)
         first = points.index * access.target.dtype.bytes + getattr(access.target, "offset", 0)
@@ -338,7 +348,7 @@ class _Memory:
         model = [(name, int(grid[position])) for name, grid in points.at.items()]
         model = [(name, self._fixed.get(name, value)) for name, value in model]
         what = f"written last through {self._program.shared[seen - 1].name}" if seen else "never written before"
-        return Broken(Means.ENUMERATION, (*model, ("index", int(points.index[position]))), what)
+        return ViolatedObligation(DischargeMethod.ENUMERATION, (*model, ("index", int(points.index[position]))), what)
 
 
 # --- parameters ------------------------------------------------------------------------------------------------------
@@ -360,5 +370,7 @@ def covers_all(accesses: Sequence[Access], extents: Mapping[str, int], elements:
     except _TooManyError:
         return UndecidedObligation("too many threads, blocks and iterations")
     if seen.all():
-        return Held(Means.ENUMERATION)
-    return Broken(Means.ENUMERATION, (("index", int(seen.argmin())),), f"{int((~seen).sum())} elements are not written")
+        return DischargedObligation(DischargeMethod.ENUMERATION)
+    return ViolatedObligation(
+        DischargeMethod.ENUMERATION, (("index", int(seen.argmin())),), f"{int((~seen).sum())} elements are not written"
+    )

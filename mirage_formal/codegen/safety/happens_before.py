@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 from typing import assert_never
 
-from mirage_formal.codegen.program.access import GRID, Access, Branch, Leaf, Loop, Mode, Node, Sync
+from mirage_formal.codegen.program.access import GRID, Access, Branch, Loop, Mode, Node, StatementAccesses, Sync
 from mirage_formal.codegen.program.integers import conjuncts, fold, variables
 from mirage_formal.codegen.program.program import Barrier, Commit, Int, IntExpr, Param, SharedBuffer, WaitGroups
 
@@ -84,7 +84,7 @@ def synchronises(node: Node) -> bool:
     match node:
         case Sync():
             return True
-        case Leaf():
+        case StatementAccesses():
             return False
         case Loop(_, _, body) | Branch(_, _, body):
             return any(synchronises(inner) for inner in body)
@@ -106,12 +106,12 @@ def shares_bytes(a: SharedBuffer | Param, b: SharedBuffer | Param) -> bool:
     return a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes
 
 
-def leaves(node: Node) -> Iterator[Leaf]:
+def leaves(node: Node) -> Iterator[StatementAccesses]:
     """Yield the statements in a node that access shared memory, in order."""
     match node:
         case Sync():
             return
-        case Leaf():
+        case StatementAccesses():
             yield node
         case Loop(_, _, body) | Branch(_, _, body):
             for inner in body:
@@ -181,7 +181,7 @@ class Interpreter:
                 if not isinstance(self._condition(node), Int) and synchronises(node):
                     raise TimelineError(f"{path}: synchronisation depends on more than loop and block variables")
                 self._body(body)
-            case Leaf():
+            case StatementAccesses():
                 self._item += 1
                 self._leaf(node)
             case _:
@@ -217,7 +217,7 @@ class Interpreter:
             copies[self._waited].waited = here
             self._waited += 1
 
-    def _leaf(self, leaf: Leaf) -> None:
+    def _leaf(self, leaf: StatementAccesses) -> None:
         for access in leaf.accesses:
             found = self._instance(access)
             if found is None:
@@ -325,7 +325,7 @@ def _branch_conditions(
         if isinstance(node, Branch) and (synchronises(node) or not synchronising):
             condition = fold(node.condition, values)
             yield from (condition,) if synchronising else (condition, *conjuncts((condition,)))
-        if isinstance(node, Leaf | Sync) or not synchronises(node):
+        if isinstance(node, StatementAccesses | Sync) or not synchronises(node):
             continue
         if isinstance(node, Branch):
             yield from _branch_conditions(node.body, values, synchronising=synchronising)

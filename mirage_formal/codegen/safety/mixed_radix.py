@@ -230,14 +230,14 @@ def implied_facts(guards: Iterable[IntExpr], extents: Extents) -> Facts:
                     fixed |= {atom for c, atom in x.terms if c > rest and isinstance(atom, Digit)}
             case IntBin(IntOp.EQ, a, Int()) | IntBin(IntOp.EQ, Int(), a):
                 x = to_digits(a, extents)
-                if x is not None and decodes(x):
+                if x is not None and is_injective(x):
                     fixed |= {atom for _, atom in x.terms if isinstance(atom, Digit)}
             case _:
                 pass
     return Facts(tuple(bounds), frozenset(fixed))
 
 
-def decodes(x: Linear, width: int = 1, given: Facts = NO_FACTS) -> bool:
+def is_injective(x: Linear, width: int = 1, given: Facts = NO_FACTS) -> bool:
     """Return whether ranges of ``width`` from two values overlap only if all atoms are equal.
 
     Sound: with each coefficient above the largest sum of what lies below it, the value plus an offset below ``width``
@@ -268,7 +268,7 @@ def determined_variables(x: Linear, given: Facts = NO_FACTS) -> frozenset[str]:
         grown = False
         for atom in list(mixed):
             for side, other in ((atom.a, atom.b), (atom.b, atom.a)):
-                if _is_known(side, digits) and decodes(other):
+                if _is_known(side, digits) and is_injective(other):
                     digits |= {inner for _, inner in other.terms if isinstance(inner, Digit)}
                     mixed += [inner for _, inner in other.terms if isinstance(inner, Xor)]
                     mixed.remove(atom)
@@ -349,7 +349,7 @@ def _halves(x: Linear, place: int) -> tuple[Linear, Linear]:
 
 
 def _terms_bound(x: Linear, given: Facts) -> int:
-    """Return a bound on the sum of the terms, computed as in ``decodes``."""
+    """Return a bound on the sum of the terms, computed as in ``is_injective``."""
     below = [0]
     for position, (c, atom) in enumerate(x.terms):
         bounds = [below[-length] + most for length, most in given.largest(x.terms[: position + 1])]

@@ -37,7 +37,7 @@ class ObligationKind(StrEnum):
     COVERAGE = "coverage"
 
 
-class Means(StrEnum):
+class DischargeMethod(StrEnum):
     """The method by which an obligation was settled."""
 
     #: Names and types.
@@ -52,14 +52,14 @@ class Means(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class DischargedObligation:
     """The obligation holds."""
 
-    means: Means
+    means: DischargeMethod
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class ViolatedObligation:
     """The obligation does not hold.
 
     Attributes:
@@ -69,7 +69,7 @@ class Broken:
         reason: An explanation in words.
     """
 
-    means: Means
+    means: DischargeMethod
     model: tuple[tuple[str, int], ...] = ()
     reason: str = ""
 
@@ -81,7 +81,7 @@ class UndecidedObligation:
     reason: str
 
 
-Finding = Held | Broken | UndecidedObligation
+Finding = DischargedObligation | ViolatedObligation | UndecidedObligation
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ class SafetyReport:
         counts: dict[str, int] = {}
         for entry in self.discharged:
             match entry.finding:
-                case Held(means) | Broken(means):
+                case DischargedObligation(means) | ViolatedObligation(means):
                     key = str(means)
                 case UndecidedObligation():
                     key = "undecided"

@@ -19,8 +19,8 @@ from mirage_formal.codegen.program.access import (
     Access,
     Context,
     ExpressionUse,
-    Listing,
     Mode,
+    ProgramAccesses,
     RegisterUse,
     list_accesses,
 )
@@ -42,11 +42,10 @@ from mirage_formal.codegen.safety.assignment import assignment_obligations
 from mirage_formal.codegen.safety.conflicts import conflict_obligations, liveness_obligations, writer_obligations
 from mirage_formal.codegen.safety.mixed_radix import to_digits
 from mirage_formal.codegen.safety.obligations import (
-    Broken,
+    DischargedObligation,
     DischargedObligations,
+    DischargeMethod,
     Finding,
-    Held,
-    Means,
     Obligation,
     ObligationKind,
     Safe,
@@ -54,6 +53,7 @@ from mirage_formal.codegen.safety.obligations import (
     SafetyVerdict,
     UndecidedObligation,
     Unsafe,
+    ViolatedObligation,
 )
 from mirage_formal.graph.verdict import Unknown
 from mirage_formal.logic.session import Satisfiability
@@ -70,11 +70,20 @@ def safety_obligations(program: Program) -> tuple[Obligation, ...]:
     found = list_accesses(program)
     if found.faults or found.unruly:
         return tuple(
-            Obligation(ObligationKind.STRUCTURE, path, subject, what, None, Broken(Means.FORM, (), what))
+            Obligation(
+                ObligationKind.STRUCTURE, path, subject, what, None, ViolatedObligation(DischargeMethod.FORM, (), what)
+            )
             for path, subject, what in dict.fromkeys((*found.faults, *found.unruly))
         )
     return (
-        Obligation(ObligationKind.STRUCTURE, "", program.name, "statements fit together", None, Held(Means.FORM)),
+        Obligation(
+            ObligationKind.STRUCTURE,
+            "",
+            program.name,
+            "statements fit together",
+            None,
+            DischargedObligation(DischargeMethod.FORM),
+        ),
         *_expressions(program, found),
         *(_register_obligation(program, use) for use in found.registers),
         *(_access_obligation(program, access) for access in found.accesses),
@@ -94,7 +103,7 @@ def _sizes(program: Program, at: Context) -> dict[str, int]:
     return {**extents(program), **dict(at.loops)}
 
 
-def _expressions(program: Program, found: Listing) -> Iterator[Obligation]:
+def _expressions(program: Program, found: ProgramAccesses) -> Iterator[Obligation]:
     """Yield the arithmetic obligation of every expression, once for equal conditions and loops."""
     seen: set[tuple[IntExpr, tuple[IntExpr, ...], tuple[tuple[str, int], ...]]] = set()
     for use in found.uses:
@@ -138,7 +147,7 @@ def _arithmetic_obligation(program: Program, use: ExpressionUse, e: IntExpr, gua
     show = ((f"value{n}", p) for n, p in enumerate(parts) if isinstance(p, IntBin))
     query = Query(query_variables(names, sizes), true, parts, divisors, tuple(show))
     claim = f"the {use.role} is computed within 0..2^31-1"
-    finding = Held(Means.INTERVAL) if held else None
+    finding = DischargedObligation(DischargeMethod.INTERVAL) if held else None
     return Obligation(ObligationKind.ARITHMETIC, use.context.path, use.role, claim, query, finding)
 
 
@@ -157,7 +166,7 @@ def _bounds_obligation(
     true = (*conjuncts(at.guards), beyond)
     names = variables(index).union(*map(variables, true))
     query = Query(query_variables(names, sizes), true, show=(("index", index),))
-    return replace(stated, query=query, finding=Held(Means.INTERVAL) if held else None)
+    return replace(stated, query=query, finding=DischargedObligation(DischargeMethod.INTERVAL) if held else None)
 
 
 def _register_obligation(program: Program, use: RegisterUse) -> Obligation:
@@ -186,13 +195,15 @@ def _alignment_obligation(program: Program, access: Access) -> Obligation:
     claim = f"a {access.mode} of {size} bytes is aligned"
     if isinstance(access.target, Param) and access.target.align % size:
         reason = f"the pointer is aligned to {access.target.align} bytes only"
-        return Obligation(ObligationKind.ALIGNMENT, at.path, name, claim, None, Broken(Means.FORM, (), reason))
+        return Obligation(
+            ObligationKind.ALIGNMENT, at.path, name, claim, None, ViolatedObligation(DischargeMethod.FORM, (), reason)
+        )
     address = access.address
     sizes = _sizes(program, at)
     true = (*conjuncts(at.guards), not_equal(remainder(address, size), Int(0)))
     names = variables(address).union(*map(variables, true))
     query = Query(query_variables(names, sizes), true, show=(("index", access.index), ("address", address)))
-    finding = Held(Means.INTERVAL) if divisor(address) % size == 0 else None
+    finding = DischargedObligation(DischargeMethod.INTERVAL) if divisor(address) % size == 0 else None
     return Obligation(ObligationKind.ALIGNMENT, at.path, name, claim, query, finding)
 
 
@@ -208,7 +219,7 @@ def _uniformity_obligation(program: Program, use: ExpressionUse) -> Obligation:
     )
     names = set().union(*map(variables, conditions), *map(variables, true))
     query = Query(query_variables(names, sizes), true)
-    finding = None if "tid" in variables(use.expression) else Held(Means.FORM)
+    finding = None if "tid" in variables(use.expression) else DischargedObligation(DischargeMethod.FORM)
     return Obligation(ObligationKind.UNIFORM, at.path, "condition", claim, query, finding)
 
 
@@ -226,7 +237,7 @@ class _SolverClient:
 
     def settle(self, obligation: Obligation) -> DischargedObligations:
         known, query = obligation.finding, obligation.query
-        if known is not None and not (self.recheck and isinstance(known, Held) and query is not None):
+        if known is not None and not (self.recheck and isinstance(known, DischargedObligation) and query is not None):
             return DischargedObligations(obligation, known)
         if query is None:
             return DischargedObligations(obligation, UndecidedObligation("nothing to ask"))
@@ -236,7 +247,7 @@ class _SolverClient:
             self.replies[key] = solve_query(query, self.timeout_ms, second=self.second)
         reply = self.replies[key]
         finding = _finding(reply)
-        if known is not None and isinstance(finding, Held):
+        if known is not None and isinstance(finding, DischargedObligation):
             finding = known
         return DischargedObligations(obligation, finding, reply.results, 1e3 * (perf_counter() - start))
 
@@ -244,9 +255,9 @@ class _SolverClient:
 def _finding(reply: Reply) -> Finding:
     match reply.answer:
         case Satisfiability.UNSAT:
-            return Held(Means.SOLVER)
+            return DischargedObligation(DischargeMethod.SOLVER)
         case Satisfiability.SAT:
-            return Broken(Means.SOLVER, reply.model)
+            return ViolatedObligation(DischargeMethod.SOLVER, reply.model)
         case Satisfiability.UNKNOWN:
             return UndecidedObligation(
                 "; ".join(f"{r.solver}: {r.answer.value} {r.reason}".strip() for r in reply.results)
@@ -284,9 +295,9 @@ def _verdict(discharged: tuple[DischargedObligations, ...]) -> SafetyVerdict:
     unknown: list[str] = []
     for entry in discharged:
         match entry.finding:
-            case Held():
+            case DischargedObligation():
                 pass
-            case Broken(_, model, reason):
+            case ViolatedObligation(_, model, reason):
                 return Unsafe(entry.obligation, model, reason)
             case UndecidedObligation(reason):
                 obligation = entry.obligation

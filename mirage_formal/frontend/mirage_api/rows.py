@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Final
 
 
-class Offer(StrEnum):
+class SupportLevel(StrEnum):
     """Degree of support for a name of the reference system."""
 
     YES = "yes"
@@ -33,7 +33,7 @@ class InterfaceName:
     """
 
     name: str
-    offer: Offer
+    offer: SupportLevel
     difference: str = ""
 
 
@@ -52,11 +52,11 @@ class Section:
     rows: tuple[InterfaceName, ...]
 
 
-def _rows(offer: Offer, difference: str, *names: str) -> Iterator[InterfaceName]:
+def _rows(offer: SupportLevel, difference: str, *names: str) -> Iterator[InterfaceName]:
     return (InterfaceName(name, offer, difference) for name in names)
 
 
-_YES, _NO, _IGNORED = Offer.YES, Offer.NO, Offer.IGNORED
+_YES, _NO, _IGNORED = SupportLevel.YES, SupportLevel.NO, SupportLevel.IGNORED
 _TILES: Final = ("matmul", "add", "mul", "div", "sub", "exp", "silu", "relu", "square", "sqrt", "concat", "reduction")
 _DTYPE: Final = "element types are float16, bfloat16 and float32"
 _PERSISTENT: Final = "persistent kernels (MPK) are another system; here each kernel is launched"

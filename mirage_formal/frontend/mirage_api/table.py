@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from mirage_formal.frontend.arguments import error_at_user_line
-from mirage_formal.frontend.mirage_api.rows import SECTIONS, Offer
+from mirage_formal.frontend.mirage_api.rows import SECTIONS, SupportLevel
 from mirage_formal.support.errors import UnsupportedError
 
 _BY_NAME: Final = {row.name: row for section in SECTIONS for row in section.rows}
@@ -56,7 +56,7 @@ def missing_attribute_error(owner: str, name: str, here: str) -> Exception:
     row = _BY_NAME.get(full)
     if row is None or name.startswith("__"):
         return AttributeError(f"{here!r} has no attribute {name!r}")
-    if row.offer is Offer.NO:
+    if row.offer is SupportLevel.NO:
         return refusal_error(full)
     return refusal_error(
         full, f"expected a name that a {here} has, got {full}, which a graph has before it is searched"

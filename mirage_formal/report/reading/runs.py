@@ -18,6 +18,7 @@ from mirage_formal.records import (
     RUN_FILE,
     SEARCH_FILE,
     SUMMARY_FILE,
+    AuditRecord,
     CandidateRecord,
     Identity,
     LevelName,
@@ -34,6 +35,7 @@ from mirage_formal.records import (
 )
 from mirage_formal.report.model import (
     Basis,
+    PruningAuditFigures,
     ReportedCandidate,
     ReportedVerdict,
     ReportModel,
@@ -204,8 +206,8 @@ def read_search(source: EvidenceReader, record: RunRecord, summary: SummaryRecor
         pruned=tuple(sorted(pruned.items())),
         units=tuple(units),
         allowed=tuple((name, bytes(value).decode("utf-8", "replace")) for name, value in sorted(record.space.items())),
-        course=course(units),
-        audit=summary.audit if summary else None,
+        course=totals_over_time(units),
+        audit=audit_figures(summary.audit) if summary else None,
         pruned_at=tuple(
             (level, reason, count)
             for level, reasons in pruned_at.items()
@@ -263,6 +265,13 @@ def read_candidate_alone(
 POINTS: Final = 100
 
 
+def audit_figures(audit: AuditRecord | None) -> PruningAuditFigures | None:
+    """Return the counts of an audit of pruning decisions; None if there was none."""
+    if audit is None:
+        return None
+    return PruningAuditFigures(**{name: getattr(audit, name) for name in PruningAuditFigures.__dataclass_fields__})
+
+
 def unit_of(source: EvidenceReader, record: UnitRecord) -> SearchedUnit:
     """Return a unit; contradictory times are left out and become a fault of the journal."""
     stats, times, span = record.stats, record.times, None
@@ -290,7 +299,7 @@ def _contradiction(times: TimesRecord, states: int, classes: int) -> str:
     return ""
 
 
-def course(units: Iterable[SearchedUnit]) -> tuple[tuple[float, int, int], ...]:
+def totals_over_time(units: Iterable[SearchedUnit]) -> tuple[tuple[float, int, int], ...]:
     """Return the states and classes of all units together over time, at ``POINTS`` points.
 
     Args:

@@ -11,7 +11,7 @@ from mirage_formal.reproduce.output.paper_tables import HARDWARE
 from mirage_formal.support.errors import UnsupportedError
 
 
-def plotting() -> Any:
+def import_matplotlib() -> Any:
     """Return matplotlib's figures, without a display.
 
     Raises:
@@ -30,7 +30,7 @@ def draw(result: Table5, path: Path) -> None:
     import matplotlib
 
     with matplotlib.rc_context({"svg.hashsalt": "table5", "svg.fonttype": "none"}):
-        figure = plotting().Figure(figsize=(8, 5), layout="constrained")
+        figure = import_matplotlib().Figure(figsize=(8, 5), layout="constrained")
         axes = figure.subplots()
         for number, arm in enumerate(ARMS.values()):
             rows = sorted((row for row in result.rows if row.arm == arm.name), key=lambda row: row.paper_ops)

@@ -83,7 +83,7 @@ def _replay_entry(entry: StoredSearch) -> ReplayResult:
     return replay_evidence(entry, target)
 
 
-def taken_in(place: SearchCache, directory: Path, *, migrate: bool) -> tuple[Path, ReplayResult]:
+def import_entry(place: SearchCache, directory: Path, *, migrate: bool) -> tuple[Path, ReplayResult]:
     """Import an entry from elsewhere into the store.
 
     Sound: see ``replay_evidence``: nothing is put into the store whose proofs were not replayed here.
@@ -121,4 +121,4 @@ def _other_code_reason(key: EntryKey) -> str:
     return "" if key.code == code else f"one of other code ({key.code[:12]}, not {code[:12]})"
 
 
-__all__ = ["JudgedEntry", "check_evidence", "check_record", "found_entry", "taken_in"]
+__all__ = ["JudgedEntry", "check_evidence", "check_record", "found_entry", "import_entry"]

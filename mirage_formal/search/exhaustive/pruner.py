@@ -8,8 +8,8 @@ from mirage_formal.logic.session import SubexpressionAnswer
 from mirage_formal.prove.abstract.domain import Abstract, AbstractDomain, Expr, expressions
 from mirage_formal.prove.abstract.normal_form import NormalForms
 from mirage_formal.prove.abstract.oracle import NormalFormOracle, Oracle, Z3Oracle
+from mirage_formal.prove.abstract.pruning_audit import PruningDecision
 from mirage_formal.search.engine import SearchOptions, Tally
-from mirage_formal.search.pruning_audit import PruningDecision
 from mirage_formal.semantics.domain import Domain
 
 

@@ -1,7 +1,7 @@
 """Guided search over symbolic tilings: saturation of index-aware classes, then extraction and choice of extents.
 
 Takes a program and a search space. Returns candidates by saturation over symbolic tilings. Imports graph, logic,
-search and support.
+prove, search and support.
 
 Terms of these modules and their common names:
 

@@ -18,6 +18,7 @@ from typing import Final, NewType
 
 from mirage_formal.graph.ops import COMPARISONS, EXTREMES, NO_ATTRS, SPECS, Attrs, OpKind
 from mirage_formal.logic.axioms import load_axioms
+from mirage_formal.prove.abstract.pruning_audit import PruningDecision
 from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.guided.algebra.abstract_expressions import FormExpressions
 from mirage_formal.search.guided.algebra.containment import Algebra
@@ -37,7 +38,6 @@ from mirage_formal.search.guided.algebra.parts import Axis, Parts, part_axis
 from mirage_formal.search.guided.axes import FUNCTIONS, ProgramAxes
 from mirage_formal.search.guided.index_renaming import Dims, IndexRenaming
 from mirage_formal.search.guided.symbolic_tiling import SymbolicTiling
-from mirage_formal.search.pruning_audit import PruningDecision
 
 #: Number of a class in a closure; those below ``Closure.inputs`` are the block's inputs, in order.
 ClassId = NewType("ClassId", int)

@@ -35,7 +35,7 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import SPECS, Family, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DType
-from mirage_formal.rewrite.failure import rewriting
+from mirage_formal.rewrite.failure import none_on_match_failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def fuse_horizontally(
     return union.kernel(outputs)
 
 
-@rewriting
+@none_on_match_failure
 def united_graph(
     inputs: tuple[Input, ...], pieces: Sequence[ResultKernel], outputs: Sequence[int], most_bytes: int, *, carry: bool
 ) -> KernelGraph | None:

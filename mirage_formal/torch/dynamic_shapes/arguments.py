@@ -18,8 +18,8 @@ from mirage_formal.torch.dynamic_shapes.extents import (
     DynamicExtents,
     Extent,
     buckets,
-    dense,
-    order_of,
+    dense_strides,
+    stride_order,
 )
 from mirage_formal.torch.dynamic_shapes.guards import is_valid_at_one, lengths_failing_guards
 from mirage_formal.torch.modules.plan import FunctionPlan, TensorForm
@@ -51,7 +51,7 @@ class DynamicForm(TensorForm):
             return False
         if any(isinstance(n, int) and n != m for n, m in zip(self.extents, value.shape, strict=True)):
             return False
-        strides = dense(value.shape, self.order)
+        strides = dense_strides(value.shape, self.order)
         return all(n <= 1 or a == b for n, a, b in zip(value.shape, value.stride(), strides, strict=True))
 
     def __str__(self) -> str:
@@ -166,7 +166,7 @@ def trace_dynamic(module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], sh
         own = lengths.of(tensor)
         if any(isinstance(n, DynamicExtent) for n in own):
             plain = TensorForm.of(leaves[leaf])
-            order = order_of(leaves[leaf])
+            order = stride_order(leaves[leaf])
             forms[leaf] = DynamicForm(plain.shape, plain.strides, plain.dtype, plain.device, own, order)
     return DynamicTrace(
         captured, out, stops, lengths, symbols, forms, _failing_lengths(found, lengths, symbols, module, given, forms)
@@ -197,7 +197,7 @@ def _holds_at_one(captured: CapturedGraph, module: Any, given: Any, forms: Mappi
         for dim, extent in enumerate(form.extents):
             if isinstance(extent, DynamicExtent):
                 leaves[leaf] = leaves[leaf].narrow(dim, 0, min(1 + extent.more, leaves[leaf].shape[dim]))
-        strides = dense(leaves[leaf].shape, form.order)
+        strides = dense_strides(leaves[leaf].shape, form.order)
         made = torch.empty_strided(leaves[leaf].shape, strides, dtype=form.dtype, device=form.device)
         leaves[leaf] = made.copy_(leaves[leaf])
     try:

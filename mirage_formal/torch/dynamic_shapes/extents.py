@@ -169,7 +169,7 @@ def upper_extents(extents: Iterable[Extent], uppers: Mapping[DynamicExtent, int]
     return tuple(uppers[n] if isinstance(n, DynamicExtent) else n for n in extents)
 
 
-def dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+def dense_strides(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
     """Return the strides of a dense tensor whose dims have a given memory order, the outermost first."""
     found, step = [0] * len(shape), 1
     for dim in reversed(order):
@@ -177,14 +177,14 @@ def dense(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def hint(number: Any) -> int:
+def size_hint(number: Any) -> int:
     """Return an extent or stride as a number; a symbolic one has the value of the example."""
     return number if isinstance(number, int) else int(number.node.hint)
 
 
-def order_of(tensor: Any) -> tuple[int, ...]:
+def stride_order(tensor: Any) -> tuple[int, ...]:
     """Return the dims of a tensor by descending stride; among equal strides, the longer dim first."""
-    keys = [(-hint(s), -hint(n)) for n, s in zip(tensor.shape, tensor.stride(), strict=True)]
+    keys = [(-size_hint(s), -size_hint(n)) for n, s in zip(tensor.shape, tensor.stride(), strict=True)]
     return tuple(sorted(range(len(keys)), key=lambda d: keys[d]))
 
 
@@ -194,8 +194,8 @@ __all__ = [
     "DynamicExtents",
     "Extent",
     "buckets",
-    "dense",
-    "hint",
-    "order_of",
+    "dense_strides",
+    "size_hint",
+    "stride_order",
     "upper_extents",
 ]

@@ -12,7 +12,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.capture import CapturedGraph, capture
-from mirage_formal.torch.dynamic_shapes.extents import Buckets, hint
+from mirage_formal.torch.dynamic_shapes.extents import Buckets, size_hint
 from mirage_formal.torch.dynamic_shapes.guards import add_guards
 from mirage_formal.torch.dynamic_shapes.parts import divide_parts
 from mirage_formal.torch.dynamic_shapes.prepare import BucketSearches, ShapesReport, host_graph
@@ -121,7 +121,7 @@ def _add_guards_to_dynamo(captured: CapturedGraph, inputs: Sequence[Any], places
 
 
 def _example(tensor: Any) -> Any:
-    shape, strides = [hint(n) for n in tensor.shape], [hint(n) for n in tensor.stride()]
+    shape, strides = [size_hint(n) for n in tensor.shape], [size_hint(n) for n in tensor.stride()]
     return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
 
 

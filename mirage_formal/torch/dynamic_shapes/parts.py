@@ -19,9 +19,9 @@ from mirage_formal.torch.dynamic_shapes.extents import (
     DynamicExtent,
     DynamicExtents,
     Extent,
-    dense,
-    hint,
-    order_of,
+    dense_strides,
+    size_hint,
+    stride_order,
     upper_extents,
 )
 from mirage_formal.torch.dynamic_shapes.padding import BucketGraph, BucketTensor
@@ -47,7 +47,7 @@ class InputForm:
     def at(self, uppers: Mapping[DynamicExtent, int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the extents and strides of the tensor in a bucket."""
         shape = upper_extents(self.extents, uppers)
-        return shape, dense(shape, self.order) if self.strides is None else self.strides
+        return shape, dense_strides(shape, self.order) if self.strides is None else self.strides
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,11 @@ class BucketPart:
         for node, form in zip(self.inputs, self.forms, strict=True):
             for extent, number in zip(form.extents, node.meta["val"].shape, strict=True):
                 if isinstance(extent, DynamicExtent):
-                    found[extent] = hint(number)
+                    found[extent] = size_hint(number)
         for node in self.numbers:
             for length in self.lengths:
                 if lengths.is_length(node.meta["val"], length):
-                    found[length] = hint(node.meta["val"])
+                    found[length] = size_hint(node.meta["val"])
         return tuple(found[length] for length in self.lengths)
 
     def text(self) -> str:
@@ -232,7 +232,7 @@ class _Division:
             try:
                 if isinstance(node.meta["val"], torch.Tensor):
                     shape = upper_extents(self._lengths.of(node.meta["val"]), uppers)
-                    bucket.given(node.name, node, dense(shape, range(len(shape))))
+                    bucket.given(node.name, node, dense_strides(shape, range(len(shape))))
             except UnsupportedError:
                 continue  # what reads it is refused
         return taken
@@ -331,9 +331,9 @@ def _needed(nodes: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:
 
 
 def _form(lengths: DynamicExtents, tensor: Any) -> InputForm:
-    extents, order = lengths.of(tensor), order_of(tensor)
+    extents, order = lengths.of(tensor), stride_order(tensor)
     known = not any(isinstance(n, DynamicExtent) for n in extents)
-    return InputForm(extents, order, tuple(hint(s) for s in tensor.stride()) if known else None)
+    return InputForm(extents, order, tuple(size_hint(s) for s in tensor.stride()) if known else None)
 
 
 __all__ = ["BucketPart", "DividedGraph", "InputForm", "divide_parts"]

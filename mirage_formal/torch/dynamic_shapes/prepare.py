@@ -23,7 +23,7 @@ from mirage_formal.torch.dynamic_shapes.operators import (
 )
 from mirage_formal.torch.dynamic_shapes.padding import BucketGraph
 from mirage_formal.torch.dynamic_shapes.parts import BucketPart, DividedGraph
-from mirage_formal.torch.import_result import Imported, Left
+from mirage_formal.torch.import_result import Imported, UnsupportedNode
 from mirage_formal.torch.modules.choose import Known, choose_operators
 from mirage_formal.torch.modules.report import ModuleReport
 from mirage_formal.torch.modules.rewrite import rewrite
@@ -63,7 +63,7 @@ class ShapesReport:
     """
 
     buckets: list[BucketReport] = field(default_factory=list)
-    left: tuple[Left, ...] = ()
+    left: tuple[UnsupportedNode, ...] = ()
 
     def __str__(self) -> str:
         rows = [str(bucket) for bucket in self.buckets] or ["no bucket"]
@@ -135,7 +135,7 @@ def host_graph(found: DividedGraph, operators: Sequence[BucketOperator | None]) 
     graph = _HostGraphWriter(found, operators).run()
     module = GraphModule(torch.nn.Module(), graph)
     left = tuple(
-        Left(node.name, operator_name(node), found.left[node.name], *source_lines(node))
+        UnsupportedNode(node.name, operator_name(node), found.left[node.name], *source_lines(node))
         for node in captured.module.graph.nodes
         if node.name in found.left
     )

@@ -28,7 +28,7 @@ from mirage_formal.support import options
 from mirage_formal.support.errors import ClusterError, MirageError, RunError, SpaceError, TargetError, UnsupportedError
 from mirage_formal.torch.analysis.conditions import side_conditions
 from mirage_formal.torch.comparison.compare import ImportComparison
-from mirage_formal.torch.import_result import Imported, Left, Region
+from mirage_formal.torch.import_result import Imported, Region, UnsupportedNode
 from mirage_formal.torch.modules.operators import TorchOperator, torch_operator
 from mirage_formal.torch.modules.report import ModuleReport, RegionReport
 
@@ -230,7 +230,7 @@ def _may_be_improved(program: KernelGraph) -> bool:
     return len(computing) > 1 or (single and any(op.kind is OpKind.MATMUL for op in computing))
 
 
-def _with_library_line(item: Left) -> Left:
+def _with_library_line(item: UnsupportedNode) -> UnsupportedNode:
     """Return an operator's entry with the library's line in place of this package's line that calls the library."""
     if item.where is None or not Path(item.where.path).is_relative_to(_PACKAGE):
         return item

@@ -12,7 +12,7 @@ import torch
 from torch.fx import Graph
 from torch.utils import _pytree as pytree
 
-from mirage_formal.torch.modules.rewrite import written_to
+from mirage_formal.torch.modules.rewrite import mutated_inputs
 from mirage_formal.torch.modules.trace import ModuleTrace
 
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -318,7 +318,7 @@ def plan_module(
     state = owned.tied()
     first = {"state": 0, "leaf": len(state), "constant": len(state) + len(leaves)}
     feed = {name: first[kind] + number for name, (kind, number) in places.items()}
-    written = tuple(feed[name] for name in written_to(imported))
+    written = tuple(feed[name] for name in mutated_inputs(imported))
     _use_view_methods(graph)
     code = graph.python_code("self")
     text = code.src.replace("def forward(self, ", "def forward(", 1).replace("def forward(self)", "def forward()", 1)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirage_formal.torch.import_result import Left
+from mirage_formal.torch.import_result import UnsupportedNode
 
 
 class FallbackWarning(UserWarning):
@@ -96,8 +96,8 @@ class ModuleReport:
     """
 
     regions: tuple[RegionReport, ...]
-    left: tuple[Left, ...]
-    ahead: tuple[Left, ...]
+    left: tuple[UnsupportedNode, ...]
+    ahead: tuple[UnsupportedNode, ...]
     measured_us: float | None = None
     others_us: float | None = None
 

@@ -188,7 +188,7 @@ class _Rewrite:
 
     def _targets(self, results: Sequence[Any]) -> list[tuple[Node, str]]:
         """Return the results that are written, each with the placeholder that it is written to."""
-        return list(zip(results, written_to(self._imported), strict=False))
+        return list(zip(results, mutated_inputs(self._imported), strict=False))
 
     def _replaced(self, result: Node, target: str) -> tuple[str, Any] | None:
         """Return the in-place operator that writes a result to its target directly, as the module does, or None.
@@ -322,7 +322,7 @@ def _is_view(target: Any) -> bool:
     return (bool(returns) and returns[0].alias_info is not None) or target in ITSELF
 
 
-def written_to(imported: Imported) -> list[str]:
+def mutated_inputs(imported: Imported) -> list[str]:
     """Return the placeholders that a module writes, in the order of ``imported.writes``."""
     names: dict[str, str] = {}
     for name, what in imported.arguments.items():
@@ -361,4 +361,4 @@ def _is_same_view(source: MemoryLayout, shape: Sequence[int], strides: Sequence[
     return alike and all(n == 1 or a == b for n, a, b in zip(shape, source.strides, strides, strict=True))
 
 
-__all__ = ["keep_before_write", "region_alone", "restride", "rewrite", "written_to"]
+__all__ = ["keep_before_write", "mutated_inputs", "region_alone", "restride", "rewrite"]

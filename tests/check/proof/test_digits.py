@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_formal.check.proof.digits import obligations
+from mirage_formal.check.proof.digits import mixed_radix_obligations
 from mirage_formal.logic.script import parse_script
 from mirage_formal.logic.session import Satisfiability, discharge
 
 
 @pytest.mark.parametrize("extents", [(2, 2), (3, 2), (7, 5, 3), (64, 64), (43, 16, 16), (2, 2, 2, 2), (4096, 6144)])
 def test_both_solvers_prove_both_halves(extents: tuple[int, ...]) -> None:
-    found = obligations(extents)
+    found = mixed_radix_obligations(extents)
     assert set(found) == {"injective", "onto"}
     for text in found.values():
         results = discharge(parse_script(text))
@@ -31,7 +31,7 @@ def test_both_solvers_prove_both_halves(extents: tuple[int, ...]) -> None:
     ],
 )
 def test_a_wrong_lemma_is_not_proved(half: str, old: str, new: str) -> None:
-    text = obligations((5, 3))[half]
+    text = mixed_radix_obligations((5, 3))[half]
     assert old in text
     # A wrong number on one side only.
     for result in discharge(parse_script(text.replace(old, new))):
@@ -39,8 +39,8 @@ def test_a_wrong_lemma_is_not_proved(half: str, old: str, new: str) -> None:
 
 
 def test_the_texts_say_which_extents() -> None:
-    texts = obligations((5, 3))
+    texts = mixed_radix_obligations((5, 3))
     assert "(< a0 5)" in texts["injective"]
     assert "(< a1 3)" in texts["injective"]
     assert "(< t 15)" in texts["onto"]
-    assert obligations((3, 5)) != texts
+    assert mixed_radix_obligations((3, 5)) != texts

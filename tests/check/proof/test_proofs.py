@@ -169,7 +169,7 @@ WRONG = [
     ("a slice that forgets a digit", "concat", [("steps", 3, 5, [])], "make up 0"),
     ("a slice that is not in the graph", "concat", [("steps", 5, 3, 4), ("steps", 5, 2, 1)], "that the graphs compute"),
     ("a running maximum over the loop itself", "online", [("steps", 15, 2, 3)], "integer in 4..5"),
-    ("a running maximum without its name inside", "online", [("steps", 15, lambda old: old[:3])], "its name inside"),
+    ("a running maximum without new digit name", "online", [("steps", 15, lambda old: old[:3])], "new digit name"),
     ("a running maximum of another length", "online", [("steps", 15, 3, 7)], "extents"),
     ("a rescaled sum by something else", "online", [("steps", 20, 2, 15)], "carry of a running maximum"),
     ("a rescaled sum without a loop axis", "online", [("steps", 20, ["rescaled", 0, 0])], "a loop axis"),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.check.equal import main
-from mirage_formal.check.trusted import CLAIMS, RULES, count_lines, modules, total_lines, trust_tables
+from mirage_formal.check.trusted import CLAIMS, RULES, count_lines, total_lines, transitive_imports, trust_tables
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.prove.equality.prove import prove
@@ -63,7 +63,7 @@ def test_the_rules_stay_small() -> None:
 
 
 def test_equivalence_of_a_directory_rests_on_little() -> None:
-    names = modules(CLAIMS["equivalent, of a candidate's directory"])
+    names = transitive_imports(CLAIMS["equivalent, of a candidate's directory"])
     assert total_lines(names)[0] <= 3300
     prefixes = ("mirage_formal.check.proof.", "mirage_formal.graph.")
     own = {
@@ -81,7 +81,7 @@ def test_imports_are_followed_wherever_they_stand() -> None:
     alone = "import sys, mirage_formal\nprint(*sys.modules)"
     before = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     loaded = {n for n in set(done.stdout.split()) - set(before.stdout.split()) if n.startswith("mirage_formal.")}
-    counted = set(modules("mirage_formal.check.equal"))
+    counted = set(transitive_imports("mirage_formal.check.equal"))
     assert {n for n in loaded - counted if count_lines(n)[0]} == set()
 
 

@@ -17,7 +17,7 @@ from mirage_formal.codegen.online_softmax.stabilize import stabilize
 from mirage_formal.graph.graph import BlockOp, GraphDefined, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.records import SpecialRecord
-from mirage_formal.run.tasks import at_special_values
+from mirage_formal.run.tasks import evaluate_special_values
 from mirage_formal.semantics import reference
 from tests.codegen.online_softmax.test_masked_exponentials import FORMS, INPUTS, attention, divided_first
 from tests.kit.graphs import workloads as w
@@ -112,7 +112,7 @@ WRONG: dict[str, tuple[Body, Body, str]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_what_differs_at_special_values_is_refused(name: str) -> None:
     wanted, other, why = WRONG[name]
-    found = at_special_values(masked(wanted), masked(other))
+    found = evaluate_special_values(masked(wanted), masked(other))
     assert isinstance(found, SpecialValueFault)
     assert why in str(found)
 
@@ -144,7 +144,7 @@ RIGHT: dict[str, tuple[Body, Body]] = {
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_the_same_at_special_values_is_not(name: str) -> None:
     wanted, other = RIGHT[name]
-    found = at_special_values(masked(wanted), masked(other))
+    found = evaluate_special_values(masked(wanted), masked(other))
     assert isinstance(found, SpecialRecord), found
     assert found.draws == len(special_draws(masked(wanted).inputs)) > 10
     assert 0 < found.undefined < found.elements or name == "the division behind the product"
@@ -189,7 +189,7 @@ def test_fused_kernels_are_the_same_at_special_values(name: str) -> None:
         "gated_mlp": (w.gated_mlp(k=128, n=64), w.gated_mlp_fused(k=128, n=64, grid=2, loop=2)),
         "ntrans": (w.ntrans(n=512), w.ntrans_fused(n=512)),
     }
-    found = at_special_values(*pairs[name])
+    found = evaluate_special_values(*pairs[name])
     assert isinstance(found, SpecialRecord), found
     assert 0 < found.undefined < found.elements
 
@@ -217,7 +217,7 @@ def test_a_softmax_needs_its_maximum(case: str) -> None:
 def test_attention_without_keys_is_the_same_in_every_form(wanted: Body, name: str) -> None:
     """Masks with empty rows, tiles without a key, scores of minus infinity, and NaN where no mask keeps it."""
     given, other = program(INPUTS, wanted), program(INPUTS, FORMS[name])
-    assert isinstance(at_special_values(given, other), SpecialRecord)
+    assert isinstance(evaluate_special_values(given, other), SpecialRecord)
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -228,7 +228,7 @@ def test_attention_that_divides_by_no_key_is_refused(name: str) -> None:
         return replace(op, kind=K.DIV) if isinstance(op, Op) and op.kind is K.DIV_NO_NAN else op
 
     other = program(INPUTS, FORMS[name])
-    found = at_special_values(program(INPUTS, attention), replace(other, ops=tuple(map(divided, other.ops))))
+    found = evaluate_special_values(program(INPUTS, attention), replace(other, ops=tuple(map(divided, other.ops))))
     assert isinstance(found, SpecialValueFault)
     assert "expected 0, got nan" in str(found)
 

@@ -87,7 +87,7 @@ def given(base: Base, seed: int = 1, scale: float = 1.0) -> list[Any]:
 
 
 @cache
-def expected(name: str, scale: float) -> numerics.Expected:
+def expected(name: str, scale: float) -> numerics.ReferenceOutputs:
     """Exact results of the program in float64, and the candidate's tolerances."""
     base = bases()[name]
     return numerics.expected_results(base.computed, base.candidate, numerics.draw_all(base.computed, 1, scale))

@@ -22,7 +22,7 @@ from mirage_formal.codegen.program.program import If, Int, IntBin, IntOp, Progra
 from mirage_formal.codegen.program.serialization import decode_programs, encode_programs
 from mirage_formal.codegen.safety import enumerate as enumerate_
 from mirage_formal.codegen.safety.happens_before import BlockClass
-from mirage_formal.codegen.safety.obligations import Held, ObligationKind, Safe, Unsafe
+from mirage_formal.codegen.safety.obligations import DischargedObligation, ObligationKind, Safe, Unsafe
 from mirage_formal.codegen.safety.safety import discharge_safety, safety_obligations
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device.emulate import loaded_bytes, run_kernel
@@ -277,7 +277,7 @@ def _copies(found: object) -> Iterator[If]:
 def _settled(program: Program) -> dict[str, bool]:
     """Whether each read of shared memory returns what was written for it."""
     found = enumerate_.check_liveness(program, list_accesses(program))
-    return {path: isinstance(finding, Held) for path, finding in found.items()}
+    return {path: isinstance(finding, DischargedObligation) for path, finding in found.items()}
 
 
 def _one_by_one(tree: object, extents: Mapping[str, int]) -> Iterator[BlockClass]:

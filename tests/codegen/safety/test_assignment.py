@@ -35,7 +35,12 @@ from mirage_formal.codegen.program.program import (
     Var,
 )
 from mirage_formal.codegen.safety import assignment
-from mirage_formal.codegen.safety.obligations import Held, Means, ObligationKind, UndecidedObligation
+from mirage_formal.codegen.safety.obligations import (
+    DischargedObligation,
+    DischargeMethod,
+    ObligationKind,
+    UndecidedObligation,
+)
 from mirage_formal.codegen.safety.safety import Safe, Unknown, Unsafe, discharge_safety
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
@@ -153,7 +158,7 @@ def test_what_is_written_before_is_safe(right: Program, points: int, monkeypatch
     assert isinstance(report.verdict, Safe), report.verdict
     found = [entry for entry in report.discharged if entry.obligation.kind is ObligationKind.ASSIGNMENT]
     assert found
-    assert all(isinstance(entry.finding, Held) for entry in found)
+    assert all(isinstance(entry.finding, DischargedObligation) for entry in found)
 
 
 @pytest.mark.parametrize("points", [assignment.MOST_POINTS, 1], ids=["looked at", "asked"])
@@ -187,7 +192,7 @@ def test_questions_are_asked_where_there_is_much_to_look_at(monkeypatch: pytest.
         for e in discharge_safety(late).discharged
         if e.obligation.query is not None and e.obligation.kind is ObligationKind.ASSIGNMENT
     ]
-    assert entry.finding == Held(Means.SOLVER)
+    assert entry.finding == DischargedObligation(DischargeMethod.SOLVER)
     assert {result.solver for result in entry.results} == {"z3", "cvc5"}
     assert entry.obligation.text.endswith("(check-sat)\n")
     monkeypatch.setattr(assignment, "MOST_WRITES", 1)
@@ -232,7 +237,7 @@ def test_mutants_are_refused_or_read_nothing_undefined(kind: str, usual: int, le
         assert isinstance(report.verdict, Safe) is not bool(fault), (what, fault, report.verdict)
         refused += bool(fault)
         unwritten += any(
-            entry.obligation.kind is ObligationKind.ASSIGNMENT and not isinstance(entry.finding, Held)
+            entry.obligation.kind is ObligationKind.ASSIGNMENT and not isinstance(entry.finding, DischargedObligation)
             for entry in report.discharged
         )
     assert refused >= count // 3

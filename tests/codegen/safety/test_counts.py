@@ -10,7 +10,7 @@ import pytest
 from mirage_formal.codegen.program.integers import evaluate_expression
 from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Var
 from mirage_formal.codegen.safety.enumerate import MAX_POINTS, count_points
-from mirage_formal.codegen.safety.mixed_radix import decodes, implied_facts, to_digits
+from mirage_formal.codegen.safety.mixed_radix import implied_facts, is_injective, to_digits
 
 
 def add(*terms: tuple[int, str]) -> IntExpr:
@@ -69,4 +69,4 @@ def test_a_bound_is_a_multiple_of_what_divides_all_terms() -> None:
     for row, apart in ((1000, True), (999, False)):
         x = to_digits(IntBin(IntOp.ADD, column, add((row, "bx"))), sizes)
         assert x is not None
-        assert decodes(x, 8, implied_facts([below(column, 1000)], sizes)) is apart
+        assert is_injective(x, 8, implied_facts([below(column, 1000)], sizes)) is apart

@@ -39,7 +39,12 @@ from mirage_formal.codegen.program.program import (
     Var,
     WaitGroups,
 )
-from mirage_formal.codegen.safety.obligations import Broken, Held, Means, ObligationKind
+from mirage_formal.codegen.safety.obligations import (
+    DischargedObligation,
+    DischargeMethod,
+    ObligationKind,
+    ViolatedObligation,
+)
 from mirage_formal.codegen.safety.safety import Safe, SafetyReport, Unsafe, discharge_safety, safety_obligations
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Unknown
@@ -117,7 +122,7 @@ def test_usual_kernels_are_safe(make: Callable[[], Program]) -> None:
     assert isinstance(report.verdict, Safe)
     assert report.verdict.obligations == len(report.discharged) == len(safety_obligations(make()))
     for entry in report.discharged:
-        assert isinstance(entry.finding, Held)
+        assert isinstance(entry.finding, DischargedObligation)
         # Solvers agree with what was settled by bounds and digits.
         assert all(result.answer is Satisfiability.UNSAT for result in entry.results[:1])
         assert bool(entry.results) is (entry.obligation.query is not None)
@@ -298,7 +303,7 @@ WRONG: list[tuple[str, ObligationKind, Program]] = [
 def test_what_goes_wrong_is_found(kind: ObligationKind, wrong: Program) -> None:
     report = discharge_safety(wrong)
     assert isinstance(report.verdict, Unsafe)
-    found = [entry.obligation.kind for entry in report.discharged if isinstance(entry.finding, Broken)]
+    found = [entry.obligation.kind for entry in report.discharged if isinstance(entry.finding, ViolatedObligation)]
     assert kind in found
     if kind is not ObligationKind.STRUCTURE or "GridWait" in repr(wrong):
         assert program_interpreter.fault(wrong)
@@ -461,7 +466,10 @@ def test_obligations_are_stated_without_asking() -> None:
     texts = [obligation.text for obligation in stated if obligation.query is not None]
     assert all(text.endswith("(check-sat)\n") for text in texts)
     assert len(texts) > 20
-    assert {o.finding.means for o in stated if isinstance(o.finding, Held)} >= {Means.INTERVAL, Means.RADIX}
+    assert {o.finding.means for o in stated if isinstance(o.finding, DischargedObligation)} >= {
+        DischargeMethod.INTERVAL,
+        DischargeMethod.RADIX,
+    }
 
 
 def test_vectors_of_shared_memory() -> None:
@@ -469,7 +477,9 @@ def test_vectors_of_shared_memory() -> None:
     right = program(fill, Barrier(), SharedVector("r", Int(0), "a", aligned(xor(tid, 1)), 8))
     assert isinstance(discharge_safety(right).verdict, Safe)
     wrong = program(fill, Barrier(), SharedVector("r", Int(0), "a", add(aligned(tid), 4), 8))
-    found = [e.obligation.kind for e in discharge_safety(wrong).discharged if not isinstance(e.finding, Held)]
+    found = [
+        e.obligation.kind for e in discharge_safety(wrong).discharged if not isinstance(e.finding, DischargedObligation)
+    ]
     assert set(found) == {ObligationKind.ALIGNMENT, ObligationKind.BOUNDS, ObligationKind.LIVE} - {
         ObligationKind.BOUNDS
     }

@@ -26,9 +26,9 @@ from mirage_formal.codegen.safety.mixed_radix import (
     Xor,
     are_separate,
     are_staggered,
-    decodes,
     determined_variables,
     implied_facts,
+    is_injective,
     to_digits,
 )
 from mirage_formal.logic.session import Satisfiability, SolverResult
@@ -144,7 +144,7 @@ def test_digits_say_what_is_determined(e: IntExpr, guard: IntExpr, width: int) -
     assert all(value is not None and x.constant <= value <= x.largest for value in values)
     assert values == [x.constant + sum(c * digit(atom, at) for c, atom in x.terms) for at in EVERYWHERE]
     given_facts = implied_facts(conjuncts((guard,)), SIZES)
-    if not decodes(x, width, given_facts):
+    if not is_injective(x, width, given_facts):
         return
     names = sorted(determined_variables(x, given_facts))
     seen: dict[int, tuple[int, ...]] = {}
@@ -235,7 +235,7 @@ SWIZZLED = add(mul(ROW, 64), mul(xor(COLUMN, mod(ROW, 8)), 8))
 def test_usual_indices_are_decided(e: IntExpr, width: int, names: set[str]) -> None:
     x = to_digits(e, {"tid": 128, "k": 6})
     assert x is not None
-    assert decodes(x, width)
+    assert is_injective(x, width)
     assert determined_variables(x) == names
 
 
@@ -251,7 +251,7 @@ def test_usual_indices_are_decided(e: IntExpr, width: int, names: set[str]) -> N
 )
 def test_clashing_indices_are_not(e: IntExpr, width: int) -> None:
     x = to_digits(e, {"tid": 128, "k": 6})
-    assert x is None or not decodes(x, width) or "tid" not in determined_variables(x)
+    assert x is None or not is_injective(x, width) or "tid" not in determined_variables(x)
 
 
 def test_a_digit_that_ends_inside_a_variable_does_not_determine_it() -> None:

@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mirage_formal.check.abstract import targets
+from mirage_formal.check.abstract import output_expressions
 from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
@@ -279,7 +279,7 @@ def test_operators_on_masks(operator: Op, expected: Expr) -> None:
     """The checker reads them as the same terms; and every operand is part of the result, with a certificate."""
     g = masked(operator)
     assert only(g) is expected
-    assert targets(g) == [expected]
+    assert output_expressions(g) == [expected]
     oracle = NormalFormOracle([expected])
     for operand in operator.operands:
         part = (M, X, Y)[operand]

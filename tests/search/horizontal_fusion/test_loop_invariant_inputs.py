@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.check.abstract import parts
+from mirage_formal.check.abstract import tensor_expressions
 from mirage_formal.check.fingerprint.field import parts_to_evaluate
 from mirage_formal.check.inlining import carried_maxima, inline_threads
 from mirage_formal.check.proof.replay import replay
@@ -98,7 +98,7 @@ def test_the_spaces_of_the_paper_have_no_such_operator() -> None:
 def test_what_the_loop_does_not_change_is_itself_behind_it() -> None:
     good = kernel()
     name = "b0.5"  # behind the accumulator
-    assert parts(good)[name] == (expressions(good).blocks[0][5],) == (var("R"),)
+    assert tensor_expressions(good)[name] == (expressions(good).blocks[0][5],) == (var("R"),)
     parts_to_evaluate(good)  # it has a picture in a finite field
     random = np.random.default_rng(0)
     given = [random.normal(size=one.tensor.shape) for one in good.inputs]
@@ -112,7 +112,7 @@ def test_what_the_loop_cuts_is_not() -> None:
     """R has 2 rows; a loop over them leaves one row in each iteration, and the larger one of both behind it."""
     bad = kernel(fmap=0, loop=2)
     name = "b0.5"
-    assert parts(bad)[name] == (expressions(bad).blocks[0][5],) == (unary("max", var("R")),)
+    assert tensor_expressions(bad)[name] == (expressions(bad).blocks[0][5],) == (unary("max", var("R")),)
     with pytest.raises(FormatError, match="not LAX"):
         parts_to_evaluate(bad)
     assert not isinstance(prove(residual(), bad), Equivalent)

@@ -355,9 +355,9 @@ def _weighted(call: OperatorCall) -> Written:
             graph.mul(graph.cast(m, x.dtype), x), graph.mul(graph.shift(graph.neg(graph.cast(m, x.dtype)), 1), y)
         )
 
-    from mirage_formal.torch.view_propagation import apply
+    from mirage_formal.torch.view_propagation import emit_broadcast_operator
 
-    return apply(call.program, [mask, a, b], lambda graph, tensors, axes: made(graph, *tensors))
+    return emit_broadcast_operator(call.program, [mask, a, b], lambda graph, tensors, axes: made(graph, *tensors))
 
 
 def _near(call: OperatorCall) -> Written:

@@ -20,7 +20,7 @@ from mirage_formal.codegen.target import load_target
 from mirage_formal.graph.views import kernel_count
 from mirage_formal.support.errors import MirageError
 from mirage_formal.torch.capture import operator_name
-from mirage_formal.torch.import_result import Imported, Left, Region
+from mirage_formal.torch.import_result import Imported, Region, UnsupportedNode
 from mirage_formal.torch.integrations.evidence import operator_at
 from mirage_formal.torch.integrations.kernelbench.module_file import model_new
 from mirage_formal.torch.integrations.kernelbench.outcome import (
@@ -152,7 +152,7 @@ def _operator_nodes(region: Region, nodes: Mapping[str, Any]) -> list[str]:
     return [name for name in region.nodes if nodes[name].target is not operator.getitem]
 
 
-def _left_operator(item: Left, file: str) -> LeftOperator:
+def _left_operator(item: UnsupportedNode, file: str) -> LeftOperator:
     where = next((one for one in (item.where, item.through) if one is not None and str(one.path) == file), None)
     return LeftOperator(item.operator, item.reason, "" if where is None else f"line {where.line}")
 

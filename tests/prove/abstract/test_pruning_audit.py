@@ -11,6 +11,14 @@ from typing import Any, ClassVar
 import pytest
 
 from mirage_formal.logic.terms import add, const, mul, sum_, unary, var
+from mirage_formal.prove.abstract.pruning_audit import (
+    DECISIONS_PER_QUESTION,
+    AuditFinding,
+    DecisionSample,
+    PruningAudit,
+    PruningDecision,
+    audit_decisions,
+)
 from mirage_formal.records import CONTRADICTION_FILE
 from mirage_formal.run import tasks
 from mirage_formal.run.driver import run_search
@@ -19,14 +27,6 @@ from mirage_formal.search.engine import SearchOptions
 from mirage_formal.search.exhaustive.pruner import Pruner
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.pruning_audit import (
-    DECISIONS_PER_QUESTION,
-    AuditFinding,
-    DecisionSample,
-    PruningAudit,
-    PruningDecision,
-    audit_decisions,
-)
 from mirage_formal.support.errors import RunError, SpaceError
 from mirage_formal.workers.dispatch import TaskDone
 from tests.kit.graphs import workloads
@@ -71,7 +71,7 @@ def test_every_decision_is_drawn_equally_often() -> None:
 
 
 def test_one_decision_of_so_many_is_asked_about() -> None:
-    for offered, asked in ((1, 1), (DECISIONS_PER_QUESTION - 1, 1), (7 * DECISIONS_PER_QUESTION, 8)):
+    for offered, asked in ((1, 1), (DECISIONS_PER_QUESTION - 1, 5), (7 * DECISIONS_PER_QUESTION, 12)):
         sample = DecisionSample(100, "")
         for number in range(offered):
             sample.offer(number % 2 == 0, lambda: decision(True, X))

@@ -21,6 +21,8 @@ from mirage_formal.logic.terms import Expr
 #: Decisions of an engine for which one is drawn. A decision takes about 20 us, a question about 8 ms: docs/proof.md
 #: ("Audit of pruning") has the measurements. So the audit takes less than a tenth of the search.
 DECISIONS_PER_QUESTION: Final = 5_000
+#: Of the decisions that are asked for, one of so many is asked about however short the search is.
+SHARE_IN_ANY_CASE: Final = 25
 #: z3's limit of resources for a question, which does not depend on the machine. Thirty times as much has decided no
 #: further question (docs/proof.md).
 QUESTION_RESOURCES: Final = 20_000
@@ -70,6 +72,7 @@ class DecisionSample:
     """
 
     def __init__(self, size: int, seed: str) -> None:
+        self._size = size
         self._reservoirs = {
             True: _Reservoir(size - size // 2, Random(f"kept {seed}")),
             False: _Reservoir(size // 2, Random(f"pruned {seed}")),
@@ -85,9 +88,9 @@ class DecisionSample:
         self._reservoirs[kept].offer(decision)
 
     def decisions(self) -> list[PruningDecision]:
-        """Return the drawn decisions, at most one for ``DECISIONS_PER_QUESTION`` that were offered, at least one."""
+        """Return drawn decisions: some in any case, and one more for ``DECISIONS_PER_QUESTION`` that were offered."""
         offered = sum(one.offered for one in self._reservoirs.values())
-        limit = 1 + offered // DECISIONS_PER_QUESTION
+        limit = 1 + self._size // SHARE_IN_ANY_CASE + offered // DECISIONS_PER_QUESTION
         kept, pruned = (one.drawn for one in self._reservoirs.values())
         first = kept[: limit - limit // 2]
         return [*first, *pruned[: limit - len(first)]]
