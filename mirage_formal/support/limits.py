@@ -1,10 +1,11 @@
-"""Bounds on all inputs, and on the size, time and memory of solver queries.
+"""Bounds on inputs, and on the size, time and memory of solver queries.
 
 An input beyond a bound is refused before it costs time or memory. A solver beyond one is stopped, and its answer is
 unknown.
 
-docs/run-directory.md lists them. They are far above the sizes that a search writes; the memory of a reader stays below
-1 GiB.
+docs/run-directory.md lists them, with those that readers of one format have beside them: of µGraphs in
+``graph/formats/json.py``, of proofs in ``check/proof/reader.py``. They are far above the sizes that a search writes;
+the memory of a reader stays below 1 GiB.
 """
 
 from __future__ import annotations
