@@ -77,4 +77,13 @@ def run_directory_schema() -> dict[str, Any]:
 
 def run_directory_schema_text() -> str:
     """Text of docs/schemas/run-directory.schema.json."""
-    return json.dumps(run_directory_schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    text = json.dumps(run_directory_schema())
+    schema = json.loads(text, object_hook=_without_names_of_literals)
+    return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _without_names_of_literals(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema without the list of an object's keys, which msgspec writes from version 0.23 on."""
+    if schema.get("propertyNames", {}).keys() == {"enum"}:
+        del schema["propertyNames"]
+    return schema

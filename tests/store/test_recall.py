@@ -59,7 +59,7 @@ def test_the_same_job_is_searched_once_and_has_the_same_evidence(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    "changed", [{"seed": 1}, {"keep": 1}, {"max_block_ops": 3}, {"prune": False}, {"accept": "probable"}]
+    "changed", [{"seed": 1}, {"keep": 1}, {"max_block_ops": 3}, {"max_kernel_ops": 2}, {"accept": "probable"}]
 )
 def test_another_option_is_another_search(tmp_path: Path, changed: dict[str, Any]) -> None:
     searched(tmp_path / "first")

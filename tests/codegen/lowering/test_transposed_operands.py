@@ -60,6 +60,8 @@ def drawn(seed: int, most: int) -> Iterator[tuple[OpKind, Attrs, list[Shape], DT
         kind = chosen.choice([K.TRANSPOSE, K.TRANSPOSE, K.ADD, K.CONCAT, K.PAD, K.SILU, K.SLICE, K.CAST])
         kind = kind if dtype.floating else OF_MASKS.get(kind, kind)
         attrs, shapes = attributes(kind, shape, dim)
+        if kind is K.MAXIMUM:  # of masks there is none with a number
+            attrs, shapes = attributes(K.ADD, shape, dim)
         if kind is K.TRANSPOSE:
             attrs = Attrs(perm=tuple(chosen.sample(range(rank), rank)))
         yield kind, attrs, shapes, dtype, [laid(s, chosen.randrange(2)) for s in shapes]

@@ -167,6 +167,7 @@ def test_names_and_strides_that_the_records_cannot_have() -> None:
 
 
 def test_a_band_mask_is_made_by_the_reference() -> None:
+    torch: Any = pytest.importorskip("torch", reason="torch is not installed")
     builder = KernelBuilder()
     mask = builder.band((4, 6), upper=0, name="m")
     x = builder.new_input((4, 6), dtype=DType.FLOAT16, name="x")
@@ -175,7 +176,6 @@ def test_a_band_mask_is_made_by_the_reference() -> None:
     assert made.inputs.keys() == {"x"}
     names: dict[str, Any] = {}
     exec(made.reference, names)
-    torch: Any = pytest.importorskip("torch", reason="torch is not installed")
     values = torch.ones(4, 6, dtype=torch.float16)
     assert torch.equal(names["run"](values), torch.tril(values))
 
