@@ -10,8 +10,11 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from enum import StrEnum
 from typing import Any, Final
 
+import msgspec
+
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.records import AuditRecord
 from mirage_formal.report.proofs.formulas import Formula, ReplayedProof, formula_text
 
 
@@ -94,19 +97,6 @@ class PartSearch:
 
 
 @dataclass(frozen=True, slots=True)
-class PruningAuditFigures:
-    """Counts of z3's answers to a sample of pruning decisions, as in ``AuditRecord``."""
-
-    z3: str
-    kept: int
-    pruned: int
-    agreed: int
-    finer: int
-    unknown: int
-    contradicted: int
-
-
-@dataclass(frozen=True, slots=True)
 class Search:
     """Statistics and course of a search.
 
@@ -140,7 +130,7 @@ class Search:
     allowed: tuple[tuple[str, str], ...]
     course: tuple[tuple[float, int, int], ...] = ()
     pruned_at: tuple[tuple[str, str, int], ...] = ()
-    audit: PruningAuditFigures | None = None
+    audit: AuditRecord | None = None
 
 
 # --- report ----------------------------------------------------------------------------------------------------------
@@ -620,6 +610,8 @@ def _plain(value: Any) -> Any:
             return [_plain(one) for one in value]
         case _ if isinstance(value, _FORMULA):
             return formula_text(value)
+        case AuditRecord():
+            return msgspec.to_builtins(value)
         case _ if is_dataclass(value):
             return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     raise TypeError(f"expected a value of the model, got {type(value).__name__}")

@@ -183,10 +183,7 @@ def _audit(sample: DecisionSample) -> AuditRecord | None:
         z3=found.z3,
         kept=sum(one.kept for one in decisions),
         pruned=sum(not one.kept for one in decisions),
-        agreed=counts[AuditFinding.AGREED],
-        finer=counts[AuditFinding.FINER],
-        unknown=counts[AuditFinding.UNKNOWN],
-        contradicted=counts[AuditFinding.CONTRADICTED],
+        **{finding.value: counts[finding] for finding in AuditFinding},
         contradictions=found.contradictions,
     )
 

@@ -73,6 +73,7 @@ class DecisionSample:
 
     def __init__(self, size: int, seed: str) -> None:
         self._size = size
+        self._random = Random(f"asked {seed}")
         self._reservoirs = {
             True: _Reservoir(size - size // 2, Random(f"kept {seed}")),
             False: _Reservoir(size // 2, Random(f"pruned {seed}")),
@@ -91,9 +92,12 @@ class DecisionSample:
         """Return drawn decisions: some in any case, and one more for ``DECISIONS_PER_QUESTION`` that were offered."""
         offered = sum(one.offered for one in self._reservoirs.values())
         limit = 1 + self._size // SHARE_IN_ANY_CASE + offered // DECISIONS_PER_QUESTION
-        kept, pruned = (one.drawn for one in self._reservoirs.values())
-        first = kept[: limit - limit // 2]
-        return [*first, *pruned[: limit - len(first)]]
+        kept = self._draw(self._reservoirs[True], limit - limit // 2)
+        return [*kept, *self._draw(self._reservoirs[False], limit - len(kept))]
+
+    def _draw(self, reservoir: _Reservoir, size: int) -> list[PruningDecision]:
+        """Return that many decisions of a reservoir at random: its first ones are not a uniform sample."""
+        return self._random.sample(reservoir.drawn, min(size, len(reservoir.drawn)))
 
 
 class _Reservoir:
@@ -148,14 +152,14 @@ def audit_decisions(decisions: Iterable[PruningDecision]) -> PruningAudit:
     findings: list[AuditFinding] = []
     contradictions: list[str] = []
     for one in decisions:
-        finding, without = _find(session, one)
+        finding, without = _audit_one(session, one)
         findings.append(finding)
         if finding is AuditFinding.CONTRADICTED:
             contradictions.append(session.question_text(one.expression, one.target, without))
     return PruningAudit(tuple(findings), tuple(contradictions), session.version)
 
 
-def _find(session: AxiomSession, one: PruningDecision) -> tuple[AuditFinding, frozenset[str]]:
+def _audit_one(session: AxiomSession, one: PruningDecision) -> tuple[AuditFinding, frozenset[str]]:
     """Return the finding about a decision, and the axioms that were left out of the question that decided it."""
     every: frozenset[str] = frozenset()
     match one.kept, session.ask_bounded(one.expression, one.target, QUESTION_RESOURCES, every):

@@ -18,7 +18,6 @@ from mirage_formal.records import (
     RUN_FILE,
     SEARCH_FILE,
     SUMMARY_FILE,
-    AuditRecord,
     CandidateRecord,
     Identity,
     LevelName,
@@ -35,7 +34,6 @@ from mirage_formal.records import (
 )
 from mirage_formal.report.model import (
     Basis,
-    PruningAuditFigures,
     ReportedCandidate,
     ReportedVerdict,
     ReportModel,
@@ -207,7 +205,7 @@ def read_search(source: EvidenceReader, record: RunRecord, summary: SummaryRecor
         units=tuple(units),
         allowed=tuple((name, bytes(value).decode("utf-8", "replace")) for name, value in sorted(record.space.items())),
         course=totals_over_time(units),
-        audit=audit_figures(summary.audit) if summary else None,
+        audit=summary.audit if summary else None,
         pruned_at=tuple(
             (level, reason, count)
             for level, reasons in pruned_at.items()
@@ -263,13 +261,6 @@ def read_candidate_alone(
 
 #: Number of points of a search's course.
 POINTS: Final = 100
-
-
-def audit_figures(audit: AuditRecord | None) -> PruningAuditFigures | None:
-    """Return the counts of an audit of pruning decisions; None if there was none."""
-    if audit is None:
-        return None
-    return PruningAuditFigures(**{name: getattr(audit, name) for name in PruningAuditFigures.__dataclass_fields__})
 
 
 def unit_of(source: EvidenceReader, record: UnitRecord) -> SearchedUnit:

@@ -16,12 +16,12 @@ from mirage_formal.records import (
     decode,
     open_sealed,
     sha256,
+    sum_audits,
 )
 from mirage_formal.records.partition import WHOLE_FILE, CoverRecord, PartRecord, WholeRecord, cover_name
 from mirage_formal.report.model import (
     Basis,
     PartSearch,
-    PruningAuditFigures,
     ReportedCandidate,
     ReportedPart,
     ReportModel,
@@ -95,16 +95,6 @@ def _searches(source: EvidenceReader, whole: WholeRecord) -> tuple[PartSearch, .
     return tuple(found)
 
 
-def _sum_audits(audits: Sequence[PruningAuditFigures | None]) -> PruningAuditFigures | None:
-    found = [one for one in audits if one is not None]
-    counts = [name for name in PruningAuditFigures.__dataclass_fields__ if name != "z3"]
-    return (
-        PruningAuditFigures(found[0].z3, **{n: sum(getattr(one, n) for one in found) for n in counts})
-        if found
-        else None
-    )
-
-
 def _search(whole: WholeRecord, searches: Sequence[PartSearch]) -> Search:
     """Return the sum of the counts of the searches of all parts."""
     who = whole.identity
@@ -125,7 +115,7 @@ def _search(whole: WholeRecord, searches: Sequence[PartSearch]) -> Search:
         wall_s=whole.wall_s,
         workers=0,
         recalled=False,
-        audit=_sum_audits([one.search.audit for one in searches]),
+        audit=sum_audits(one.search.audit for one in searches),
         found=sum(one.search.found for one in searches),
         stats=tuple(sorted(stats.items())),
         pruned=tuple(sorted(pruned.items())),

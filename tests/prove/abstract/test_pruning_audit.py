@@ -70,6 +70,19 @@ def test_every_decision_is_drawn_equally_often() -> None:
     assert drawn(0, 50, "a") == []
 
 
+def test_what_is_asked_about_is_drawn_equally_often_too() -> None:
+    """One decision of ten that were drawn, which is not always the first."""
+    counts: Counter[int] = Counter()
+    for seed in range(3000):
+        sample = DecisionSample(20, str(seed))
+        for number in range(30):
+            sample.offer(True, lambda number=number: decision(True, const(number)))  # type: ignore[misc]
+        (asked,) = sample.decisions()
+        counts[asked.expression.value.numerator] += 1  # type: ignore[union-attr]
+    assert set(counts) == set(range(30))
+    assert all(abs(count - 100) < 50 for count in counts.values())  # 100 expected, standard deviation 10
+
+
 def test_one_decision_of_so_many_is_asked_about() -> None:
     for offered, asked in ((1, 1), (DECISIONS_PER_QUESTION - 1, 5), (7 * DECISIONS_PER_QUESTION, 12)):
         sample = DecisionSample(100, "")

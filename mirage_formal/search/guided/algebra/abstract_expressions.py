@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import reduce
+from math import isqrt
 from typing import Final
 
 from mirage_formal.logic.terms import Expr, add, const, div, mul, sum_, unary, var
@@ -21,8 +22,8 @@ from mirage_formal.search.guided.algebra.interner import AtomId, Form, MonomialI
 from mirage_formal.search.guided.algebra.masks import Frame, PartMask, axes_in, full_mask
 from mirage_formal.search.guided.algebra.parts import SLOTS
 
-#: Extents of the parts of an axis in the order in which terms name them; the product is that of the whole axis.
-_PRIMES: Final = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73, 79, 83, 89, 97)
+#: Extents of parts, in the order in which terms name them: more than a kernel's axes have.
+_PRIMES: Final = tuple(n for n in range(2, 1250) if all(n % d for d in range(2, isqrt(n) + 1)))
 
 
 class FormExpressions:
@@ -79,7 +80,7 @@ class FormExpressions:
             while names:
                 low = names & -names
                 names ^= low
-                found *= self._extents.setdefault(low, _PRIMES[len(self._extents) % len(_PRIMES)])
+                found *= self._extents.setdefault(low, _PRIMES[len(self._extents)])
         return found
 
 
