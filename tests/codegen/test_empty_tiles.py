@@ -29,32 +29,11 @@ from mirage_formal.graph.types import Band
 from mirage_formal.semantics.reference import run as reference
 from mirage_formal.support.errors import MirageError
 from tests.kit.graphs.text_reader import from_text
-
-_TEXT = """mugraph 1
-d0 = input(Q) dtype=float16 shape=[1,{n},16]
-d1 = input(K) dtype=float16 shape=[1,16,{n}]
-d2 = input(V) dtype=float16 shape=[1,{n},16]
-d3 = input(M) dtype=bool shape=[1,{n},{n}] band={band}
-d4 = graph_defined(d0, d1, d2, d3) grid=[1,{blocks},1] block=[128,1,1] forloop_range={loop} reduction_dimx=64 {{
-  s0 = input(d0) imap=[-,1,-] fmap=-
-  s1 = input(d1) imap=[-,-,-] fmap=2
-  s2 = input(d2) imap=[-,-,-] fmap=1
-  s3 = input(d3) imap=[-,1,-] fmap=2
-  s4 = matmul(s0, s1)
-  s5 = exp(s4)
-  s6 = select(s3, s5) value={value}
-  s7 = accum_sum_last(s6)
-  s8 = matmul(s6, s2)
-  s9 = accum_sum(s8)
-  s10 = div_no_nan(s9, s7)
-  output(s10) omap=[-,1,-]
-}}
-output(d4)
-"""
+from tests.kit.kernels.band_graphs import FLASH
 
 
 def attention(n: int, blocks: int, loop: int, band: str = "[-,0]", value: str = "0") -> KernelGraph:
-    return from_text(_TEXT.format(n=n, blocks=blocks, loop=loop, band=band, value=value))
+    return from_text(FLASH.format(rows=n, columns=n, grid=blocks, loop=loop, band=band, value=value))
 
 
 #: Sums of the columns of the lower triangle: the loop runs along the rows of the mask.
@@ -221,7 +200,7 @@ def test_what_an_empty_tile_changes_is_not_skipped() -> None:
     assert skips(attention(128, 4, 8)) == 3
     assert skips(attention(128, 4, 8, value="1")) is None  # discarded keys count
     assert skips(without_band(attention(128, 4, 8))) is None
-    text = _TEXT.format(n=128, blocks=4, loop=8, band="[-,0]", value="0")
+    text = FLASH.format(rows=128, columns=128, grid=4, loop=8, band="[-,0]", value="0")
     assert skips(from_text(text.replace("select(s3, s5)", "select(s3, s4)"))) == 3
     bare = text.replace("  s6 = select(s3, s5) value=0\n", "  s6 = add(s5, s5)\n")
     assert skips(from_text(bare)) is None  # the mask is not what selects
