@@ -23,7 +23,7 @@ from mirage_formal.check.partitioning.covers import EstablishedWhole, check_kern
 from mirage_formal.check.report import CheckFailed, list_files, report_established
 from mirage_formal.check.run import Run, check_kernel_members, check_members, read_run
 from mirage_formal.check.time_limit import LIMIT_S, LimitedCheck, OutOfTime
-from mirage_formal.records import KERNELS, LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
+from mirage_formal.records import KERNELS, LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE, ExhaustedRecord
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.revalidate.processes import check_each
 from mirage_formal.support.errors import MirageError, RunError
@@ -45,11 +45,12 @@ class _CheckOptions:
 
 @dataclass(frozen=True, slots=True)
 class _EstablishedFacts:
-    """Established facts about candidates, their kernels, and whole programs."""
+    """Established facts about candidates, their kernels, whole programs, and lower bounds of runs."""
 
     candidates: list[EstablishedCandidate]
     kernels: list[EstablishedKernels]
     wholes: list[EstablishedWhole] = field(default_factory=list)
+    bounds: list[tuple[str, ExhaustedRecord]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ def _check_with_solvers(path: Path, how: _CheckOptions) -> _EstablishedFacts:
 
 def _reports(found: _EstablishedFacts) -> list[str]:
     kernels = _kernel_report(found.kernels) if found.kernels else []
-    return [*_report(found.candidates), *kernels, *_whole_report(found.wholes)]
+    return [*_report(found.candidates), *kernels, *_whole_report(found.wholes), *_bound_report(found.bounds)]
 
 
 def _check(path: Path, how: _CheckOptions) -> _EstablishedFacts:
@@ -177,6 +178,7 @@ def _merge_facts(each: Sequence[tuple[str, _EstablishedFacts]]) -> _EstablishedF
         [replace(one, name=f"{name}/{one.name}") for name, found in each for one in found.candidates],
         [replace(one, name=f"{name}/{one.name}") for name, found in each for one in found.kernels],
         [one for _, found in each for one in found.wholes],
+        [(name if below in name else f"{name}/{below}", one) for name, found in each for below, one in found.bounds],
     )
 
 
@@ -199,11 +201,14 @@ def _check_run(path: Path, how: _CheckOptions) -> tuple[Run, _EstablishedFacts]:
         what = f"expected a run ({SUMMARY_FILE}) or a candidate ({MANIFEST_FILE}), got {got}"
         raise RunError(what, where=str(path), hint="give a directory that a search has written, or --resume the search")
     run = read_run(path)
+    from mirage_formal.revalidate.lower_bound import check_lower_bound  # the cost model is not needed for one candidate
+
+    bound = check_lower_bound(run)
     results = check_each(check_candidate, run.directories, how.jobs)
     check_members(run, results)
     kernels = check_each(partial(_derive, recompile=how.recompile), run.kernels, how.jobs)
     check_kernel_members(run, kernels)
-    return run, _EstablishedFacts(results, kernels)
+    return run, _EstablishedFacts(results, kernels, bounds=[(path.name, bound)] if bound is not None else [])
 
 
 def _derive(directory: Path, *, recompile: bool) -> EstablishedKernels:
@@ -257,6 +262,17 @@ def _whole_report(wholes: Sequence[EstablishedWhole]) -> list[str]:
             *_added_condition_lines([(one.name, one.added)]),
         ]
     return lines
+
+
+def _bound_report(bounds: Sequence[tuple[str, ExhaustedRecord]]) -> list[str]:
+    """Return the report lines about lower bounds: derived again from the program and the figures of the target."""
+    lines = [
+        f"{escape_line(name, 80)}: no graph for the program is estimated below {one.bound_us:.2f} us (derived again)"
+        + ("" if one.gap is None else f"; gap of the best: {one.gap:.1%}")
+        for name, one in bounds
+        if one.bound_us is not None
+    ]
+    return ["", *lines] if lines else []
 
 
 def _sympy(item: EstablishedCandidate) -> str:
