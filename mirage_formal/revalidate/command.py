@@ -201,9 +201,9 @@ def _check_run(path: Path, how: _CheckOptions) -> tuple[Run, _EstablishedFacts]:
         what = f"expected a run ({SUMMARY_FILE}) or a candidate ({MANIFEST_FILE}), got {got}"
         raise RunError(what, where=str(path), hint="give a directory that a search has written, or --resume the search")
     run = read_run(path)
-    from mirage_formal.revalidate.lower_bound import check_lower_bound  # the cost model is not needed for one candidate
+    from mirage_formal.revalidate.exhausted import check_exhausted  # the cost model is not needed for one candidate
 
-    bound = check_lower_bound(run)
+    bound = check_exhausted(run)
     results = check_each(check_candidate, run.directories, how.jobs)
     check_members(run, results)
     kernels = check_each(partial(_derive, recompile=how.recompile), run.kernels, how.jobs)
@@ -266,12 +266,9 @@ def _whole_report(wholes: Sequence[EstablishedWhole]) -> list[str]:
 
 def _bound_report(bounds: Sequence[tuple[str, ExhaustedRecord]]) -> list[str]:
     """Return the report lines about lower bounds: derived again from the program and the figures of the target."""
-    lines = [
-        f"{escape_line(name, 80)}: no graph for the program is estimated below {one.bound_us:.2f} us (derived again)"
-        + ("" if one.gap is None else f"; gap of the best: {one.gap:.1%}")
-        for name, one in bounds
-        if one.bound_us is not None
-    ]
+    from mirage_formal.revalidate.exhausted import describe_gap  # loaded already where there is a bound
+
+    lines = [f"{escape_line(name, 80)}: {describe_gap(one)} (derived again)." for name, one in bounds]
     return ["", *lines] if lines else []
 
 

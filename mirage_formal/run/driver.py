@@ -43,10 +43,10 @@ from mirage_formal.records import (
     write_files,
 )
 from mirage_formal.records.store_entry import EVIDENCE
+from mirage_formal.revalidate.exhausted import exhausted_record
 from mirage_formal.run.calls import plan, search_unit
 from mirage_formal.run.evidence import CandidateEvidence, CandidateVerifier, verdict_of
 from mirage_formal.run.executors import make_executor
-from mirage_formal.run.exhausted import exhausted_record
 from mirage_formal.run.progress import RunPhase, Watch, ignore_progress
 from mirage_formal.run.progress.counts import RunCounters
 from mirage_formal.run.progress.times import SearchClock

@@ -16,7 +16,7 @@ from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op,
 from mirage_formal.graph.verdict import Equivalent, Probable
 from mirage_formal.graph.views import launched_operators
 from mirage_formal.records import AuditRecord
-from mirage_formal.run.exhausted import describe_gap, read_exhausted
+from mirage_formal.revalidate.exhausted import describe_gap, read_exhausted
 from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.settings import display_path
 from mirage_formal.support.errors import NothingFoundError

@@ -7,10 +7,11 @@ stored (rounded) values. In the latter, values beyond float32 are poisoned as be
 
 **Random roundings.** Each tensor that is read is perturbed by one part in 2^23, which models float32's loss in sums and
 differences inside of an operator. Each computed tensor is perturbed by the unit roundoff of its own type. So is a
-product before a bias is added, and the weights of attention before they are multiplied by values. Operands of squares
-are perturbed by one part in 2^23 as well, because this alone models the rounding of a mean that cancels. Values beyond
-float32's range become infinite, as in programs: such an element changes later sums, also at elements that torch has
-lost because its narrower type overflowed there. The spread of the results bounds the effect of rounding.
+product before a bias is added, a norm before its bias by one part in 2^23, and the weights of attention before they are
+multiplied by values. Operands of squares are perturbed by one part in 2^23 as well, because this alone models the
+rounding of a mean that cancels. Values beyond float32's range become infinite, as in programs: such an element changes
+later sums, also at elements that torch has lost because its narrower type overflowed there. The spread of the results
+bounds the effect of rounding.
 
 **Poisoned values.** Sums and squares that float32 cannot hold in every order are poisoned: NaN where float64 has a
 number, and 0 where it has NaN, because their result depends on the device's order of addition. So is a sum of a bias
@@ -375,6 +376,7 @@ def _perturb_inside(
         if bias is None or not isinstance(found, torch.Tensor):
             return found
         product = node.target(**{**clipped, "bias": torch.zeros_like(bias)})
+        found = found + (_perturb(product, _SINGLE, 0.0, seed) - product).nan_to_num(nan=0.0)
         return _poison(found, product.isfinite() & (product.abs() > _MOST), numbers)
     unit = ROUNDOFF.get(node.meta["val"].dtype, 0.0)
     if target in _ADDED:
