@@ -39,8 +39,8 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.preload import PRELOAD
 from mirage_formal.run.settings import Settings
-from mirage_formal.search.engine import SearchOptions, Unit
-from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.search.engine_interface import SearchOptions, Unit
+from mirage_formal.search.guided.guided_engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace
 from mirage_formal.workers.cluster import Cluster
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed, TaskSlow

@@ -8,11 +8,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.partition.answer import needs_partitioning
 from mirage_formal.partition.cover_search import KEEP
+from mirage_formal.partition.search_strategy import needs_partitioning
 from mirage_formal.records import key_of
 from mirage_formal.run.settings import Settings, identity, make_job
-from mirage_formal.run_directory.directory import RUN, survey
+from mirage_formal.run_directory.directory_layout import RUN, survey
 from mirage_formal.run_directory.overwrite import same_search
 
 RUNS: Final = Path("runs")

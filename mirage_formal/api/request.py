@@ -173,7 +173,7 @@ def _search_and_measure(program: object, settings: Settings, call: CallOptions, 
     from mirage_formal.device import runtime
     from mirage_formal.frontend.origins import origins_of
     from mirage_formal.graph.canonical import digest
-    from mirage_formal.partition.answer import search_or_cover
+    from mirage_formal.partition.search_strategy import search_or_cover
     from mirage_formal.run.results.result import Results
     from mirage_formal.run.settings import as_program, check_limits
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal.cache.directory import Cache, StoredEntry, cache_root
+from mirage_formal.cache.cache_directory import Cache, StoredEntry, cache_root
 from mirage_formal.records import confine_path, open_sealed, read_file
 from mirage_formal.records.store_entry import (
     ENTRY_FILE,

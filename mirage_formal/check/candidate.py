@@ -10,18 +10,18 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
-from mirage_formal.check.abstract import output_expressions, tensor_expressions
-from mirage_formal.check.equal import establish_equality
+from mirage_formal.check.abstract_interpretation import output_expressions, tensor_expressions
+from mirage_formal.check.check_steps import CheckFailed, check_manifest, expect_equal, step
 from mirage_formal.check.equivalence import Opinions, ReplayedTheorem, describe_theorem, opinions
 from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
-from mirage_formal.check.report import CheckFailed, check_manifest, expect_equal, step
+from mirage_formal.check.minimal_check import establish_equality
 from mirage_formal.check.solvers import directory_budget, expect_unsat
 from mirage_formal.graph.canonical import digest
-from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.graph.remainder_tiles.matching import certificate_pairs
-from mirage_formal.graph.views import kernel_count
+from mirage_formal.graph.remainder_tiles.padded_pair import certificate_pairs
+from mirage_formal.graph.storage_views import kernel_count
+from mirage_formal.graph.verifier import faults, kernel_types
 from mirage_formal.logic.certificate import audit
 from mirage_formal.logic.terms import Expr, add, children, head, postorder, term_to_text
 from mirage_formal.records import (

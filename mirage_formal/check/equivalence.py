@@ -15,9 +15,9 @@ from mirage_formal.check.proof.operator_terms import Terms
 from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.sympy_crosscheck import SympyAnswer, second_opinion
 from mirage_formal.check.proof_composition import ComposedTheorem, replay_composed
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph
 from mirage_formal.graph.types import row_major
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import DigitLemma
 from mirage_formal.support.errors import FormatError
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Generic, TypeVar
 
-from mirage_formal.check.report import CheckFailed, Listener, send_steps_to
+from mirage_formal.check.check_steps import CheckFailed, Listener, send_steps_to
 
 R = TypeVar("R")
 

@@ -17,9 +17,14 @@ from typer.core import TyperGroup
 from mirage_formal.cli.check import check_command
 from mirage_formal.cli.doctor import doctor_command
 from mirage_formal.cli.export import export_command
+from mirage_formal.cli.inspect_commands import docs_command, explain_command, schema_command, show_command
+from mirage_formal.cli.kernel_commands import build_command, emulate_command, execute_command, gpu_app
 from mirage_formal.cli.kernelbench import kernelbench_command
-from mirage_formal.cli.kernels import build_command, emulate_command, execute_command, gpu_app
-from mirage_formal.cli.kit import (
+from mirage_formal.cli.report import report_command
+from mirage_formal.cli.reproduce import app as reproduce_app
+from mirage_formal.cli.store import app as store_app
+from mirage_formal.cli.tune import tune_command
+from mirage_formal.cli.utilities import (
     STYLE,
     Json,
     ProgressMode,
@@ -32,11 +37,6 @@ from mirage_formal.cli.kit import (
     run_command,
     seed_option,
 )
-from mirage_formal.cli.look import docs_command, explain_command, schema_command, show_command
-from mirage_formal.cli.report import report_command
-from mirage_formal.cli.reproduce import app as reproduce_app
-from mirage_formal.cli.store import app as store_app
-from mirage_formal.cli.tune import tune_command
 from mirage_formal.run.preload import start_workers
 from mirage_formal.support.errors import SpaceError
 from mirage_formal.support.options import CallOptions, Settings
@@ -225,8 +225,8 @@ def _search(
 
     from mirage_formal.api.no_result_diagnosis import add_source_lines, find_reasons_for_no_result
     from mirage_formal.cli.graphs.user_file import choose, read_programs
-    from mirage_formal.partition.answer import search_or_cover
-    from mirage_formal.partition.show import print_any, reports_values
+    from mirage_formal.partition.cover_table import print_any, reports_values
+    from mirage_formal.partition.search_strategy import search_or_cover
     from mirage_formal.run.executors import make_executor
     from mirage_formal.run.progress.choice import display
     from mirage_formal.support.guard import stopped_by

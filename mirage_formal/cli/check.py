@@ -1,6 +1,6 @@
 """Command ``check``: ``python -m mirage_formal.check`` with progress and JSON.
 
-The check itself and its printed text are in ``revalidate.command``, which imports neither this module nor typer.
+The check itself and its printed text are in ``revalidate.check_command``, which imports neither this module nor typer.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirage_formal.cli.kit import Json, ProgressMode, amount_option, answer, count_option, switch
+from mirage_formal.cli.utilities import Json, ProgressMode, amount_option, answer, count_option, switch
 from mirage_formal.records import MANIFEST_FILE
 
 if TYPE_CHECKING:
-    from mirage_formal.revalidate.command import CheckOutcome
-    from mirage_formal.run.progress.display import Display
+    from mirage_formal.revalidate.check_command import CheckOutcome
+    from mirage_formal.run.progress.progress_display import Display
 
 _WHAT = "Directory of a run, of several, or of one candidate."
 _Path = Annotated[Path, typer.Argument(metavar="PATH", help=_WHAT)]
@@ -37,7 +37,7 @@ def check_command(
     """Re-establish everything about a run's or a candidate's directory from its files alone."""
     from dataclasses import replace
 
-    from mirage_formal.revalidate.command import check_directory, print_outcome
+    from mirage_formal.revalidate.check_command import check_directory, print_outcome
     from mirage_formal.run.progress.choice import display
     from mirage_formal.support.errors import RunError
 

@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 import typer
 
-from mirage_formal.cli.kit import Json, answer, switch
+from mirage_formal.cli.utilities import Json, answer, switch
 from mirage_formal.support.errors import SpaceError
 from mirage_formal.support.terminal import escape_line
 
@@ -209,7 +209,7 @@ def _compiler() -> Finding:
 
 
 def _cache() -> Finding:
-    from mirage_formal.cache.directory import cache_root
+    from mirage_formal.cache.cache_directory import cache_root
 
     needed = "searches and kernels that are not made twice"
     try:

@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from mirage_formal.cache.lock import lock_directory
-from mirage_formal.cli.kit import (
+from mirage_formal.cli.utilities import (
     STYLE,
     Json,
     amount_option,
@@ -83,8 +83,8 @@ def kernelbench_command(
         raise UnsupportedError("kernelbench: expected torch, got none", hint=hint)
     from mirage_formal.codegen.target import load_target
     from mirage_formal.torch.integrations.kernelbench.outcome import OutcomeTable
+    from mirage_formal.torch.integrations.kernelbench.problem_runner import RunOptions, run_problems, write_table
     from mirage_formal.torch.integrations.kernelbench.problems import commit_of, find_problems
-    from mirage_formal.torch.integrations.kernelbench.run import RunOptions, run_problems, write_table
 
     load_target(target)  # a name that is wrong is said before anything is run
     problems = find_problems(directory, level or (), only)
@@ -126,7 +126,7 @@ def _versions() -> dict[str, str]:
 
 def _watched(count: int) -> Any:
     """Return a callback that prints the outcome of each problem on standard error."""
-    from mirage_formal.torch.integrations.kernelbench.text import cells
+    from mirage_formal.torch.integrations.kernelbench.markdown_table import cells
 
     console = Console(stderr=True)
 
@@ -142,8 +142,8 @@ def _watched(count: int) -> Any:
 def _print(table: Any, out: Path) -> None:
     from rich.table import Table as Printed
 
-    from mirage_formal.torch.integrations.kernelbench.run import TABLE_FILE, TEXT_FILE
-    from mirage_formal.torch.integrations.kernelbench.text import COLUMNS, cells, reasons, summaries
+    from mirage_formal.torch.integrations.kernelbench.markdown_table import COLUMNS, cells, reasons, summaries
+    from mirage_formal.torch.integrations.kernelbench.problem_runner import TABLE_FILE, TEXT_FILE
 
     console = Console()
     if not console.is_terminal:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mirage_formal.cli.kit import STYLE, Json, answer, count_option, run_command, switch
+from mirage_formal.cli.utilities import STYLE, Json, answer, count_option, run_command, switch
 from mirage_formal.support.errors import RunError, SpaceError
 from mirage_formal.support.terminal import escape_line
 
@@ -72,7 +72,7 @@ def _shown(paths: list[Path], out: Path | None, printed: _Printed, *, check: boo
 
             return answer("report", code, report_values(one))
         if printed.text:
-            from mirage_formal.report.terminal import report_text
+            from mirage_formal.report.text_report import report_text
 
             print(report_text(one, shutil.get_terminal_size((100, 24)).columns), end="")
     if not printed.text and not printed.json:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from mirage_formal.cli.kit import STYLE, Json, answer, run_command, switch
+from mirage_formal.cli.utilities import STYLE, Json, answer, run_command, switch
 from mirage_formal.support.errors import RunError
 from mirage_formal.support.terminal import escape_line
 
@@ -31,7 +31,7 @@ _Unusable = Annotated[bool, switch("--unusable", "Only what cannot be used here,
 @app.command("list")
 def list_command(json: Json = False) -> None:
     """List every search, by its record alone, and count other entries; verify looks at the evidence."""
-    from mirage_formal.cache.directory import other_kinds
+    from mirage_formal.cache.cache_directory import other_kinds
     from mirage_formal.cache.searches import SearchCache
     from mirage_formal.run.result_cache.entry_checks import check_record
 
@@ -91,7 +91,7 @@ def clear_command(
     keys: _Keys = None, unusable: _Unusable = False, everything: _Everything = False, json: Json = False
 ) -> None:
     """Remove entries of searches; with --all, also machine code and whatever else is kept."""
-    from mirage_formal.cache.directory import other_kinds
+    from mirage_formal.cache.cache_directory import other_kinds
     from mirage_formal.cache.searches import SearchCache
     from mirage_formal.run.result_cache.entry_checks import check_record, found_entry
 

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mirage_formal.cache.directory import Cache, cache_root
+from mirage_formal.cache.cache_directory import Cache, cache_root
 from mirage_formal.cache.lock import lock_directory
 from mirage_formal.codegen.cuda import CTYPES, emit_cuda
 from mirage_formal.codegen.program.instruction_count import count_statements

@@ -15,7 +15,7 @@ from mirage_formal.codegen.program.instruction_count import count_statements
 from mirage_formal.device import emulate
 from mirage_formal.device.elements import bits_to_floats, floats_to_bits
 from mirage_formal.graph.types import DTensor, row_major
-from mirage_formal.kernel_build.values import BuiltKernels
+from mirage_formal.kernel_build.built_kernels import BuiltKernels
 
 
 @dataclass(frozen=True, slots=True)

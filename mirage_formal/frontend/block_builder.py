@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from mirage_formal.frontend.arguments import (
+from mirage_formal.frontend.argument_checks import (
     Number,
     error_at_user_line,
     parse_dim,
@@ -15,11 +15,11 @@ from mirage_formal.frontend.arguments import (
     parse_optional_dim,
     warn_ignored,
 )
-from mirage_formal.frontend.functions import Functions
+from mirage_formal.frontend.elementwise_functions import Functions
 from mirage_formal.frontend.handles import Handle, not_a_tensor_error, result_label, rule_error
 from mirage_formal.graph.graph import BlockGraph, InputIterator, Op, OutputSaver
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, BlockContext, OpKind
-from mirage_formal.graph.rules import iterator_type, saver_type, shared_results, stage_fault
+from mirage_formal.graph.type_rules import iterator_type, saver_type, shared_results, stage_fault
 from mirage_formal.graph.types import DTensor, STensor
 from mirage_formal.support.errors import GraphError, MirageError, ShapeError, UnsupportedError
 

@@ -31,8 +31,8 @@ from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.kernel_build.built_kernels import BuiltKernels, KernelRefused
 from mirage_formal.kernel_build.save import save_built
-from mirage_formal.kernel_build.values import BuiltKernels, KernelRefused
 from mirage_formal.records import (
     CANDIDATES,
     GRAPH_FILE,
@@ -51,14 +51,14 @@ from mirage_formal.records import (
     sha256,
 )
 from mirage_formal.records.partition import WHOLE_FILE, WholeRecord, cover_name
-from mirage_formal.run_directory.directory import KERNELS_OF_ONE, expect_replaceable_kernels, remove
+from mirage_formal.run_directory.directory_layout import KERNELS_OF_ONE, expect_replaceable_kernels, remove
 from mirage_formal.support.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.support.guard import keep_results_on_stop
 
 if TYPE_CHECKING:
     from mirage_formal.codegen.executable import Compiled
     from mirage_formal.codegen.safety.obligations import DischargedObligations
-    from mirage_formal.kernel_build.stable import StableForm
+    from mirage_formal.kernel_build.stable_forms import StableForm
 
 ARCHS: Final = ("sm_80", "sm_90a")
 #: Default number of candidates that get kernels.
@@ -84,7 +84,7 @@ def build(
     archs: Sequence[str] = (),
     form: StableForm | None = None,
 ) -> BuiltKernels:
-    """Build the kernels of a µGraph, with running maxima under the exponentials that it sums (kernel_build.stable).
+    """Build the kernels of a µGraph, with running maxima under the exponentials it sums (kernel_build.stable_forms).
 
     Sound: the form that kernels are made of is proved equal to the µGraph, which the checker replays; every generated
     kernel, those of predefined operators included, is discharged by codegen.safety.safety; only if all its obligations
@@ -95,12 +95,12 @@ def build(
         program: The program.
         target: Target that kernels are planned for.
         archs: Architectures to compile for; others are compiled when the executable is loaded.
-        form: Another form of the µGraph (kernel_build.forms), with its proof; its stable form, if left out.
+        form: Another form of the µGraph (kernel_build.candidate_forms), with its proof; its stable form, if left out.
 
     Raises:
         KernelRefused: It has no kernel that may run.
     """
-    from mirage_formal.kernel_build.stable import stabilize_proved  # loads numerical packages
+    from mirage_formal.kernel_build.stable_forms import stabilize_proved  # loads numerical packages
 
     try:
         form = stabilize_proved(graph) if form is None else form
@@ -257,8 +257,8 @@ def build_run(
         count: Number of candidates that get kernels.
         archs: Architectures to compile for.
         force: Whether kernels with GPU results are replaced.
-        other_forms: Whether kernels are those of the form with the best estimate (kernel_build.forms), not of the
-            own one.
+        other_forms: Whether kernels are those of the form with the best estimate (kernel_build.candidate_forms), not of
+            the own one.
         step: Callback with the number of candidates that have kernels, after each that was tried.
 
     Returns:
@@ -320,7 +320,7 @@ def _build_best_form(
     Raises:
         KernelRefused: The own form is not proved.
     """
-    from mirage_formal.kernel_build.forms import OWN, forms  # loads numerical packages
+    from mirage_formal.kernel_build.candidate_forms import OWN, forms  # loads numerical packages
 
     try:
         found = forms(graph, target)

@@ -1,8 +1,8 @@
 """Solver sessions: scripts and terms in, values out. Answers have no truth value, so that unknown is never a yes or no.
 
-Scripts are asked in a separate solver process (logic/process.py), so that a solver's crash, hang or memory use does not
-affect this one. ``AxiomSession`` asks z3 in this process: it is a search oracle that takes terms of our own by z3's
-Python interface, and the axioms that come with the project. Solvers are loaded when first asked, never on import.
+Scripts are asked in a separate solver process (logic/solver_client.py), so that a solver's crash, hang or memory use
+does not affect this one. ``AxiomSession`` asks z3 in this process: it is a search oracle that takes terms of our own by
+z3's Python interface, and the axioms that come with the project. Solvers are loaded when first asked, never on import.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Any, Final, NoReturn
 
 from mirage_formal.logic.axioms import load_axioms
-from mirage_formal.logic.process import Question, Solver, SolverReply, thread_solvers
 from mirage_formal.logic.script import Script
+from mirage_formal.logic.solver_client import Question, Solver, SolverReply, thread_solvers
 from mirage_formal.logic.terms import BINARY, Add, Const, Div, Expr, Mul, Sum, Unary, Variable, head, postorder
 from mirage_formal.support.limits import QUESTION_MS
 

@@ -8,7 +8,7 @@ from mirage_formal.records import write_atomic
 from mirage_formal.report.model import ReportModel
 from mirage_formal.report.page.html import index, page
 from mirage_formal.report.reading import ReadLimits, is_evidence, is_shown, read_report
-from mirage_formal.report.reading.candidates import VERDICTS_FILE
+from mirage_formal.report.reading.candidate_reader import VERDICTS_FILE
 from mirage_formal.support.errors import RunError
 
 INDEX_FILE = "index.html"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from mirage_formal.check.check_steps import expect_equal, step
 from mirage_formal.check.cuda.cubin import sections
 from mirage_formal.check.cuda.manifest import BoundKernels
-from mirage_formal.check.report import expect_equal, step
 from mirage_formal.codegen.executable import Compiled
 from mirage_formal.codegen.generate import compiled_record
 from mirage_formal.device import compile as nvrtc

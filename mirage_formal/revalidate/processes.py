@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from mirage_formal.check import solvers
-from mirage_formal.check.report import CheckFailed, Listener, current_listener, report_established, send_steps_to
+from mirage_formal.check.check_steps import CheckFailed, Listener, current_listener, report_established, send_steps_to
 from mirage_formal.support.guard import shield_children
 
 R = TypeVar("R")

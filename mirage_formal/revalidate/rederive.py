@@ -21,8 +21,8 @@ from typing import Any
 
 import msgspec
 
+from mirage_formal.check.check_steps import expect_equal, step
 from mirage_formal.check.cuda.manifest import SOLVERS, BoundKernels, EstablishedKernels, check_kernels
-from mirage_formal.check.report import expect_equal, step
 from mirage_formal.check.solvers import UNSAT, ask_solvers, directory_budget
 from mirage_formal.codegen.cuda import emit_cuda
 from mirage_formal.codegen.executable import kernel_launch

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final
 
-from mirage_formal.codegen.numerics.values import PredictedNumerics
+from mirage_formal.codegen.numerics.predicted_numerics import PredictedNumerics
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.records import CLOSE, FoundRecord, UnitRecord, report_order

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from mirage_formal.records import RUN_FILE, SUMMARY_FILE, Identity, RunRecord, SummaryRecord, decode, read_file
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
-from mirage_formal.run_directory.directory import RUN, WHOLE, Survey, clear, survey, warn_of_removed_results
+from mirage_formal.run_directory.directory_layout import RUN, WHOLE, Survey, clear, survey, warn_of_removed_results
 from mirage_formal.support.errors import MirageError, RunError
 
 

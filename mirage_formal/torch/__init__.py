@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from mirage_formal.api import Graph
-from mirage_formal.frontend.arguments import error_at_user_line
+from mirage_formal.frontend.argument_checks import error_at_user_line
 from mirage_formal.frontend.mirage_api.table import refusal_error
 from mirage_formal.support.errors import UnsupportedError
 

@@ -11,9 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from mirage_formal.autotune.bench import FinalistRow, TuningLimits
-from mirage_formal.autotune.child import GpuMachine, TimingAnswer, TimingJob
-from mirage_formal.autotune.choose import compose_candidates
 from mirage_formal.autotune.measured_order import MeasurementLimits, order_by_measurement
 from mirage_formal.autotune.plans import (
     At,
@@ -28,9 +25,12 @@ from mirage_formal.autotune.plans import (
 from mirage_formal.autotune.prepare import Maker, TunedRun, _DescribedForm, plan_of
 from mirage_formal.autotune.successive_halving import finalist_batches, kernel_rungs
 from mirage_formal.autotune.timing import FIRST, SECOND, time_kernels
+from mirage_formal.autotune.timing_subprocess import GpuMachine, TimingAnswer, TimingJob
 from mirage_formal.autotune.tune import NoTimesError, tune_on_device
-from mirage_formal.cache.directory import CacheWarning
-from mirage_formal.check.report import CheckFailed
+from mirage_formal.autotune.tuning_result import FinalistRow, TuningLimits
+from mirage_formal.autotune.tuning_space import compose_candidates
+from mirage_formal.cache.cache_directory import CacheWarning
+from mirage_formal.check.check_steps import CheckFailed
 from mirage_formal.device.sealed_records import manifest_digest
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.kernel_build.build import KernelWarning

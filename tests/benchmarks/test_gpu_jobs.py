@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, runs_among
-from mirage_formal.kernel_build.triton.files import default_out
+from mirage_formal.kernel_build.triton.triton_output import default_out
 from tests.kit.paths import REPOSITORY
 from tests.kit.processes import gone
 

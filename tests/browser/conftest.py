@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from mirage_formal.cli.graphs.user_file import load_programs
-from mirage_formal.kernel_build.triton.files import write_run
-from mirage_formal.partition.answer import search_or_cover
+from mirage_formal.kernel_build.triton.triton_output import write_run
+from mirage_formal.partition.search_strategy import search_or_cover
 from mirage_formal.report.page.html import comparison_page, index, page
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.reading.adjacent_files import BENCH_FILE

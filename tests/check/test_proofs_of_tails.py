@@ -16,7 +16,7 @@ from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.remainder_tiles.extents import resize
+from mirage_formal.graph.remainder_tiles.padded_extents import resize
 from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.prove.counterexamples.definedness import check_conditions
 from mirage_formal.prove.equality.explain import explain

@@ -17,12 +17,12 @@ from rich.console import Console
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.cli import app as cli
 from mirage_formal.graph.verdict import Unknown
-from mirage_formal.partition.show import reports_values
+from mirage_formal.partition.cover_table import reports_values
 from mirage_formal.records import RejectedRecord, UnitRecord
 from mirage_formal.records.answer import answer_text
+from mirage_formal.run.candidate_table import print_report
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.show import print_report
 from mirage_formal.run.verify.verdicts import JudgedGraph, print_verdicts, verdicts_json
 from mirage_formal.support.errors import FormatError
 from tests.kit.runs.fake_engine import fused, program

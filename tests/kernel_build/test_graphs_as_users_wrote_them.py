@@ -18,7 +18,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build import build as builder
 from mirage_formal.kernel_build import compile_unsearched
 from mirage_formal.kernel_build.build import KernelWarning
-from mirage_formal.kernel_build.values import BuiltKernels, KernelRefused
+from mirage_formal.kernel_build.built_kernels import BuiltKernels, KernelRefused
 from mirage_formal.support.errors import MirageError
 from tests.kit.graphs.mirage_programs import CASES, WRITTEN, inputs_of
 from tests.kit.runs.fake_devices import FakeCupy, aligned, ndarray, with_code

@@ -14,7 +14,7 @@ from mirage_formal.codegen.program.program import GridWait, Program
 from mirage_formal.codegen.safety import safety
 from mirage_formal.codegen.target import load_target
 from mirage_formal.kernel_build.build import discharge_obligations
-from mirage_formal.kernel_build.values import KernelRefused
+from mirage_formal.kernel_build.built_kernels import KernelRefused
 from tests.kit.graphs import workloads as w
 
 

@@ -16,14 +16,14 @@ from typer.testing import CliRunner
 
 from benchmarks.gpu_table import PEERS
 from mirage_formal.cli.app import app
-from mirage_formal.kernel_build.triton.files import default_out, write_run
+from mirage_formal.kernel_build.triton.triton_output import default_out, write_run
 from mirage_formal.report.drawing.levels import all_nodes, levels
 from mirage_formal.report.model import ReportedCandidate, report_values
 from mirage_formal.report.page.html import page, render
 from mirage_formal.report.reading import ReadLimits, read_report
 from mirage_formal.report.reading.adjacent_files import BENCH_FILE, triton_directory
 from mirage_formal.report.sentences import peer_rows
-from mirage_formal.report.terminal import report_text
+from mirage_formal.report.text_report import report_text
 from mirage_formal.support.errors import MirageError
 from tests.kit.reports import bench, write_figures
 from tests.report.test_hostile import Elements, harmless

@@ -10,12 +10,12 @@ import pytest
 
 from mirage_formal.logic.session import SubexpressionAnswer
 from mirage_formal.logic.terms import Expr, mul, sum_, var
-from mirage_formal.prove.abstract.domain import expressions
-from mirage_formal.prove.abstract.oracle import NormalFormOracle
-from mirage_formal.reproduce import oracle as module
+from mirage_formal.prove.abstract.abstract_domain import expressions
+from mirage_formal.prove.abstract.subexpression_oracle import NormalFormOracle
+from mirage_formal.reproduce import oracle_comparison as module
 from mirage_formal.reproduce.egraph import EGraph, GrowthEnding, extents_of
 from mirage_formal.reproduce.inputs import ntrans, rmsnorm
-from mirage_formal.reproduce.oracle import NORMAL_FORM, QueryProgram, SearchTask, oracle, queries_of_search
+from mirage_formal.reproduce.oracle_comparison import NORMAL_FORM, QueryProgram, SearchTask, oracle, queries_of_search
 from mirage_formal.search.space import load_space
 
 SPACE = load_space("tiny").with_overrides(max_block_ops=3, griddims=[(2, 1, 1)], fmaps=[-1, 1])

@@ -12,10 +12,10 @@ from mirage_formal import records
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.graph.canonical import canonical
 from mirage_formal.graph.verdict import Equivalent, Probable
+from mirage_formal.run.candidate_table import run_notes, warnings
 from mirage_formal.run.driver import run_search
-from mirage_formal.run.results.report import RunReport
+from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Settings, make_job
-from mirage_formal.run.show import run_notes, warnings
 from mirage_formal.support.errors import RunError, SpaceError
 from tests.kit.runs.fake_engine import program, roots
 

@@ -23,20 +23,21 @@ from mirage_formal.api.request import superoptimize
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import kernel_count
 from mirage_formal.records import (
     CertificateRecord,
     ClosingRecord,
     EquivalenceRecord,
     UnitRecord,
 )
+from mirage_formal.run.candidate_table import run_notes, warnings
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.progress import Progress, RunPhase
 from mirage_formal.run.ranking import rank
-from mirage_formal.run.results.report import RunReport
+from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Settings, make_job
-from mirage_formal.run.show import run_notes, warnings
+from mirage_formal.run.task_values import AcceptedCandidate, CandidateTask, CertificateClaim, UnitTask
 from mirage_formal.run.tasks import (
     certify,
     discharge_texts,
@@ -44,7 +45,6 @@ from mirage_formal.run.tasks import (
     search_unit,
     verify_candidate,
 )
-from mirage_formal.run.work import AcceptedCandidate, CandidateTask, CertificateClaim, UnitTask
 from mirage_formal.support.errors import RunError
 from mirage_formal.workers import dispatch
 from tests.kit.paths import REPOSITORY

@@ -17,7 +17,7 @@ from mirage_formal.cli.graphs import arrays
 from mirage_formal.cli.graphs.subject import subject
 from mirage_formal.codegen.executable import Executable
 from mirage_formal.device.launch import Optimized
-from mirage_formal.run.result_cache.kernels import stored_kernels
+from mirage_formal.run.result_cache.stored_kernel_check import stored_kernels
 from mirage_formal.support.errors import FormatError
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs import tampering
@@ -47,7 +47,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Executable]:
         monkeypatch.setattr(module, "device_count", lambda: 1)
         monkeypatch.setattr(module, "current_device", lambda: 0)
         monkeypatch.setattr(module, "arch_of", lambda device: "sm_90a")
-    monkeypatch.setitem(sys.modules, "mirage_formal.device.runs", SimpleNamespace(DeviceRuns=taken))
+    monkeypatch.setitem(sys.modules, "mirage_formal.device.cupy_runner", SimpleNamespace(DeviceRuns=taken))
     monkeypatch.setattr(Optimized, "of", staticmethod(taken))
     return found
 
@@ -166,7 +166,7 @@ real = importlib.util.find_spec
 importlib.util.find_spec = lambda name, package=None: None if name in ("z3", "cvc5") else real(name, package)
 from pathlib import Path
 from mirage_formal.support.errors import FormatError
-from mirage_formal.run.result_cache.kernels import stored_kernels
+from mirage_formal.run.result_cache.stored_kernel_check import stored_kernels
 print(*stored_kernels(Path({str(good)!r})).remarks, sep="\\n")
 try:
     stored_kernels(Path({str(bad)!r}))

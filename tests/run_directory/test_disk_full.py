@@ -21,7 +21,7 @@ from mirage_formal.kernel_build.build import build
 from mirage_formal.kernel_build.save import save_built
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.executors import make_executor
-from mirage_formal.run.results.report import RunReport
+from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.verify.verdicts import JudgedGraph, write_verdicts
 from mirage_formal.support.errors import RunError

@@ -11,11 +11,11 @@ import mirage_formal as mf
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.codegen.target import load_target
 from mirage_formal.emulate.runner import compare_on_emulator
-from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import kernel_count
+from mirage_formal.graph.verifier import faults
 from mirage_formal.kernel_build.build import build
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.search.concatenated_inputs import absorb_concatenations, pad_expressions

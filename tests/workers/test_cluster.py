@@ -20,13 +20,13 @@ import pytest
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import SEARCH_FILE, UnitRecord, decode
+from mirage_formal.run.candidate_table import run_notes, warnings
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.executors import make_executor
 from mirage_formal.run.preload import PRELOAD
 from mirage_formal.run.progress import Progress, RunPhase
-from mirage_formal.run.results.report import RunReport
+from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import ENGINES, Settings, environment
-from mirage_formal.run.show import run_notes, warnings
 from mirage_formal.support.errors import ClusterError, MirageError, SpaceError
 from mirage_formal.workers import cluster as module
 from mirage_formal.workers import dispatch

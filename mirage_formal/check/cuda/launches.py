@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from mirage_formal.check.check_steps import expect_equal, step
 from mirage_formal.check.cuda.cubin import Resources, resources
-from mirage_formal.check.report import expect_equal, step
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.storage_views import launched_operators, storage_locations
 from mirage_formal.graph.types import DTensor
-from mirage_formal.graph.views import launched_operators, storage_locations
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import (
     LAUNCH_FILE,
     PLAN_FILE,
@@ -38,9 +38,10 @@ def check_launches(root: Path, record: LaunchRecord, graph: KernelGraph) -> None
     """Check that the launches compute the operators of the µGraph, as far as their arguments show it.
 
     Sound: every operator has one launch, in order, which reads the operator's operands and writes its results, whole,
-    unless its result lies in another tensor (``graph.views``), which has all of its elements; a graph-defined one has
-    the grid of its block graph, and need not read band masks and views of them, whose elements the µGraph determines;
-    copies make the outputs that nothing else makes. What a kernel does with its arguments is not established here.
+    unless its result lies in another tensor (``graph.storage_views``), which has all of its elements; a graph-defined
+    one has the grid of its block graph, and need not read band masks and views of them, whose elements the µGraph
+    determines; copies make the outputs that nothing else makes. What a kernel does with its arguments is not
+    established here.
 
     Raises:
         CheckFailed: Names the file and step.

@@ -16,16 +16,16 @@ from typing import Final
 
 import msgspec
 
+from mirage_formal.check.check_steps import check_manifest, expect_equal, step
 from mirage_formal.check.cuda.cubin import Resources
 from mirage_formal.check.cuda.device import Numerics, check_measure, check_numerics
 from mirage_formal.check.cuda.launches import check_launches, check_plans
-from mirage_formal.check.partitioning.parts import ReplacedGraph, Replacement, replace_parts
-from mirage_formal.check.report import check_manifest, expect_equal, step
+from mirage_formal.check.partitioning.subgraphs import ReplacedGraph, Replacement, replace_parts
 from mirage_formal.check.solvers import directory_budget, expect_unsat
 from mirage_formal.graph.canonical import digest
-from mirage_formal.graph.check import faults
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verifier import faults
 from mirage_formal.records import (
     DEVICE_FILES,
     LAUNCH_FILE,
@@ -138,7 +138,7 @@ def check_kernels(root: Path, *, solvers: bool = True) -> BoundKernels:
 
     Sound: digests tie every file to the manifest, which names the candidate. The µGraph of the launches is the
     candidate's own, or one whose equality with the candidate is established here. No obligation counts as established.
-    That the candidate is one of the run is for ``check.run`` to see.
+    That the candidate is one of the run is for ``check.run_check`` to see.
 
     Args:
         root: The directory.

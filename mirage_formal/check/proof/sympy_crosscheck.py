@@ -15,7 +15,7 @@ from fractions import Fraction
 from math import gcd, isqrt, lcm
 from typing import Any, Final, NoReturn
 
-from mirage_formal.check.proof.closing import Closing
+from mirage_formal.check.proof.closing_identities import Closing
 from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.ring import Coef, Mono
 

@@ -102,7 +102,7 @@ def _none(arch: str) -> Any:
 
 def _kernels(one: Subject) -> Optimized:
     if one.kernels is not None:
-        from mirage_formal.run.result_cache.kernels import stored_kernels
+        from mirage_formal.run.result_cache.stored_kernel_check import stored_kernels
 
         return Optimized.of(stored_kernels(one.kernels, arch_of(current_device())).executable)
     from mirage_formal.kernel_build.compile_unsearched import make_callable

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from mirage_formal.graph.formats.json import MAX_BYTES, from_json, from_value, load_json
-from mirage_formal.graph.formats.mirage.reader import graphs_of, is_mirage
+from mirage_formal.graph.formats.mirage.checkpoint_reader import graphs_of, is_mirage
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
 from mirage_formal.records import (

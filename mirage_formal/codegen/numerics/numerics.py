@@ -41,11 +41,11 @@ from mirage_formal.codegen.numerics.rounding import (
     store_as,
     unit_roundoff,
 )
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import extract_kernel
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import MOVES, OpKind
 from mirage_formal.graph.types import DType
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import Answer, NumericsRecord, OutputRecord, ScaleRecord
 from mirage_formal.semantics.interpreter import evaluate
 

@@ -29,7 +29,6 @@ from mirage_formal.codegen.online_softmax.scaled_values import (
     Shift,
     ValueRules,
 )
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import (
     BlockGraph,
@@ -42,9 +41,10 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DimMap, DType, Shape
-from mirage_formal.prove.abstract.domain import expressions
-from mirage_formal.rewrite.builder import BlockGraphBuilder, KernelGraphBuilder
+from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.prove.abstract.abstract_domain import expressions
 from mirage_formal.rewrite.failure import MatchFailure
+from mirage_formal.rewrite.graph_builders import BlockGraphBuilder, KernelGraphBuilder
 from mirage_formal.support.errors import MirageError
 
 _ROUNDS: Final = 200

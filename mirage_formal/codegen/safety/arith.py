@@ -12,10 +12,10 @@ from typing import Final
 
 from mirage_formal.codegen.program.integers import Range, evaluate_expression, operator_bounds
 from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Var
-from mirage_formal.logic.process import Question
 from mirage_formal.logic.script import RESERVED, Script, parse_script
 from mirage_formal.logic.session import Satisfiability, SolverResult
 from mirage_formal.logic.session import ask as ask_solvers
+from mirage_formal.logic.solver_client import Question
 
 INT_MAX: Final = 2**31 - 1
 

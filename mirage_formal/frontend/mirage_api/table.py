@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mirage_formal.frontend.arguments import error_at_user_line
+from mirage_formal.frontend.argument_checks import error_at_user_line
 from mirage_formal.frontend.mirage_api.rows import SECTIONS, SupportLevel
 from mirage_formal.support.errors import UnsupportedError
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, enumerate_results
 from mirage_formal.graph.ops import MOVES, OpKind
 from mirage_formal.graph.types import row_major
+from mirage_formal.graph.verifier import kernel_types
 
 _AnyOp = TypeVar("_AnyOp", Op, KernelOp)
 

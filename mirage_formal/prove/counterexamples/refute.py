@@ -16,11 +16,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.counterexample import Counterexample, Fill
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import Shape
-from mirage_formal.prove.counterexamples.sparse import Trial, counterexample_element
+from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.prove.counterexamples.sparse_inputs import Trial, counterexample_element
 from mirage_formal.prove.counterexamples.trial_evaluator import (
     CLEAR,
     WRITTEN_OUT,
@@ -28,7 +28,7 @@ from mirage_formal.prove.counterexamples.trial_evaluator import (
     fill_input,
     make_evaluator,
 )
-from mirage_formal.semantics.reference import run
+from mirage_formal.semantics.float64_reference import run
 from mirage_formal.semantics.working_set import working_set_size
 from mirage_formal.support.errors import ShapeError
 

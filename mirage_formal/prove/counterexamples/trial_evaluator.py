@@ -14,14 +14,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.graph.check import output_types
 from mirage_formal.graph.counterexample import Counterexample, CounterexampleEntry, Fill
 from mirage_formal.graph.graph import KernelGraph, operators
 from mirage_formal.graph.ops import ROUNDINGS, OpKind
 from mirage_formal.graph.types import Shape
+from mirage_formal.graph.verifier import output_types
 from mirage_formal.prove.counterexamples.compressed_tensor import TooManyClasses
 from mirage_formal.prove.counterexamples.rounding_bounds import run_bounded
-from mirage_formal.prove.counterexamples.sparse import (
+from mirage_formal.prove.counterexamples.sparse_inputs import (
     InputPositions,
     OutputPair,
     Trial,
@@ -30,8 +30,8 @@ from mirage_formal.prove.counterexamples.sparse import (
     run_plain,
     run_with_bounds,
 )
-from mirage_formal.semantics.batched import run_many
-from mirage_formal.semantics.reference import run
+from mirage_formal.semantics.batched_reference import run_many
+from mirage_formal.semantics.float64_reference import run
 from mirage_formal.semantics.working_set import working_set_size
 from mirage_formal.support.errors import ShapeError
 

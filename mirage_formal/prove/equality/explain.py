@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Unknown
-from mirage_formal.prove.equality.formulas import LATEX, TEXT, FormulaPrinter
+from mirage_formal.prove.equality.formula_printer import LATEX, TEXT, FormulaPrinter
 from mirage_formal.prove.equality.polynomials import Monomial, Polynomial
 from mirage_formal.prove.equality.prove import Derivation, derive, proof_halves, prove
 

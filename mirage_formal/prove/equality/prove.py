@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import eliminate_dead_code, renumber
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import KernelGraph, KernelOp, Op, enumerate_results, operators
 from mirage_formal.graph.ops import MOVES, Attrs, OpKind
-from mirage_formal.graph.remainder_tiles.extents import decompose_remainder_tiles
+from mirage_formal.graph.remainder_tiles.padded_extents import decompose_remainder_tiles
 from mirage_formal.graph.remainder_tiles.split import Wrapping, split_pads_and_slices
 from mirage_formal.graph.verdict import Equivalent, Unknown
-from mirage_formal.prove.equality.exact import ExactDomain, MissingPiece, TensorGrid
+from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.prove.equality.exact_domain import ExactDomain, MissingPiece, TensorGrid
 from mirage_formal.prove.equality.polynomials import Monomial, ProofStuck, multiplier
 from mirage_formal.prove.equality.proof import write_proof
 from mirage_formal.prove.equality.radicals import SquareRoots

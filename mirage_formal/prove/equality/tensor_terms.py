@@ -15,7 +15,7 @@ from typing import Any
 
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.prove.equality.binders import BinderTerms
+from mirage_formal.prove.equality.canonical_reductions import BinderTerms
 from mirage_formal.prove.equality.facts import INPUT, Sign, TensorFacts, infer_facts
 from mirage_formal.prove.equality.index_substitution import DigitSubstitution, Folds, make_renaming
 from mirage_formal.prove.equality.polynomials import (
@@ -29,8 +29,8 @@ from mirage_formal.prove.equality.polynomials import (
     scale_polynomial,
 )
 from mirage_formal.prove.equality.radicals import SquareRoots
-from mirage_formal.semantics.domain import LOOP_AXIS
-from mirage_formal.semantics.functions import UNINTERPRETED
+from mirage_formal.semantics.function_table import UNINTERPRETED
+from mirage_formal.semantics.value_domain import LOOP_AXIS
 
 String = tuple[int, ...]
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from mirage_formal.graph.ops import KEYED, OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.prove.identity_testing.field import FieldPoint, HashKey
-from mirage_formal.prove.identity_testing.modular import BLOCK, Modulus, Residues, as_words
+from mirage_formal.prove.identity_testing.modular_arithmetic import BLOCK, Modulus, Residues, as_words
 from mirage_formal.prove.identity_testing.primes import FieldPair
+from mirage_formal.prove.identity_testing.tape_evaluation import FieldPoint, HashKey
 from mirage_formal.semantics.straight_line_trace import ResiduePart
 
 #: Names the rule in records; a change of any byte of any stream needs a new name.

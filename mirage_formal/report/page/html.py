@@ -31,8 +31,8 @@ from mirage_formal.report.page.search import (
     roofline,
     units_chart,
 )
-from mirage_formal.report.proofs.formulas import Formula, Name, Place, Step, mathml
-from mirage_formal.report.proofs.program import MOST, definitions
+from mirage_formal.report.proofs.program_formulas import MOST, definitions
+from mirage_formal.report.proofs.proof_formulas import Formula, Name, Place, Step, mathml
 from mirage_formal.report.sentences import (
     checked_by,
     conditions,

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, enumerate_results
-from mirage_formal.graph.views import launched_operators
+from mirage_formal.graph.storage_views import launched_operators
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import LEVELS
 from mirage_formal.report.model import READ_ONLY, ReportedCandidate, ReportModel, Search, SearchedUnit, WorkBound
 from mirage_formal.report.page.charts import Bar, BarChart, Dot, Plot, linear_axis, logarithmic

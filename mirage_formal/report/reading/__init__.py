@@ -26,11 +26,11 @@ from mirage_formal.records import (
 )
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.report.model import Basis, CheckResult, ReportedCandidate, ReportModel
-from mirage_formal.report.reading.candidates import VERDICTS_FILE, read_verdicts
-from mirage_formal.report.reading.reproduction import FILES, read_reproduced
-from mirage_formal.report.reading.runs import ReadLimits, read_candidate_alone, read_run_report
-from mirage_formal.report.reading.source import EvidenceReader
-from mirage_formal.report.reading.wholes import read_whole_report
+from mirage_formal.report.reading.candidate_reader import VERDICTS_FILE, read_verdicts
+from mirage_formal.report.reading.evidence_reader import EvidenceReader
+from mirage_formal.report.reading.reproduction_reader import FILES, read_reproduced
+from mirage_formal.report.reading.run_reader import ReadLimits, read_candidate_alone, read_run_report
+from mirage_formal.report.reading.whole_program_reader import read_whole_report
 from mirage_formal.support.errors import RunError
 
 

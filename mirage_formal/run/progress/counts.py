@@ -9,7 +9,7 @@ from typing import Final
 
 from mirage_formal.records import UnitRecord
 from mirage_formal.run.progress import Progress, RunPhase
-from mirage_formal.run.work import UnitProgress
+from mirage_formal.run.task_values import UnitProgress
 
 #: Seconds over which the speed is averaged.
 RECENT_S: Final = 5.0

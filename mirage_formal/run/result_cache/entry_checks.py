@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from mirage_formal.cache.directory import error_line, expect_place
+from mirage_formal.cache.cache_directory import error_line, expect_place
 from mirage_formal.cache.searches import SearchCache, StoredSearch
 from mirage_formal.codegen.target import load_target
 from mirage_formal.records import sha256
 from mirage_formal.records.store_entry import CacheEntry, EntryKey, SearchOutcome
-from mirage_formal.revalidate.replay import ReplayResult
+from mirage_formal.revalidate.evidence_replay import ReplayResult
+from mirage_formal.run.result_cache.cache_lookup import replay_evidence
 from mirage_formal.run.result_cache.keys import installed_code
-from mirage_formal.run.result_cache.recall import replay_evidence
 from mirage_formal.support.errors import MirageError, RunError, TargetError
 
 

@@ -14,9 +14,9 @@ from mirage_formal.cache.searches import SearchCache, is_switched_off
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records.store_entry import EVIDENCE
+from mirage_formal.run.result_cache.cache_lookup import find_entry
 from mirage_formal.run.result_cache.keys import entry_key
-from mirage_formal.run.result_cache.recall import find_entry
-from mirage_formal.run.result_cache.reports import results_of
+from mirage_formal.run.result_cache.stored_reports import results_of
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.settings import Settings, make_job
 

@@ -16,14 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from mirage_formal.cache.lock import lock_directory
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.counterexample import Counterexample
 from mirage_formal.graph.formats.json import MAX_BYTES, from_value, load_json, to_json
-from mirage_formal.graph.formats.mirage.reader import graphs_of, is_mirage
+from mirage_formal.graph.formats.mirage.checkpoint_reader import graphs_of, is_mirage
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.matching import match_inputs
+from mirage_formal.graph.signature_check import match_inputs
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import GRAPH_FILE, PROOF_FILE, write_atomic
 from mirage_formal.run.settings import as_program, display_path
 from mirage_formal.support.errors import FormatError, GraphError, MirageError, ProgramError, RunError, SpaceError

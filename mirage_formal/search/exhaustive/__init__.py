@@ -17,8 +17,8 @@ from typing import Final
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate
 from mirage_formal.search.bounds import SearchSpace
-from mirage_formal.search.engine import CutError, SearchOptions, Tally, Unit, UnitResult
-from mirage_formal.search.exhaustive.kernel import KernelSearch
+from mirage_formal.search.engine_interface import CutError, SearchOptions, Tally, Unit, UnitResult
+from mirage_formal.search.exhaustive.kernel_enumeration import KernelSearch
 from mirage_formal.search.exhaustive.pruner import Pruner
 from mirage_formal.support.errors import UnsupportedError
 
@@ -28,7 +28,7 @@ _MAX_UNITS: Final = 512
 
 
 class ExhaustiveEngine:
-    """Implementation of ``search.engine.Engine`` by depth-first enumeration."""
+    """Implementation of ``search.engine_interface.Engine`` by depth-first enumeration."""
 
     @property
     def name(self) -> str:

@@ -20,12 +20,12 @@ from itertools import combinations, product
 from typing import Final
 
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.search.engine import SearchOptions, Tally
+from mirage_formal.search.engine_interface import SearchOptions, Tally
 from mirage_formal.search.epilogue_inputs import epilogue_inputs
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
-from mirage_formal.search.guided.algebra.masks import Frame, unsplit_frame
-from mirage_formal.search.guided.algebra.parts import (
+from mirage_formal.search.guided.algebra.part_masks import Frame, unsplit_frame
+from mirage_formal.search.guided.algebra.part_numbering import (
     SLOTS,
     Axis,
     Part,

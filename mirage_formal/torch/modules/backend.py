@@ -16,16 +16,17 @@ from torch.fx import Graph, GraphModule, Node
 from mirage_formal.support.errors import SpaceError, UnsupportedError
 from mirage_formal.support.options import check_value
 from mirage_formal.torch.capture import capture_graph
-from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
+from mirage_formal.torch.comparison.import_comparison import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import import_captured, parse_rounding
-from mirage_formal.torch.dynamic_shapes.extents import Buckets, buckets
+from mirage_formal.torch.dynamic_shapes.bucket_search import ShapesReport
+from mirage_formal.torch.dynamic_shapes.dynamic_extents import Buckets, buckets
 from mirage_formal.torch.dynamic_shapes.graphs import has_dynamic_extents, insert_bucket_operators
-from mirage_formal.torch.dynamic_shapes.prepare import ShapesReport
 from mirage_formal.torch.import_result import Imported
-from mirage_formal.torch.modules.choose import choose_operators
 from mirage_formal.torch.modules.combo_kernels import late_combo_kernels
-from mirage_formal.torch.modules.operators import TorchOperator
-from mirage_formal.torch.modules.plan import constant_on
+from mirage_formal.torch.modules.custom_operators import TorchOperator
+from mirage_formal.torch.modules.function_plan import constant_on
+from mirage_formal.torch.modules.graph_rewriter import rewrite
+from mirage_formal.torch.modules.module_report import ModuleReport
 from mirage_formal.torch.modules.profitability import (
     Compile,
     SettledGraph,
@@ -34,8 +35,7 @@ from mirage_formal.torch.modules.profitability import (
     has_gpu_tensors,
     settle_operators,
 )
-from mirage_formal.torch.modules.report import ModuleReport
-from mirage_formal.torch.modules.rewrite import rewrite
+from mirage_formal.torch.modules.region_search import choose_operators
 
 _RESTS: Final = ("inductor", "eager")
 _LIMIT_S: Final = 600.0

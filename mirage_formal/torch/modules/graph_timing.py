@@ -15,7 +15,7 @@ import torch
 
 from mirage_formal.device.measure import TorchRecorder, measure
 from mirage_formal.support.errors import MirageError
-from mirage_formal.torch.modules.operators import distinct_elements
+from mirage_formal.torch.modules.custom_operators import distinct_elements
 
 #: Largest ratio of two times that counts as faster: repeated measurements differ by less than this.
 CLEARLY: Final = 0.99

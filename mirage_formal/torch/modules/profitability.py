@@ -21,10 +21,10 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from mirage_formal.torch.import_result import Imported
+from mirage_formal.torch.modules.custom_operators import NAMESPACE, TorchOperator
+from mirage_formal.torch.modules.graph_rewriter import region_alone
 from mirage_formal.torch.modules.graph_timing import TimedPair, have_equal_results, time_in_turns
-from mirage_formal.torch.modules.operators import NAMESPACE, TorchOperator
-from mirage_formal.torch.modules.report import ModuleReport, RegionReport
-from mirage_formal.torch.modules.rewrite import region_alone
+from mirage_formal.torch.modules.module_report import ModuleReport, RegionReport
 
 #: Compiler of a graph, for inputs like the given ones.
 Compile: TypeAlias = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from mirage_formal.check.proof.closing import Closing
+from mirage_formal.check.proof.closing_identities import Closing
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import Key, Poly, Ring
 from mirage_formal.check.proof.sympy_crosscheck import Opinion, SympyAnswer, opinion, second_opinion

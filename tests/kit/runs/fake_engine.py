@@ -20,7 +20,7 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.graph.verdict import Candidate, Probable
 from mirage_formal.search.bounds import SearchSpace
-from mirage_formal.search.engine import SearchOptions, Tally, Unit, UnitResult
+from mirage_formal.search.engine_interface import SearchOptions, Tally, Unit, UnitResult
 
 UNITS = 6
 _NUMBERS = count()

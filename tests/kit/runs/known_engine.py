@@ -20,7 +20,7 @@ from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape, row_major
 from mirage_formal.graph.verdict import Candidate, Probable
 from mirage_formal.search.bounds import SearchSpace
-from mirage_formal.search.engine import SearchOptions, Tally, Unit, UnitResult
+from mirage_formal.search.engine_interface import SearchOptions, Tally, Unit, UnitResult
 
 K = OpKind
 X: DimMap = (0, None, None)

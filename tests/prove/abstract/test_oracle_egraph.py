@@ -9,7 +9,7 @@ import pytest
 
 from mirage_formal.logic.session import SubexpressionAnswer
 from mirage_formal.logic.terms import Const, Variable
-from mirage_formal.prove.abstract.oracle import NormalFormOracle
+from mirage_formal.prove.abstract.subexpression_oracle import NormalFormOracle
 from mirage_formal.reproduce.egraph import EGraph, GrowthEnding
 from tests.kit.proofs.expressions import extents_product, query, random_term, without_ones
 from tests.kit.sampling import number

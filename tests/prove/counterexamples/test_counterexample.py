@@ -21,7 +21,7 @@ from mirage_formal.prove.counterexamples.refute import (
     input_arrays,
 )
 from mirage_formal.prove.counterexamples.trial_evaluator import WRITTEN_OUT, landmarks
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from mirage_formal.semantics.working_set import working_set_size
 from mirage_formal.support.errors import ShapeError
 from tests.kit.processes import calls
@@ -54,7 +54,7 @@ def test_the_reference_confirms_every_one_and_no_element_before_differs() -> Non
         item = _found(claim)
         assert item is not None
         inputs = input_arrays(left, item)
-        outputs = list(zip(reference.run(left, inputs), reference.run(right, inputs), strict=True))
+        outputs = list(zip(float64_reference.run(left, inputs), float64_reference.run(right, inputs), strict=True))
         assert all(np.isfinite(a).all() and np.isfinite(b).all() for a, b in outputs), claim.name
         a, b = outputs[item.output]
         size = max(np.abs(a).max(), np.abs(b).max())
@@ -101,7 +101,7 @@ def test_entries_are_minimal() -> None:
         for entry in item.entries:
             rest = tuple(other for other in item.entries if other != entry)
             inputs = input_arrays(left, Counterexample(item.fills, rest, item.output, item.index, 0.0, 0.0))
-            a, b = reference.run(left, inputs), reference.run(right, inputs)
+            a, b = float64_reference.run(left, inputs), float64_reference.run(right, inputs)
             pairs = list(zip(a, b, strict=True))
             finite = all(np.isfinite(x).all() and np.isfinite(y).all() for x, y in pairs)
             assert not (finite and any(_apart(x, y) for x, y in pairs)), (claim.name, entry)
@@ -194,7 +194,7 @@ def test_what_is_found_at_large_extents_is_what_the_whole_evaluation_gives() -> 
         item = find_counterexample(left, right, seed=SEED)
         assert item is not None
         inputs = input_arrays(left, item)
-        a, b = (reference.run(side, inputs)[item.output] for side in (left, right))
+        a, b = (float64_reference.run(side, inputs)[item.output] for side in (left, right))
         assert item.expected == pytest.approx(a[item.index], rel=1e-12)
         assert item.got == pytest.approx(b[item.index], rel=1e-12)
         flat = np.abs(a - b).ravel() > CLEAR * max(np.abs(a).max(), np.abs(b).max())

@@ -18,7 +18,7 @@ from mirage_formal.graph.verdict import Unknown
 from mirage_formal.prove.counterexamples.definedness import NEVER, check_conditions
 from mirage_formal.prove.counterexamples.refute import evaluate_counterexample, find_counterexample, input_arrays
 from mirage_formal.prove.counterexamples.rounding_bounds import BoundedDomain, run_bounded, without_error
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from mirage_formal.support.errors import ShapeError
 from tests.kit.proofs.claims import Mask, pair, program
 
@@ -179,7 +179,7 @@ def test_right_candidates_are_not(name: str, size: tuple[int, int]) -> None:
 def test_quotients_differ_at_zero_alone() -> None:
     with_zero, plain = RIGHT["quotients, where neither divides by 0"](2, 3)
     x, y = np.array([[1.0, -2.0, 0.0], [3.0, 0.0, 1.0]]), np.array([[0.0, 4.0, 0.0], [-2.0, 1.0, np.inf]])
-    (one,), (other,) = reference.run(with_zero, [x, y]), reference.run(plain, [x, y])
+    (one,), (other,) = float64_reference.run(with_zero, [x, y]), float64_reference.run(plain, [x, y])
     assert one.tolist() == [[0.0, -0.5, 0.0], [-1.5, 0.0, 0.0]]
     assert np.isfinite(other).tolist() == [[False, True, False], [True, True, True]]
     assert (one == other)[np.isfinite(other)].all()

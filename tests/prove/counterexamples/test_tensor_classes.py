@@ -15,9 +15,9 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.prove.counterexamples.compressed_tensor import CompressedTensor, TooManyClasses, run_compressed
 from mirage_formal.prove.counterexamples.element import evaluate_element
 from mirage_formal.prove.counterexamples.rounding_bounds import BoundedDomain, run_bounded, without_error
-from mirage_formal.prove.counterexamples.sparse import InputPositions, Trial, make_inputs
-from mirage_formal.semantics.batched import BatchedDomain
-from mirage_formal.semantics.reference import run
+from mirage_formal.prove.counterexamples.sparse_inputs import InputPositions, Trial, make_inputs
+from mirage_formal.semantics.batched_reference import BatchedDomain
+from mirage_formal.semantics.float64_reference import run
 from tests.kit.graphs.random_graphs import random_graph, with_masks
 from tests.kit.proofs.claims import load, program
 
@@ -84,7 +84,7 @@ def test_an_element_is_the_reference_s(part: int) -> None:
 
 @pytest.mark.parametrize("part", range(8))
 def test_bounds_hold_what_extended_precision_says(part: int) -> None:
-    from mirage_formal.semantics.batched import run_many
+    from mirage_formal.semantics.batched_reference import run_many
 
     compared = 0
     for number, graph in enumerate(GRAPHS[part::8]):

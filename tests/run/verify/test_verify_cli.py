@@ -15,7 +15,7 @@ import mirage_formal as mf
 from mirage_formal.cli import app as cli
 from mirage_formal.graph.counterexample import Counterexample, CounterexampleEntry, Fill
 from mirage_formal.graph.formats.json import from_json, to_json
-from mirage_formal.graph.formats.mirage.writer import to_mirage
+from mirage_formal.graph.formats.mirage.checkpoint_writer import to_mirage
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType

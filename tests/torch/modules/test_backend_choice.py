@@ -13,11 +13,11 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 
-from mirage_formal.torch.modules import backend, choose, profitability  # noqa: E402
+from mirage_formal.torch.modules import backend, profitability, region_search  # noqa: E402
+from mirage_formal.torch.modules.custom_operators import _lay_out  # noqa: E402
+from mirage_formal.torch.modules.function_plan import constant_on  # noqa: E402
 from mirage_formal.torch.modules.graph_timing import TimedPair, draw_inputs  # noqa: E402
-from mirage_formal.torch.modules.operators import _lay_out  # noqa: E402
-from mirage_formal.torch.modules.plan import constant_on  # noqa: E402
-from mirage_formal.torch.modules.report import ModuleReport  # noqa: E402
+from mirage_formal.torch.modules.module_report import ModuleReport  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
 nn = torch.nn
@@ -243,13 +243,13 @@ def test_candidates_of_modules_that_lie_on_no_gpu_are_not_timed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[Any] = []
-    real = vars(choose)["search_into_store"]
+    real = vars(region_search)["search_into_store"]
 
     def kept(program: Any, given: Any) -> Any:
         asked.append(given["measure"])
         return real(program, given)
 
-    monkeypatch.setattr(choose, "search_into_store", kept)
+    monkeypatch.setattr(region_search, "search_into_store", kept)
     compiled(monkeypatch, tmp_path, [None, None, None])
     assert asked
     assert set(asked) == {0}

@@ -17,11 +17,10 @@ from torch.utils import _pytree as pytree
 from mirage_formal.api.request import superoptimize
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.target import load_target
-from mirage_formal.graph.views import kernel_count
+from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.support.errors import MirageError
 from mirage_formal.torch.capture import operator_name
 from mirage_formal.torch.import_result import Imported, Region, UnsupportedNode
-from mirage_formal.torch.integrations.evidence import operator_at
 from mirage_formal.torch.integrations.kernelbench.module_file import model_new
 from mirage_formal.torch.integrations.kernelbench.outcome import (
     LeftOperator,
@@ -32,7 +31,8 @@ from mirage_formal.torch.integrations.kernelbench.outcome import (
 )
 from mirage_formal.torch.integrations.kernelbench.sizes import halve_numbers
 from mirage_formal.torch.integrations.kernelbench.trials import compare_modules, module_of
-from mirage_formal.torch.modules.rewrite import rewrite
+from mirage_formal.torch.integrations.operator_loading import operator_at
+from mirage_formal.torch.modules.graph_rewriter import rewrite
 from mirage_formal.torch.modules.trace import ModuleTrace, trace_module
 
 _NAMES: Final = ("Model", "get_inputs", "get_init_inputs")
