@@ -35,9 +35,10 @@ def instead(body: str) -> str:
     before, main = _BOOT.rsplit("\n", 1)
     lines = "\n".join(f"    {line}" for line in body.splitlines())
     return (
-        f"{before}\nimport os, socket, time\nfrom mirage_formal.logic import child\nreal = child._z3\n"
+        f"{before}\nimport os, socket, time\nfrom mirage_formal.logic import solver_subprocess\n"
+        f"real = solver_subprocess._z3\n"
         f"def strange(question):\n    if 'strange' not in question['text']:\n        return real(question)\n{lines}\n"
-        f"child._z3 = strange\n{main.strip()}\n"
+        f"solver_subprocess._z3 = strange\n{main.strip()}\n"
     )
 
 
@@ -216,7 +217,12 @@ def test_processor_time_beyond_the_bound_is_unknown() -> None:
 
 @pytest.mark.parametrize(
     "reply",
-    ["b'x' * 100", "b'\\xff' * 8", "child.HEADER.pack(4) + b'null'", "child.HEADER.pack(2) + b'{}'"],
+    [
+        "b'x' * 100",
+        "b'\\xff' * 8",
+        "solver_subprocess.HEADER.pack(4) + b'null'",
+        "solver_subprocess.HEADER.pack(2) + b'{}'",
+    ],
 )
 def test_what_is_no_reply_is_unknown(reply: str) -> None:
     with started(instead(f"os.write(4, {reply})\ntime.sleep(1000)"), grace_s=0.5) as solvers:
@@ -258,7 +264,7 @@ def script_of(*lines: str) -> subprocess.Popen[str]:
     """A Python process that asks."""
     head = (
         "import os, sys",
-        "from mirage_formal.logic import process",
+        "from mirage_formal.logic import solver_client",
         "from mirage_formal.logic.solver_client import Question, SolverProcess",
         "from mirage_formal.logic.script import parse_script",
         f"TRUE, STRANGE = parse_script({TRUE.text!r}), parse_script({STRANGE.text!r})",
@@ -284,12 +290,12 @@ def test_the_process_ends_with_whoever_started_it() -> None:
 def test_nothing_is_said_at_the_end_and_a_fork_has_a_process_of_its_own() -> None:
     lines = (
         "import warnings; warnings.simplefilter('error')",
-        "def ask(): return process.thread_solvers().ask([Question('z3', TRUE, 10_000)])[0].answer",
+        "def ask(): return solver_client.thread_solvers().ask([Question('z3', TRUE, 10_000)])[0].answer",
         "assert ask() == 'sat'",
-        "before = process.thread_solvers().pid",
+        "before = solver_client.thread_solvers().pid",
         "child = os.fork()",
         "assert ask() == 'sat'",
-        "assert (process.thread_solvers().pid == before) == (child != 0)",
+        "assert (solver_client.thread_solvers().pid == before) == (child != 0)",
         "if child: assert os.waitpid(child, 0)[1] == 0",
         "assert ask() == 'sat'",
     )
