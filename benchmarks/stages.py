@@ -181,7 +181,7 @@ def built(place: Path) -> str:
     """
     from mirage_formal.codegen.target import load_target
     from mirage_formal.kernel_build.build import ARCHS, build, build_run
-    from mirage_formal.kernel_build.built_kernels import KernelRefused
+    from mirage_formal.kernel_build.built_kernels import KernelRejected
     from mirage_formal.records import RUN_FILE
     from mirage_formal.support.options import Settings
 
@@ -193,7 +193,7 @@ def built(place: Path) -> str:
     program, graph = best_of(place)
     try:
         made = build(graph, program, load_target(Settings().target), ARCHS)
-    except KernelRefused as error:
+    except KernelRejected as error:
         raise Failed("kernels", str(error)) from error
     return made.stable.note
 
@@ -210,7 +210,7 @@ def emulated(place: Path) -> str:
     from mirage_formal.device.emulate import EmulationFault
     from mirage_formal.emulate.runner import compare_on_emulator as held
     from mirage_formal.kernel_build.build import build
-    from mirage_formal.kernel_build.built_kernels import KernelRefused
+    from mirage_formal.kernel_build.built_kernels import KernelRejected
     from mirage_formal.support.options import Settings
 
     program, graph = best_of(place)
@@ -218,7 +218,7 @@ def emulated(place: Path) -> str:
         made = build(graph, program, load_target(Settings().target))
         # Without a running maximum exponentials may leave float16 at larger scales.
         record = held(made, scales=SCALES[:1] if made.stable.note else SCALES)
-    except KernelRefused as error:
+    except KernelRejected as error:
         raise Failed("kernels", str(error)) from error
     except EmulationFault as error:
         raise Failed("fault", str(error)) from error

@@ -24,7 +24,7 @@ class Finder(MetaPathFinder):
 
         def loaded(module: ModuleType) -> None:
             load(module)
-            watch(module.Tally)
+            watch(module.SearchCounters)
 
         loader.exec_module = loaded
         return spec

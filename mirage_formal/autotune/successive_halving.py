@@ -118,7 +118,7 @@ def _parts(one: ScheduleRecord | None) -> set[tuple[object, ...]]:
     return {(one.stages, one.cut), (one.threads, one.warps, one.registers, one.resident, one.tile)}
 
 
-def kernels_to_time_again(plan: TuningPlan, times: Mapping[str, float]) -> list[At]:
+def kernels_to_remeasure(plan: TuningPlan, times: Mapping[str, float]) -> list[At]:
     """Return the kernels whose short times do not decide: schedules as fast as the fastest of a kernel but for noise.
 
     They are the kernels of the candidates that may be the fastest as wholes.
@@ -207,4 +207,4 @@ def other_schedules(plan: TuningPlan, times: Mapping[str, float], one: ComposedC
     return [(place, at) for _, place, at in sorted(found)]
 
 
-__all__ = ["RUNGS", "SLACK", "finalist_batches", "kernel_rungs", "kernels_to_time_again", "other_schedules"]
+__all__ = ["RUNGS", "SLACK", "finalist_batches", "kernel_rungs", "kernels_to_remeasure", "other_schedules"]

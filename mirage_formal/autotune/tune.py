@@ -68,7 +68,7 @@ def tune_run(root: Path, bench: TuningResources) -> TuningResult:
 
 def _tune_cuda_kernels(root: Path, source: TunedRun, bench: TuningResources, begin: float) -> TuningResult:
     """Tune a run with CUDA kernels alone; ``begin`` is the value of time.monotonic() at its start."""
-    from mirage_formal.autotune.prepare import Maker, plan_of
+    from mirage_formal.autotune.prepare import KernelPreparation, plan_of
 
     place, device, watch, limits = bench.place, bench.device, bench.watch, bench.limits
 
@@ -80,7 +80,7 @@ def _tune_cuda_kernels(root: Path, source: TunedRun, bench: TuningResources, beg
 
     last = 1 if bench.backend == "cuda" else 2  # the steps after the finalists are built: their overlap, and Triton
 
-    maker = Maker(place, bench.executor, watch)
+    maker = KernelPreparation(place, bench.executor, watch)
     plan = place.plans.get((source.digest, bench.arch))
     if plan is None:
         plan = plan_of(source, bench.arch, maker)

@@ -24,7 +24,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from mirage_formal.records import confine_path, open_sealed, read_file, seal_record, sha256, write_files
+from mirage_formal.records import open_sealed, read_file, resolve_inside, seal_record, sha256, write_files
 from mirage_formal.records.store_entry import ENTRY_FILE, FORMAT, CacheEntry
 from mirage_formal.support.errors import FormatError, MirageError, RunError
 from mirage_formal.support.limits import MAX_JOURNAL_BYTES
@@ -142,7 +142,7 @@ class Cache(Generic[K, V]):
         if wrong := sorted(found ^ set(record.files)):
             what = f"expected the {len(record.files)} files that are listed, got {'' if wrong[0] in found else 'no '}"
             raise FormatError(f"{what}{wrong[0]}", where=str(path), hint=_HINT)
-        files = {name: read_file(confine_path(path, name), MAX_JOURNAL_BYTES) for name in record.files}
+        files = {name: read_file(resolve_inside(path, name), MAX_JOURNAL_BYTES) for name in record.files}
         for name, code in record.files.items():
             if sha256(files[name]) != code:
                 raise FormatError("expected the file that was written, got another", where=str(path / name), hint=_HINT)
@@ -271,7 +271,7 @@ def expect_key(path: Path, record: CacheEntry[K, V], key: K) -> None:
         raise FormatError(f"expected an answer to what is asked, got {other}", where=str(path), hint=_HINT)
 
 
-def expect_place(path: Path, record: CacheEntry[K, V]) -> None:
+def expect_entry_directory(path: Path, record: CacheEntry[K, V]) -> None:
     """Refuse an entry whose directory does not have the name that its key determines.
 
     Raises:
@@ -319,8 +319,8 @@ __all__ = [
     "cache_root",
     "entry_code",
     "error_line",
+    "expect_entry_directory",
     "expect_key",
-    "expect_place",
     "key_difference",
     "other_kinds",
 ]

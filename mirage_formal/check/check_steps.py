@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mirage_formal.check.fingerprint.field_interpreter import UndefinedValueError
-from mirage_formal.records import confine_path, read_file, sha256
+from mirage_formal.records import read_file, resolve_inside, sha256
 from mirage_formal.support.errors import FormatError, MirageError
 from mirage_formal.support.limits import MAX_BYTES, MAX_ENTRIES, MAX_LEVELS
 
@@ -162,4 +162,4 @@ def check_manifest(root: Path, file: str, listed: Mapping[str, str], apart: Sequ
             raise FormatError(f"expected only files of the manifest, got {extra[0]} as well")
     for name, code in listed.items():
         with step(root / name, "digest of the file"):
-            expect_equal("sha256", code, sha256(read_file(confine_path(root, name))))
+            expect_equal("sha256", code, sha256(read_file(resolve_inside(root, name))))

@@ -33,13 +33,13 @@ from mirage_formal.records import (
     RunRecord,
     SummaryRecord,
     UnitRecord,
-    confine_path,
     decode,
     key_of,
     open_sealed,
     read_file,
     read_lines,
     report_order,
+    resolve_inside,
     sha256,
 )
 from mirage_formal.support.errors import FormatError
@@ -96,7 +96,7 @@ def _read(root: Path) -> Run:
     with step(root / SUMMARY_FILE, "read the summary", corrupt=True):
         summary = decode(read_file(root / SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
         for name in (*summary.manifest, *(item.directory for item in summary.candidates)):
-            confine_path(root, name)
+            resolve_inside(root, name)
     with step(root / RUN_FILE, "read the run", corrupt=True):
         record = decode(read_file(root / RUN_FILE), RunRecord, RUN_FILE)
         program = from_json(bytes(record.program), "program")

@@ -149,8 +149,8 @@ def verify_command(
     from mirage_formal.run.settings import display_path
     from mirage_formal.run.verify.verdicts import (
         ProgramVerdicts,
+        compute_verdicts,
         explanations,
-        judge_graphs,
         load_graphs,
         only_program,
         plain_verdict,
@@ -165,7 +165,7 @@ def verify_command(
     try:
         with write_verdicts(out, name, wanted) as keep, display(progress, "verify") as shown:
             shown.step("verifying", 0, len(given), name)
-            for one in judge_graphs(wanted, given, display_path(graph_file), seed=seed, time_limit=time_limit):
+            for one in compute_verdicts(wanted, given, display_path(graph_file), seed=seed, time_limit=time_limit):
                 judged.append(one)
                 keep(one)
                 shown.step("verifying", len(judged), len(given), name)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirage_formal.cli.utilities import Json, ProgressMode, amount_option, answer, count_option, switch
+from mirage_formal.cli.utilities import Json, ProgressMode, amount_option, answer, count_option, flag_option
 from mirage_formal.records import MANIFEST_FILE
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _Path = Annotated[Path, typer.Argument(metavar="PATH", help=_WHAT)]
 _Limit = Annotated[float, amount_option("--time-limit", "SECONDS", "Seconds for all of it")]
 _Jobs = Annotated[int | None, count_option("--jobs", "Worker processes", "one for each processor")]
 _AGAIN = "Do not compile kernels again, to compare them, where the NVRTC is here that compiled them."
-_NoRecompile = Annotated[bool, switch("--no-recompile", _AGAIN)]
+_NoRecompile = Annotated[bool, flag_option("--no-recompile", _AGAIN)]
 
 
 def check_command(

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from mirage_formal.cli.utilities import Json, answer, choice_option, count_option, switch
+from mirage_formal.cli.utilities import Json, answer, choice_option, count_option, flag_option
 from mirage_formal.support import options
 from mirage_formal.support.errors import SpaceError, UnsupportedError
 from mirage_formal.support.resources import data_dir
 from mirage_formal.support.terminal import escape_line, json_text
 
 if TYPE_CHECKING:
-    from mirage_formal.cli.graphs.subject import Subject
+    from mirage_formal.cli.graphs.subject import LoadedGraph
     from mirage_formal.graph.graph import KernelGraph
 
 _WHAT = "A run, a candidate, kernels, a JSON file of graphs, or a Python file of programs."
@@ -26,7 +26,7 @@ _Directory = Annotated[Path, typer.Argument(metavar="PATH", help="A run, or the 
 _Formulas = Annotated[str, choice_option("--form", ("text", "latex"), "How formulas are written.")]
 _NAMES = "Name of a document, as in errors."
 _Document = Annotated[str | None, typer.Argument(metavar="[NAME]", help=_NAMES, show_default="list them")]
-_Where = Annotated[bool, switch("--path", "Print where the document is instead of what it says.")]
+_Where = Annotated[bool, flag_option("--path", "Print where the document is instead of what it says.")]
 _SCHEMAS: Final = {
     "answer": "what commands print for programs: --json, and --progress json",
     "run": "the files of a run's directory",
@@ -66,9 +66,9 @@ FORMS: Final[dict[str, Callable[[KernelGraph], str]]] = {"text": _text, "dot": _
 
 def show_command(path: _Path, candidate: _Rank = None, form: _Form = "text", json: Json = False) -> None:
     """Print a graph: a program, a candidate of a run, or the graph of kernels."""
-    from mirage_formal.cli.graphs.subject import subjects
+    from mirage_formal.cli.graphs.subject import read_graphs
 
-    found = subjects(path, candidate)
+    found = read_graphs(path, candidate)
     if json:
         rows = [{"name": one.name, "verdict": one.verdict or None, "graph": FORMS[form](one.graph)} for one in found]
         raise typer.Exit(answer("show", 0, rows))
@@ -78,7 +78,7 @@ def show_command(path: _Path, candidate: _Rank = None, form: _Form = "text", jso
         print(FORMS[form](one.graph).rstrip("\n"))
 
 
-def _head(one: Subject) -> list[str]:
+def _head(one: LoadedGraph) -> list[str]:
     """Return the facts about a graph, as comment lines of its text."""
     said = [f"; {escape_line(one.name)}"]
     if one.verdict:
@@ -94,9 +94,9 @@ def explain_command(path: _Directory, candidate: _Rank = None, form: _Formulas =
     The proof is made again and compared with the one of the directory, which the checker replays. Exit code 1 if the
     candidate has no proof, or the checker refuses it.
     """
-    from mirage_formal.cli.graphs.subject import subject
+    from mirage_formal.cli.graphs.subject import read_graph
 
-    one = subject(path, candidate)
+    one = read_graph(path, candidate)
     if one.program is None or one.proof is None:
         got = f"verdict {one.verdict}" if one.verdict else "no proof"
         hint = "explain a candidate; of a whole program, the candidates of its parts" if not one.verdict else ""

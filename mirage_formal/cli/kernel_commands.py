@@ -16,10 +16,10 @@ from mirage_formal.cli.utilities import (
     answer,
     choice_option,
     count_option,
+    flag_option,
     invoke_command,
     option,
     seed_option,
-    switch,
 )
 from mirage_formal.support.errors import SpaceError
 from mirage_formal.support.terminal import escape_line
@@ -31,9 +31,9 @@ _ARCHS: Final = "sm_80, sm_90a"
 _Archs = Annotated[
     list[str] | None, option("--arch", "ARCH", "Architecture to compile for, as in sm_90a; repeatable.", _ARCHS)
 ]
-_Force = Annotated[bool, switch("--force", "Also replace kernels that have results of a device.")]
+_Force = Annotated[bool, flag_option("--force", "Also replace kernels that have results of a device.")]
 _BEST = "Of each candidate, build the form with the best estimate: factors behind products, loops split over blocks."
-_Forms = Annotated[bool, switch("--forms", _BEST)]
+_Forms = Annotated[bool, flag_option("--forms", _BEST)]
 _KINDS = "What is written: CUDA kernels with their obligations into RUN_DIR/kernels, or one Triton file for each."
 _Backend = Annotated[str, choice_option("--backend", ("cuda", "triton"), _KINDS)]
 _WHERE_TRITON = "Of triton: where the files are written."
@@ -41,20 +41,20 @@ _Written = Annotated[Path | None, option("--out", "DIR", _WHERE_TRITON, "RUN_DIR
 _ThisOne = "The candidate of this rank, or the part of a whole program"
 _Part = Annotated[int | None, count_option("--candidate", _ThisOne, "the best, or all parts")]
 _OWN = "At the program's own extents, after an estimate of the time, not with fewer blocks and iterations."
-_Real = Annotated[bool, switch("--real", _OWN)]
+_Real = Annotated[bool, flag_option("--real", _OWN)]
 _Seed = Annotated[int, seed_option("Seed of the inputs")]
 _EachLimit = Annotated[float, amount_option("--time-limit", "SECONDS", "For each candidate or part")]
 _Kernels = Annotated[
     Path, typer.Argument(metavar="RUN_DIR", help="A run, or the directory of one candidate's kernels.")
 ]
 _Rank = Annotated[int | None, count_option("--candidate", "The candidate of this rank", "all")]
-_Measure = Annotated[bool, switch("--measure", "Time it, and write measure.json.")]
-_Numerics = Annotated[bool, switch("--numerics", "Compare with float64, and write numerics.json.")]
+_Measure = Annotated[bool, flag_option("--measure", "Time it, and write measure.json.")]
+_Numerics = Annotated[bool, flag_option("--numerics", "Compare with float64, and write numerics.json.")]
 _HOST = (
     "Compute predefined products on the host instead of with cuBLAS, so that a tool that watches kernels sees the "
     "generated ones alone; neither --measure nor --numerics goes with it."
 )
-_NoLibrary = Annotated[bool, switch("--without-library", _HOST)]
+_NoLibrary = Annotated[bool, flag_option("--without-library", _HOST)]
 _Compared = Annotated[
     list[Path] | None,
     typer.Argument(metavar="RUN_DIR", help="Runs whose kernels are compared and timed as well.", show_default="none"),
@@ -223,9 +223,9 @@ def execute_command(
     of the outputs.
     """
     from mirage_formal.cli.graphs.arrays import array_summary, compute_outputs, read_arrays, write_arrays
-    from mirage_formal.cli.graphs.subject import subject
+    from mirage_formal.cli.graphs.subject import read_graph
 
-    one = subject(path, candidate)
+    one = read_graph(path, candidate)
     arrays = read_arrays(one.graph, inputs, seed)
     by, results = compute_outputs(one, arrays, on)
     if out is not None:

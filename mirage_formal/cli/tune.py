@@ -173,13 +173,13 @@ def _print(root: Path, tuned: Any, place: Any, console: Console) -> None:
 
 def _written(root: Path, triton: Any) -> str:
     """Write the chosen Triton file beside the run, as ``build --backend triton`` does; return a remark on it."""
-    from mirage_formal.kernel_build.triton.triton_output import default_out, save_file
+    from mirage_formal.kernel_build.triton.triton_output import default_triton_directory, save_file
     from mirage_formal.support.errors import RunError
 
     if triton.backend != "triton":
         return ""
     name, text = next(iter(triton.texts.items()))
-    path = default_out(root) / f"{name}.py"
+    path = default_triton_directory(root) / f"{name}.py"
     try:
         save_file(text, path, force=False)
     except RunError as error:

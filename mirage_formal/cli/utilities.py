@@ -50,7 +50,7 @@ def seed_option(help: str) -> Any:
     return option("--seed", "N", f"{help}; 0 or more.", parser=value_parser("--seed", options.Natural))
 
 
-def switch(name: str, help: str) -> Any:
+def flag_option(name: str, help: str) -> Any:
     """Return a flag, which is off by default."""
     return typer.Option(name, help=help, show_default="off")
 
@@ -74,7 +74,7 @@ def _parameter(one: options.Option) -> Parameter:
     kind: Any = list[str] if one.repeated else str
     made = option(one.flag, one.values, one.help, one.shown, parser=value_parser(one.flag, one.kind))
     if off := isinstance(one.default, bool):
-        kind, made = bool, switch(one.flag, one.help)
+        kind, made = bool, flag_option(one.flag, one.help)
     default = False if off else one.default
     return Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind | None, made])
 
@@ -86,7 +86,7 @@ def given_options(kind: type[msgspec.Struct], given: Mapping[str, Any]) -> Any:
 
 
 #: The option --json, of every command that has something to answer.
-Json = Annotated[bool, switch("--json", "Print one JSON object, see `mirage-formal tools schema answer`.")]
+Json = Annotated[bool, flag_option("--json", "Print one JSON object, see `mirage-formal tools schema answer`.")]
 #: The option --progress; see ``run.progress.progress_display``.
 ProgressMode = Annotated[
     str,

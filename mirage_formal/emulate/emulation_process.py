@@ -15,7 +15,7 @@ from mirage_formal.device.emulate import EmulationFault
 from mirage_formal.emulate.cases import EmulationCase
 from mirage_formal.emulate.runner import amount_of_work, compare_on_emulator
 from mirage_formal.kernel_build.build import build
-from mirage_formal.kernel_build.built_kernels import BuiltKernels, KernelRefused
+from mirage_formal.kernel_build.built_kernels import BuiltKernels, KernelRejected
 from mirage_formal.records import NumericsRecord
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 from mirage_formal.workers.pool import Pool
@@ -111,7 +111,7 @@ class Emulator:
                         return (reason.strip().splitlines() or ["its process died"])[-1]
                     case _:
                         pass
-        except (EmulationFault, KernelRefused) as error:
+        except (EmulationFault, KernelRejected) as error:
             return str(error)
         raise AssertionError("the task had no outcome")
 

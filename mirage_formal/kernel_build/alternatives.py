@@ -14,7 +14,7 @@ from mirage_formal.graph.formats.json import decode_graph as graph_of
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build.build import KernelWarning, build
-from mirage_formal.kernel_build.built_kernels import BuiltKernels, KernelRefused
+from mirage_formal.kernel_build.built_kernels import BuiltKernels, KernelRejected
 from mirage_formal.support.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Alternatives:
         """Return the kernels of one candidate, built at the first call.
 
         Raises:
-            KernelRefused: It has none that may run.
+            KernelRejected: It has none that may run.
         """
         name, data = self._candidates[position]
         with self._lock:
@@ -112,7 +112,7 @@ class Alternatives:
         for position, (name, _) in enumerate(self._candidates):
             try:
                 return self.own(archs, position)
-            except KernelRefused as error:
+            except KernelRejected as error:
                 reasons.append(f"candidate {name}: {error}")
                 text = f"candidate {name} is passed over, the next one takes its place: {error}"
                 warnings.warn(text, KernelWarning, stacklevel=3)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MIXED: Final = "mixed: "
 
 
-class KernelRefused(MirageError):
+class KernelRejected(MirageError):
     """Error: a µGraph has no kernel that may run.
 
     Its running-maximum form is not proved, it cannot be planned or compiled, or an obligation does not hold.

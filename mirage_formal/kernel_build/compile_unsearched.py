@@ -93,7 +93,7 @@ def cuda_program(graph: KernelGraph, arch: str, input_strides: Sequence[Sequence
         input_strides: Strides of the inputs, which must be the graph's; None for the graph's own.
 
     Raises:
-        KernelRefused: It has no kernel that may run; says why.
+        KernelRejected: It has no kernel that may run; says why.
         UnsupportedError: The strides are others.
     """
     own = [item.strides for item in graph.inputs]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mirage_formal.frontend.argument_checks import error_at_user_line, warn_ignored
 from mirage_formal.frontend.kernel_builder import KernelBuilder
-from mirage_formal.frontend.mirage_api.table import refusal_error
+from mirage_formal.frontend.mirage_api.table import unsupported_name_error
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.support.errors import GraphError, RunError, UnsupportedError
 
@@ -92,9 +92,9 @@ def check_code_options(where: str, given: Mapping[str, Any], known: Sequence[str
     """
     for name, value in given.items():
         if name == "profiling" and value:
-            raise refusal_error("compile(profiling)", f"{where}: expected profiling=False, got {value!r}")
+            raise unsupported_name_error("compile(profiling)", f"{where}: expected profiling=False, got {value!r}")
         if name == "rank":
-            raise refusal_error("compile(rank)", f"{where}: expected no rank, got {value!r}")
+            raise unsupported_name_error("compile(rank)", f"{where}: expected no rank, got {value!r}")
         if name not in (*known, "profiling", *_CODE_OPTIONS):
             hint = f"the options are {', '.join((*known, 'profiling', *_CODE_OPTIONS))}"
             raise error_at_user_line(UnsupportedError, f"{where}: no option is called {name}", hint)

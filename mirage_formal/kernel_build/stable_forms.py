@@ -18,7 +18,7 @@ from mirage_formal.check.partitioning.subgraphs import (
 )
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.codegen.online_softmax.rewrite_groups import DisjointSets, group_operators
-from mirage_formal.codegen.online_softmax.stabilize import NotStable
+from mirage_formal.codegen.online_softmax.stabilize import NoStableForm
 from mirage_formal.graph.formats.json import embed
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent
@@ -121,9 +121,9 @@ def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
 
     other = rewrite_operators(graph, rewriting)
     found = stabilize_with_groups(other.graph)
-    note = f"no running maximum: {found.reason}" if isinstance(found, NotStable) else ""
+    note = f"no running maximum: {found.reason}" if isinstance(found, NoStableForm) else ""
     together, stabilizing = DisjointSets(len(graph.ops)), set[int]()
-    for run in () if isinstance(found, NotStable) else found.runs:
+    for run in () if isinstance(found, NoStableForm) else found.runs:
         if run.changed:
             numbers = {other.sources[n] for n in run.operators}
             together.join(numbers)
@@ -137,7 +137,7 @@ def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
         form = before = rewrite_operators(piece.program, rewriting).graph
         if not stabilizing.isdisjoint(run.operators):
             after = stabilize(before)
-            if isinstance(after, NotStable) or after == before:
+            if isinstance(after, NoStableForm) or after == before:
                 # Less is known of a part's inputs inside the part, so the whole µGraph is tried as one part.
                 return _whole_as_part(graph, rewriting)
             form = after
@@ -152,7 +152,7 @@ def _whole_as_part(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part
     whole = extract_operators(graph, range(len(graph.ops)))
     before = rewrite_operators(whole.program, rewriting).graph
     form = stabilize(before)
-    if isinstance(form, NotStable):
+    if isinstance(form, NoStableForm):
         # Parts of the rewritten µGraph would need other inputs; the caller has the µGraph itself.
         return [], f"no running maximum: {form.reason}"
     return [(tuple(range(len(graph.ops))), prove_form(whole, form))], ""

@@ -48,7 +48,7 @@ _PACKAGE: Final = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SolverQuery:
     """A script for one solver.
 
     Attributes:
@@ -109,7 +109,7 @@ class SolverProcess:
         self._versions: dict[str, str] = {}
         self._buffer = bytearray()
 
-    def ask(self, questions: Sequence[Question]) -> list[SolverReply]:
+    def ask(self, questions: Sequence[SolverQuery]) -> list[SolverReply]:
         """Return one answer to each question, in order."""
         said: list[SolverReply] = []
         while len(said) < len(questions):
@@ -128,7 +128,7 @@ class SolverProcess:
         self._child, self._end = None, None
         self._buffer.clear()
 
-    def _some(self, questions: Sequence[Question]) -> list[SolverReply]:
+    def _some(self, questions: Sequence[SolverQuery]) -> list[SolverReply]:
         """Return answers to the first questions, at least one, until the process fails or is worn out."""
         said: list[SolverReply] = []
         begin = monotonic()
@@ -185,7 +185,7 @@ class SolverProcess:
         os.set_blocking(self._child.stdin.fileno(), False)
         self._versions = _decode_reply(self._receive(monotonic() + START_S), dict[str, str])
 
-    def _send(self, questions: Sequence[Question]) -> None:
+    def _send(self, questions: Sequence[SolverQuery]) -> None:
         assert self._child is not None and self._child.stdin is not None
         data = json.dumps(
             [
@@ -258,7 +258,7 @@ def _decode_reply(data: bytes, kind: type[T]) -> T:
         raise _ProcessGone("its process sent what is no reply") from None
 
 
-def _version(question: Question) -> str:
+def _version(question: SolverQuery) -> str:
     """Return the installed version of a solver whose process did not report it."""
     try:
         return metadata.version(_PACKAGES[question.solver])

@@ -29,8 +29,8 @@ from mirage_formal.partition.covers import (
     Cover,
     WholePart,
     cover_record,
+    least_costs_by_kernels,
     make_cover,
-    offers_of_part,
     replace_part,
     select_covers,
 )
@@ -252,7 +252,7 @@ class _CoverSearch:
                 if self.status == "interrupted":
                     return cut
                 if report is not None:
-                    found = offers_of_part(part.program, report, self.target)
+                    found = least_costs_by_kernels(part.program, report, self.target)
                     self.known[part.program] = self.alike[self._look(part.program)] = found
             if not fresh:
                 break

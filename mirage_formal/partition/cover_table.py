@@ -18,7 +18,7 @@ from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.partition.cover_search import WholeReport
 from mirage_formal.partition.covers import WholePart
 from mirage_formal.records.partition import PartRecord, WholeRecord
-from mirage_formal.run.candidate_table import CONDITIONS, describe_kernels, print_nothing, print_report, warnings
+from mirage_formal.run.candidate_table import CONDITIONS, describe_kernels, print_no_result, print_report, warnings
 from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import display_path
 from mirage_formal.support.errors import NothingFoundError
@@ -34,7 +34,7 @@ def print_any(report: RunReport | WholeReport, console: Console, nothing: Nothin
         print_report(report, console, nothing)
     else:
         print_whole(report, console)
-        print_nothing(nothing, console)
+        print_no_result(nothing, console)
 
 
 def print_whole(report: WholeReport, console: Console) -> None:
@@ -52,7 +52,7 @@ def print_whole(report: WholeReport, console: Console) -> None:
             )
         console.print(parts)
         console.print(_covers(report.record))
-    for text in cover_notes(report):
+    for text in describe_best_cover(report):
         console.print(escape_line(text, _LONG), markup=False, highlight=False, soft_wrap=True)
     for run in report.searches:
         for text in warnings(run):
@@ -85,7 +85,7 @@ def _row(part: PartRecord, number: int, one: WholePart) -> tuple[str, ...]:
     return str(number), kernels, f"{part.estimated_us:.1f} of {part.unfused_us:.1f}", kinds, found
 
 
-def cover_notes(report: WholeReport) -> list[str]:
+def describe_best_cover(report: WholeReport) -> list[str]:
     """Return the lines that compare the best cover with the program's own operators."""
     record, parts = report.record, report.parts
     states, runs = sum(run.summary.states for run in report.searches), len(report.searches)
@@ -134,4 +134,4 @@ def reports_values(reports: Sequence[tuple[RunReport | WholeReport, NothingFound
     ]
 
 
-__all__ = ["cover_notes", "print_any", "print_whole", "reports_values"]
+__all__ = ["describe_best_cover", "print_any", "print_whole", "reports_values"]

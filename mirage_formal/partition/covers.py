@@ -75,7 +75,7 @@ def make_cover(program: KernelGraph, parts: tuple[WholePart, ...], target: Targe
     return Cover(parts, graph, estimate(graph, target).us, kernel_count(graph))
 
 
-def offers_of_part(part: KernelGraph, report: RunReport, target: Target) -> Offers:
+def least_costs_by_kernels(part: KernelGraph, report: RunReport, target: Target) -> Offers:
     """Return, for each number of kernels, the least cost of a proved candidate that the search found for a subgraph.
 
     A subgraph of one operator may keep it. So may a subgraph whose search had a failed unit or ran out of time, because
@@ -227,8 +227,8 @@ __all__ = [
     "Cover",
     "WholePart",
     "cover_record",
+    "least_costs_by_kernels",
     "make_cover",
-    "offers_of_part",
     "proved_results",
     "replace_part",
     "select_covers",

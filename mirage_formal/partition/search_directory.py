@@ -19,12 +19,12 @@ from mirage_formal.run_directory.directory_layout import (
     PART_SET,
     RUN,
     WHOLE,
-    drop_temporary,
+    list_contents,
     remove,
-    survey,
+    remove_temporary_files,
     warn_of_removed_results,
 )
-from mirage_formal.run_directory.overwrite import clear_earlier_search, expect_resumed, refuse_foreign
+from mirage_formal.run_directory.overwrite import clear_earlier_search, expect_resumed, reject_foreign_files
 from mirage_formal.support.errors import RunError
 
 
@@ -50,11 +50,11 @@ def open_cover_directory(
         clear_earlier_search(root, force=force)
         return
     _expect_same_search(root, config, identity)
-    refuse_foreign(survey(root, WHOLE))
-    drop_temporary(root, WHOLE)
+    reject_foreign_files(list_contents(root, WHOLE))
+    remove_temporary_files(root, WHOLE)
     for path in _search_directories(root):
         if (path / RUN_FILE).is_file():
-            drop_temporary(path, RUN)
+            remove_temporary_files(path, RUN)
         else:
             remove(path, RUN)
 
@@ -71,13 +71,15 @@ def remove_unused_searches(root: Path, named: Collection[str], covers: Sequence[
     """
     for path in _search_directories(root):
         if f"{PARTS}/{path.name}" not in named:
-            warn_of_removed_results(survey(path, RUN), "a search that the whole no longer uses")
+            warn_of_removed_results(list_contents(path, RUN), "a search that the whole no longer uses")
             remove(path, RUN)
     kept = {cover_name(rank, digest) for rank, digest in enumerate(covers, 1)}
     place = root / KERNELS
     for path in sorted(place.iterdir()) if place.is_dir() else ():
         if path.name not in kept:
-            warn_of_removed_results(survey(path, KERNELS_OF_ONE), "kernels of a cover that is no longer reported")
+            warn_of_removed_results(
+                list_contents(path, KERNELS_OF_ONE), "kernels of a cover that is no longer reported"
+            )
             remove(path, KERNELS_OF_ONE)
 
 
@@ -110,7 +112,7 @@ def _expect_same_search(root: Path, config: str | None, identity: Identity) -> N
 def _search_directories(root: Path) -> list[Path]:
     """Return the directories of the subgraphs' searches."""
     place = root / PARTS
-    return [path for path in survey(place, PART_SET).folders if path.parent == place]
+    return [path for path in list_contents(place, PART_SET).folders if path.parent == place]
 
 
 __all__ = ["earlier_search", "number_of", "open_cover_directory", "remove_unused_searches"]

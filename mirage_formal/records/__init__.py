@@ -101,7 +101,6 @@ from mirage_formal.records.run import (
     sum_audits,
 )
 from mirage_formal.records.storage import (
-    confine_path,
     decode,
     decode_proof,
     digits_file,
@@ -111,6 +110,7 @@ from mirage_formal.records.storage import (
     open_sealed,
     pack_texts,
     read_lines,
+    resolve_inside,
     seal_record,
     sha256,
     to_indented_json,
@@ -210,7 +210,6 @@ __all__ = [
     "VerificationRecord",
     "Version",
     "WarpsRecord",
-    "confine_path",
     "decode",
     "decode_proof",
     "digits_file",
@@ -222,6 +221,7 @@ __all__ = [
     "read_file",
     "read_lines",
     "report_order",
+    "resolve_inside",
     "seal_record",
     "sha256",
     "sum_audits",

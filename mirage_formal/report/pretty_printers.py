@@ -109,7 +109,7 @@ def install_printers() -> None:
             setattr(shown, name, method)
 
 
-class ShownProgram:
+class ProgramPrinter:
     """Mixin that prints a program under construction as its current graph, if that is well-formed."""
 
     def __repr__(self) -> str:

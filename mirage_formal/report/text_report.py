@@ -10,7 +10,7 @@ from mirage_formal.records import LEVELS
 from mirage_formal.report.model import FigureTable, ReportedCandidate, ReportedVerdict, ReportModel, Search
 from mirage_formal.report.proofs.program_formulas import definitions
 from mirage_formal.report.proofs.proof_formulas import ReplayedProof, formula_text
-from mirage_formal.report.sentences import checked_by, conditions, describe_measurement, peer_rows, verdict
+from mirage_formal.report.sentences import baseline_rows, checked_by, conditions, describe_measurement, verdict
 from mirage_formal.support.terminal import escape_line
 
 #: Most candidates that are listed.
@@ -66,7 +66,7 @@ def _figures(report: ReportModel, width: int) -> Iterator[str]:
     """Yield lines of figures that are not evidence: times of the best candidate's peers, tables of ``reproduce``."""
     if report.best is not None and (found := report.best.peers) is not None:
         yield from wrap(escape_line(describe_measurement(found), 2000), width)
-        for name, us, ratio, why in peer_rows(found):
+        for name, us, ratio, why in baseline_rows(found):
             yield from wrap(escape_line(f"  {name}: {why or f'{us} us, {ratio} of the candidate'}", 400), width)
     for one in report.tables:
         yield from _table(one, width)

@@ -24,7 +24,7 @@ from mirage_formal.logic.terms import Expr
 from mirage_formal.prove.abstract.abstract_domain import expressions
 from mirage_formal.prove.abstract.subexpression_oracle import NormalFormOracle
 from mirage_formal.records.reproduction import Answers, OracleArmRecord, Source
-from mirage_formal.reproduce.egraph import SHIPPED_NODES, SHIPPED_SECONDS, EGraph, GrowthEnding, extents_of
+from mirage_formal.reproduce.egraph import SHIPPED_NODES, SHIPPED_SECONDS, EGraph, StopReason, extents_of
 from mirage_formal.reproduce.inputs import WORKLOADS, attention, gated_mlp, lora, ntrans, rmsnorm
 from mirage_formal.reproduce.output.render import oracle_markdown
 from mirage_formal.reproduce.row_journal import RecordFile, expect_writable_result, host_with_load, record_key, write
@@ -120,7 +120,7 @@ def _session() -> AxiomSession:
     return AxiomSession()
 
 
-def ask_z3(task: Z3Task) -> tuple[tuple[SubexpressionAnswer, float], ...]:
+def query_z3(task: Z3Task) -> tuple[tuple[SubexpressionAnswer, float], ...]:
     """Return z3's answers with the seconds of each; runs in a worker, which may be killed."""
     session = _session()
     out = []
@@ -214,16 +214,16 @@ class _OracleComparison:
         graph = EGraph(extents_of(self._target))
         begin = time.perf_counter()
         grown = graph.grow(self._target, SHIPPED_NODES, SHIPPED_SECONDS)
-        missing = SubexpressionAnswer.REFUTED if grown.ending is GrowthEnding.SATURATED else SubexpressionAnswer.UNKNOWN
+        missing = SubexpressionAnswer.REFUTED if grown.ending is StopReason.SATURATED else SubexpressionAnswer.UNKNOWN
         shipped = {e: SubexpressionAnswer.PROVED if graph.holds(e) else missing for e in self._queries}
         seconds = time.perf_counter() - begin
         graph.forget()
         found = frozenset(e for e, answer in shipped.items() if answer is SubexpressionAnswer.PROVED)
-        if grown.ending is not GrowthEnding.SATURATED:
+        if grown.ending is not StopReason.SATURATED:
             grown = graph.grow(self._target, _TRUTH_NODES, _TRUTH_SECONDS)
             found |= {e for e in self._queries if graph.holds(e)}
             graph.forget()
-        return (shipped, seconds), found, grown.ending is GrowthEnding.SATURATED
+        return (shipped, seconds), found, grown.ending is StopReason.SATURATED
 
     def _certified(self, e: Expr) -> bool:
         """Return whether a certificate that both solvers refute says that an expression is part of the target."""
@@ -263,7 +263,7 @@ class _OracleComparison:
     ) -> dict[Expr, tuple[SubexpressionAnswer, float]]:
         """Return answers and the seconds of each, without those of chunks whose worker hung or died."""
         tasks = [Z3Task(self._target, chunk, timeout_ms) for chunk in chunks]
-        found = self._workers.run(what, ask_z3, tasks, limit_s)
+        found = self._workers.run(what, query_z3, tasks, limit_s)
         return {e: reply for index, replies in found.items() for e, reply in zip(chunks[index], replies, strict=True)}
 
     def rows(self) -> Iterator[OracleArmRecord]:

@@ -27,7 +27,7 @@ from mirage_formal.check.partitioning.cover_check import (
     read_whole,
 )
 from mirage_formal.check.run_check import Run, check_kernel_members, check_members, read_run
-from mirage_formal.check.time_limit import LIMIT_S, LimitedCheck, OutOfTime
+from mirage_formal.check.time_limit import LIMIT_S, LimitedCheck, TimeLimitExceeded
 from mirage_formal.records import KERNELS, LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.revalidate.processes import check_each
@@ -106,7 +106,7 @@ def check_directory(
         within.established = [] if told is None else told
         found = within.result()
         return CheckOutcome(0, _reports(found), "", found)
-    except OutOfTime as over:
+    except TimeLimitExceeded as over:
         done = _EstablishedFacts(
             [one for one in over.established if isinstance(one, EstablishedCandidate)],
             [one for one in over.established if isinstance(one, EstablishedKernels)],

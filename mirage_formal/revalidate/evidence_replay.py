@@ -37,11 +37,11 @@ from mirage_formal.records import (
     RunRecord,
     SummaryRecord,
     VerificationRecord,
-    confine_path,
     decode,
     key_of,
     open_sealed,
     read_file,
+    resolve_inside,
     sha256,
 )
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, CoverRecord, PartRecord, WholeRecord
@@ -197,7 +197,7 @@ def _replay_run(root: Path) -> ReplayResult:
     summary, record, program = _records(root)
     shown = []
     for item in summary.candidates:
-        where = confine_path(root, item.directory)
+        where = resolve_inside(root, item.directory)
         own, one = _replay_candidate(where, item.estimated_us)
         with step(where / VERIFICATION_FILE, "program of the run"):
             expect_equal("program", program, own)
@@ -254,7 +254,7 @@ def _replay_whole(root: Path) -> ReplayResult:
     runs: dict[str, SummaryRecord] = {}
     for name, code in record.manifest.items():
         with step(root / name, "summary of a part", corrupt=True):
-            data = read_file(confine_path(root, name))
+            data = read_file(resolve_inside(root, name))
             expect_equal("sha256", code, sha256(data))
             runs[name.rpartition("/")[0]] = open_sealed(data, SummaryRecord, name)
     _check_file_names(path, list_files(root), (WHOLE_FILE, f"{KERNELS}/", f"{PARTS}/", *(f"{name}/" for name in runs)))
@@ -264,7 +264,7 @@ def _replay_whole(root: Path) -> ReplayResult:
         with step(path, "candidates of the parts' searches"):
             if name not in listed:
                 raise FormatError(f"expected a candidate of a part's search, got {name}")
-        used[name] = _replay_candidate(confine_path(root, name), listed[name].estimated_us)
+        used[name] = _replay_candidate(resolve_inside(root, name), listed[name].estimated_us)
     shown = tuple(_replay_cover(path, program, one, used) for one in record.covers)
     return ReplayResult(program, shown, record, runs, {name: one for name, (_, one) in used.items()})
 

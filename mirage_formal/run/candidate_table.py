@@ -27,7 +27,7 @@ CONDITIONS: Final = "no divisor is 0, no radicand negative, no logarithm of what
 _LONG: Final = 1200
 
 
-def print_nothing(nothing: NothingFoundError | None, console: Console) -> None:
+def print_no_result(nothing: NothingFoundError | None, console: Console) -> None:
     """Print why there is no candidate, and a hint; print nothing if there is one."""
     if nothing is not None:
         console.print(str(nothing), markup=False, highlight=False, soft_wrap=True)
@@ -35,10 +35,10 @@ def print_nothing(nothing: NothingFoundError | None, console: Console) -> None:
 
 def print_report(report: RunReport, console: Console, nothing: NothingFoundError | None = None) -> None:
     """Print the table of candidates or the reason why there is none, the notes, and warnings in bold red."""
-    print_nothing(nothing, console)
+    print_no_result(nothing, console)
     if report.results:
         console.print(_table(report))
-    for text in run_notes(report):
+    for text in describe_run(report):
         console.print(escape_line(text, _LONG), markup=False, highlight=False, soft_wrap=True)
     for text in warnings(report):
         console.print(escape_line(text, _LONG), style="bold red", markup=False, highlight=False, soft_wrap=True)
@@ -62,7 +62,7 @@ def _table(report: RunReport) -> Table:
     return table
 
 
-def run_notes(report: RunReport) -> list[str]:
+def describe_run(report: RunReport) -> list[str]:
     """Return the lines that summarize a run: units, states, fingerprints, verdicts and remarks."""
     summary = report.summary
     pruned = ", ".join(f"{reason} {count:,}" for reason, count in summary.pruned.items()) or "none"
@@ -173,13 +173,13 @@ def describe_kernels(graph: KernelGraph) -> str:
     overflows for large logits, the description says so.
     """
     from mirage_formal.codegen.online_softmax.stabilize import (  # not needed before there are results
-        NotStable,
+        NoStableForm,
         stabilize,
     )
 
     ops = [graph.ops[position] for position in launched_operators(graph)]
     kernels = "; ".join(_describe_block(op.graph) if isinstance(op, GraphDefined) else op.kind.value for op in ops)
-    return f"{kernels}; no running maximum" if isinstance(stabilize(graph), NotStable) else kernels
+    return f"{kernels}; no running maximum" if isinstance(stabilize(graph), NoStableForm) else kernels
 
 
 def _describe_block(block: BlockGraph) -> str:

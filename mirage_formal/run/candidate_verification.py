@@ -53,7 +53,7 @@ from mirage_formal.run.ranking import (
     uses_library_products_only,
 )
 from mirage_formal.run.settings import Job, TimeLimits
-from mirage_formal.run.task_entry_points import certify, discharge_texts, foresee_candidate, verify_candidate
+from mirage_formal.run.task_entry_points import certify, discharge_texts, predict_rounding_error, verify_candidate
 from mirage_formal.run.task_values import (
     AcceptedCandidate,
     CandidateTask,
@@ -62,7 +62,7 @@ from mirage_formal.run.task_values import (
     RejectedCandidate,
     UncertifiedTensor,
 )
-from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed, TaskSlow
+from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed, TaskOverdue
 
 P = TypeVar("P")
 R = TypeVar("R")
@@ -182,7 +182,7 @@ class CandidateVerifier:
 
     def _foreseen(self, found: FoundRecord) -> PredictedNumerics | None:
         task = CandidateTask(self._job, found.graph)
-        outcomes = self._outcomes(RunPhase.FORESEE, foresee_candidate, [task], self._limits.proof_s)
+        outcomes = self._outcomes(RunPhase.FORESEE, predict_rounding_error, [task], self._limits.proof_s)
         return next((value for _, value in outcomes if isinstance(value, PredictedNumerics)), None)
 
     def _verify(self, todo: Sequence[FoundRecord]) -> None:
@@ -247,7 +247,7 @@ class CandidateVerifier:
                     left -= 1
                     self.lost = True
                     yield index, outcome
-                case TaskSlow() | None:
+                case TaskOverdue() | None:
                     done -= 1
             done += 1
             self._show(phase, done, len(tasks))

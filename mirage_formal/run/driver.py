@@ -72,7 +72,7 @@ from mirage_formal.run_directory.run_writer import RunStore
 from mirage_formal.search.engine_interface import Unit
 from mirage_formal.support.errors import RunError, WorkerError
 from mirage_formal.support.guard import keep_results_on_stop
-from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed, TaskSlow
+from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed, TaskOverdue
 
 Status = Literal["complete", "interrupted", "time-limit"]
 _PLAN_LIMIT_S: Final = 600.0
@@ -249,7 +249,7 @@ class _Run:
                 case TaskDone() | TaskFailed():
                     left -= 1
                     self._record(todo[outcome.index], outcome)
-                case TaskSlow():
+                case TaskOverdue():
                     self.remarks.append(_slow_unit_remark(todo[outcome.index], outcome))
             self.times.look(self.executor.said)
             self._show(RunPhase.SEARCH, len(units) - left, len(units))
@@ -265,7 +265,7 @@ class _Run:
                     last = (reason.strip().splitlines() or ["its worker died"])[-1]
                     hint = "if memory is short: fewer --workers, or more --worker-memory"
                     raise WorkerError(f"expected a plan of the search, got: {last}", where=self.name, hint=hint)
-                case TaskSlow() | None:
+                case TaskOverdue() | None:
                     self._show(RunPhase.PLAN, 0, 0)
         self.status = "time-limit"
         return None
@@ -368,7 +368,7 @@ class _Run:
         return tuple(results), tuple(items)
 
 
-def _slow_unit_remark(unit: Unit, slow: TaskSlow) -> str:
+def _slow_unit_remark(unit: Unit, slow: TaskOverdue) -> str:
     again = ", now computed by a second worker as well" if slow.again else ""
     return f"slow: unit {unit.index} ({unit.label}): {slow.seconds:.0f} s, others {slow.typical_s:.1f} s{again}"
 

@@ -55,8 +55,8 @@ def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandida
     return tasks.verify_candidate(task)
 
 
-def foresee_candidate(task: CandidateTask) -> PredictedNumerics | None:
-    """Call ``tasks.foresee_candidate``: return the expected numerics of a candidate's kernels."""
+def predict_rounding_error(task: CandidateTask) -> PredictedNumerics | None:
+    """Call ``tasks.predict_rounding_error``: return the expected numerics of a candidate's kernels."""
     from mirage_formal.run import tasks
 
-    return tasks.foresee_candidate(task)
+    return tasks.predict_rounding_error(task)

@@ -52,7 +52,7 @@ from mirage_formal.run.task_values import (
     UnitProgress,
     UnitTask,
 )
-from mirage_formal.run.verify.certify import RefusedCandidate, VerifiedCandidate
+from mirage_formal.run.verify.certify import UnacceptedCandidate, VerifiedCandidate
 from mirage_formal.run.verify.certify import verify_by_policy as certify_candidate
 from mirage_formal.run.verify.policy import Policy
 from mirage_formal.search.concatenated_inputs import sink_pads_to_inputs
@@ -315,7 +315,7 @@ def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandida
     judged = certify_candidate(
         _fingerprint_session(job), decode_graph(task.graph), job.accept, replay_proof, _sought_graphs(job)
     )
-    if isinstance(judged, RefusedCandidate):
+    if isinstance(judged, UnacceptedCandidate):
         return RejectedCandidate(judged.kind, judged.reason)
     found = evaluate_special_values(job.program, decode_graph(task.graph))
     if isinstance(found, SpecialValueFault):
@@ -325,7 +325,7 @@ def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandida
     return AcceptedCandidate(verdict_record(judged.verdict), msgspec.json.encode(log), _proof_of(judged), found)
 
 
-def foresee_candidate(task: CandidateTask) -> PredictedNumerics | None:
+def predict_rounding_error(task: CandidateTask) -> PredictedNumerics | None:
     """Return the estimated rounding error of the kernels of a candidate; None if it is too large to be evaluated.
 
     The running-maximum form of the candidate is evaluated, at smaller extents where its own are large.

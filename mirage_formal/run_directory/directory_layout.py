@@ -115,7 +115,7 @@ WHOLE: Final = _folder(last=WHOLE_FILE, parts=PART_SET, kernels=KERNEL_SET)
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class DirectoryContents:
     """Contents of a directory: entries that this package writes, and foreign entries.
 
     Attributes:
@@ -150,7 +150,7 @@ class Survey:
         return tuple(path for path in self.files if path.name in DEVICE_FILES)
 
 
-def survey(root: Path, kind: Folder) -> Survey:
+def list_contents(root: Path, kind: Folder) -> DirectoryContents:
     """List the contents of a directory; a missing directory is empty.
 
     Raises:
@@ -158,13 +158,13 @@ def survey(root: Path, kind: Folder) -> Survey:
         OSError: It cannot be read.
     """
     if not os.path.lexists(root):
-        return Survey(root, (), (), (), ())
+        return DirectoryContents(root, (), (), (), ())
     if not root.is_dir():
         raise RunError("expected a directory, got a file", where=str(root), hint="choose another --out")
     found: list[tuple[Path, str]] = list(_walk(root, kind))
     by = {what: tuple(path for path, sort in found if sort == what) for what in ("file", "folder", "foreign")}
     names = tuple(sorted(entry.name for entry in os.scandir(root) if not kind.temporary.fullmatch(entry.name)))
-    return Survey(root, by["file"], by["folder"], by["foreign"], names)
+    return DirectoryContents(root, by["file"], by["folder"], by["foreign"], names)
 
 
 def _walk(root: Path, kind: Folder) -> Iterator[tuple[Path, str]]:
@@ -189,7 +189,7 @@ def clear(root: Path, kind: Folder) -> None:
     Raises:
         RunError: It has a foreign entry; nothing is removed then.
     """
-    found = survey(root, kind)
+    found = list_contents(root, kind)
     found.refuse_foreign()
     for path in found.files:
         path.unlink(missing_ok=True)
@@ -199,7 +199,7 @@ def clear(root: Path, kind: Folder) -> None:
         except FileNotFoundError:
             pass
         except OSError:  # a foreign file was added in the meantime: it stays
-            survey(root, kind).refuse_foreign()
+            list_contents(root, kind).refuse_foreign()
             raise
 
 
@@ -216,7 +216,7 @@ def remove(root: Path, kind: Folder) -> None:
         root.rmdir()
 
 
-def drop_file(path: Path) -> None:
+def remove_file(path: Path) -> None:
     """Remove one file of ours; do nothing if it is missing.
 
     Raises:
@@ -228,7 +228,7 @@ def drop_file(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-def drop_temporary(root: Path, kind: Folder) -> None:
+def remove_temporary_files(root: Path, kind: Folder) -> None:
     """Remove the temporary files that a killed session left directly in a directory, because checks refuse them."""
     with os.scandir(root) as entries:
         names = [e.name for e in entries if kind.temporary.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
@@ -236,7 +236,7 @@ def drop_temporary(root: Path, kind: Folder) -> None:
         (root / name).unlink(missing_ok=True)
 
 
-def warn_of_removed_results(found: Survey, why: str) -> None:
+def warn_of_removed_results(found: DirectoryContents, why: str) -> None:
     """Warn that GPU results of kernels are removed, which this machine cannot produce again."""
     if found.measured:
         names = ", ".join(path.relative_to(found.root).as_posix() for path in found.measured[:_NAMED])
@@ -253,7 +253,7 @@ def expect_replaceable_kernels(where: Path, *, force: bool) -> None:
     """
     if where.is_symlink():
         raise RunError("expected a directory, got a symbolic link", where=str(where), hint="move it away yourself")
-    found = survey(where, KERNEL_SET)
+    found = list_contents(where, KERNEL_SET)
     found.refuse_foreign()
     if found.measured and not force:
         what = f"expected kernels that may be replaced, got {len(found.measured)} results of a device beside them"
@@ -269,14 +269,14 @@ __all__ = [
     "PART_SET",
     "RUN",
     "WHOLE",
+    "DirectoryContents",
     "DirectoryWarning",
     "Folder",
-    "Survey",
     "clear",
-    "drop_file",
-    "drop_temporary",
     "expect_replaceable_kernels",
+    "list_contents",
     "remove",
-    "survey",
+    "remove_file",
+    "remove_temporary_files",
     "warn_of_removed_results",
 ]

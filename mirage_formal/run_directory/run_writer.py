@@ -40,10 +40,10 @@ from mirage_formal.run_directory.directory_layout import (
     CANDIDATE_SET,
     KERNELS_OF_ONE,
     RUN,
-    drop_file,
-    drop_temporary,
+    list_contents,
     remove,
-    survey,
+    remove_file,
+    remove_temporary_files,
     warn_of_removed_results,
 )
 from mirage_formal.run_directory.overwrite import clear_earlier_search, expect_resumed
@@ -93,8 +93,8 @@ class RunStore:
             others = dict(sorted(earlier.versions.items() - run.versions.items()))
             what = f"expected the packages that the run was started with, {others or 'and no more'}, got others"
             raise RunError(what, where=str(path), hint="install those versions, or start a new run")
-        survey(root, RUN).refuse_foreign()
-        drop_temporary(root, RUN)
+        list_contents(root, RUN).refuse_foreign()
+        remove_temporary_files(root, RUN)
         journal = root / SEARCH_FILE
         units = {record.unit: record for record in _read_journal(journal, run.key)}
         if journal.is_file():  # drop a partial line after a kill; works on a full disk
@@ -125,7 +125,7 @@ class RunStore:
             candidates: For each: its directory below the root, the digest of its graph, and its files by relative path.
             summary: The summary, whose manifest is filled in here.
         """
-        drop_file(self.root / SUMMARY_FILE)
+        remove_file(self.root / SUMMARY_FILE)
         building = self.root / BUILDING
         remove(building, CANDIDATE_SET)
         manifest = {name: sha256((self.root / name).read_bytes()) for name in (RUN_FILE, SEARCH_FILE)}
@@ -153,7 +153,7 @@ class RunStore:
         for path in sorted(place.iterdir()) if place.is_dir() else ():
             if path.name not in reported:
                 warn_of_removed_results(
-                    survey(path, KERNELS_OF_ONE), "kernels of a candidate that is no longer reported"
+                    list_contents(path, KERNELS_OF_ONE), "kernels of a candidate that is no longer reported"
                 )
                 remove(path, KERNELS_OF_ONE)
 

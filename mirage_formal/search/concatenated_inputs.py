@@ -64,7 +64,7 @@ def pad_expressions(graph: KernelGraph) -> frozenset[int]:
     return frozenset(found)
 
 
-def absorb_concatenations(graph: KernelGraph) -> KernelGraph:
+def fuse_concatenations(graph: KernelGraph) -> KernelGraph:
     """Return the graph with kernels that read pads and compute the sums of them themselves.
 
     Sound: nothing is accepted here; candidates are proved as they come out. Zeros stay zeros under the operators, so
@@ -182,4 +182,4 @@ def _read_pads(made: _PadRewriter, op: GraphDefined, wanted: set[int]) -> tuple[
     return replace(block, inputs=tuple(reads.values()), ops=ops, outputs=savers), operands
 
 
-__all__ = ["KEEP_ZERO", "absorb_concatenations", "pad_expressions", "reading_operator", "sink_pads_to_inputs"]
+__all__ = ["KEEP_ZERO", "fuse_concatenations", "pad_expressions", "reading_operator", "sink_pads_to_inputs"]

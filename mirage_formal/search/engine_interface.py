@@ -141,11 +141,11 @@ def add_counts(*counts: Mapping[LevelName, Mapping[str, int]]) -> dict[LevelName
     return {level: dict(sorted(found[level].items())) for level in LEVELS if level in found}
 
 
-class CutError(Exception):
+class LimitReached(Exception):
     """Signal that a unit has reached its limit; raised through its enumeration, and caught by its engine."""
 
 
-class Tally:
+class SearchCounters:
     """Mutable counts while a unit runs; ``stats`` freezes them.
 
     Args:
@@ -165,7 +165,7 @@ class Tally:
         """Count one state or configuration that is about to be entered.
 
         Raises:
-            CutError: The unit's limit is reached; nothing is counted.
+            LimitReached: The unit's limit is reached; nothing is counted.
         """
         self.check()
         self._counts[name] += 1
@@ -174,12 +174,12 @@ class Tally:
         """Raise an error if the unit has reached a limit.
 
         Raises:
-            CutError: The unit has reached its number of states or its deadline.
+            LimitReached: The unit has reached its number of states or its deadline.
         """
         if self._max_states is not None and self._counts["states"] >= self._max_states:
-            raise CutError
+            raise LimitReached
         if self._deadline is not None and time.monotonic() >= self._deadline:
-            raise CutError
+            raise LimitReached
 
     def add(self, name: str, amount: int = 1) -> None:
         """Add to the field of Stats called ``name``."""
@@ -196,7 +196,7 @@ class Tally:
 
 
 #: The tallies of the unit that is being searched, collected inside ``watch_counts`` only.
-_watched: ContextVar[list[Tally] | None] = ContextVar("watched", default=None)
+_watched: ContextVar[list[SearchCounters] | None] = ContextVar("watched", default=None)
 
 
 @contextmanager
@@ -205,7 +205,7 @@ def watch_counts() -> Iterator[Callable[[], Stats]]:
 
     No additional counting takes place, so a search is as fast inside as outside.
     """
-    tallies: list[Tally] = []
+    tallies: list[SearchCounters] = []
     token = _watched.set(tallies)
     try:
         yield lambda: sum((tally.stats() for tally in tuple(tallies)), Stats())

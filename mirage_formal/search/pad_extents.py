@@ -15,7 +15,7 @@ from typing import Final
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.remainder_tiles.padded_extents import resize
-from mirage_formal.graph.remainder_tiles.split import Wrapping
+from mirage_formal.graph.remainder_tiles.split import BoundaryOperators
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.verifier import kernel_types
@@ -44,7 +44,7 @@ class RoundedProgram:
     """
 
     program: KernelGraph
-    wrapping: Wrapping
+    wrapping: BoundaryOperators
     original: KernelGraph
 
     def wrapped(self, candidate: KernelGraph) -> KernelGraph:
@@ -122,7 +122,7 @@ def _program_at(program: KernelGraph, ties: DimClasses, extents: dict[Dim, int])
             if want < have:
                 back.append(Op(OpKind.SLICE, (outputs[i],), Attrs(dim=dim, start=0, stop=want)))
                 outputs[i] = len(program.outputs) + len(back) - 1
-    return RoundedProgram(larger, Wrapping(tuple(front), tuple(reads), tuple(back), tuple(outputs)), program)
+    return RoundedProgram(larger, BoundaryOperators(tuple(front), tuple(reads), tuple(back), tuple(outputs)), program)
 
 
 __all__ = ["RoundedProgram", "round_extents"]

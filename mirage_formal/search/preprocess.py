@@ -20,7 +20,7 @@ from functools import lru_cache
 from mirage_formal.graph.edit import eliminate_dead_code, renumber_graph
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, enumerate_results
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.graph.remainder_tiles.split import Wrapping, split_at
+from mirage_formal.graph.remainder_tiles.split import BoundaryOperators, split_at
 from mirage_formal.graph.storage_views import kernel_count, moved_tensors, storage_locations, trailing_moves
 from mirage_formal.graph.types import row_major
 from mirage_formal.graph.verdict import Equivalent
@@ -29,7 +29,7 @@ from mirage_formal.rewrite.failure import MatchFailure, none_on_match_failure
 from mirage_formal.rewrite.fold_constants import fold_constant
 from mirage_formal.rewrite.graph_builders import KernelGraphBuilder
 from mirage_formal.rewrite.replacement_rules import apply_rules
-from mirage_formal.search.concatenated_inputs import absorb_concatenations, pad_expressions, reading_operator
+from mirage_formal.search.concatenated_inputs import fuse_concatenations, pad_expressions, reading_operator
 from mirage_formal.search.hoist_layout_ops import hoist_layout_ops
 from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
 
@@ -54,11 +54,11 @@ class PreprocessedProgram:
 
     program: KernelGraph
     inputs: tuple[Input, ...]
-    wrapping: Wrapping | None
+    wrapping: BoundaryOperators | None
 
     def wrapped(self, candidate: KernelGraph) -> KernelGraph:
         """Return a candidate for the given program, made from one for the searched program."""
-        return absorb_concatenations(self.around(candidate))
+        return fuse_concatenations(self.around(candidate))
 
     @property
     def whole(self) -> KernelGraph:

@@ -22,7 +22,7 @@ from mirage_formal.autotune.plans import (
     TuningDirectory,
     TuningPlan,
 )
-from mirage_formal.autotune.prepare import Maker, TunedRun, _DescribedForm, plan_of
+from mirage_formal.autotune.prepare import KernelPreparation, TunedRun, _DescribedForm, plan_of
 from mirage_formal.autotune.successive_halving import finalist_batches, kernel_rungs
 from mirage_formal.autotune.timing import FIRST, SECOND, time_kernels
 from mirage_formal.autotune.timing_subprocess import GpuMachine, TimingAnswer, TimingJob
@@ -291,11 +291,11 @@ def test_why_no_kernel_may_run(
     refused: str, hint: str, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def prepare(
-        self: Maker, plan: TuningPlan, target: str, wanted: Sequence[At], *rest: Any
+        self: KernelPreparation, plan: TuningPlan, target: str, wanted: Sequence[At], *rest: Any
     ) -> dict[At, PreparedKernel]:
         return {at: PreparedKernel(refused) for at in wanted if refused}
 
-    monkeypatch.setattr(Maker, "prepare", prepare)
+    monkeypatch.setattr(KernelPreparation, "prepare", prepare)
     with pytest.raises(NoTimesError, match="expected candidates with kernels that may run") as raised:
         tuned(made[0], TuningDirectory(tmp_path / "place"), Table(last_is_best), TuningLimits(KERNELS, 2))
     assert raised.value.hint == hint
@@ -350,7 +350,7 @@ def test_candidates_without_a_running_maximum_are_tuned_only_where_all_are(tmp_p
         source = TunedRun(
             encode(graph), "h200", tuple((f"{at} {names[one]}", b"") for at, one in enumerate(given)), "digest"
         )
-        maker = Maker(TuningDirectory(tmp_path), Answers(given), lambda *said: None)  # type: ignore[arg-type]
+        maker = KernelPreparation(TuningDirectory(tmp_path), Answers(given), lambda *said: None)  # type: ignore[arg-type]
         plan = plan_of(source, "sm_80", maker)
         assert [one.name for one in plan.candidates] == expected
         assert len(plan.pieces) == len(expected)

@@ -13,7 +13,7 @@ from mirage_formal.autotune.successive_halving import (
     SLACK,
     finalist_batches,
     kernel_rungs,
-    kernels_to_time_again,
+    kernels_to_remeasure,
     other_schedules,
 )
 from mirage_formal.autotune.tuning_space import (
@@ -120,9 +120,9 @@ def test_a_form_of_which_nothing_was_timed_gets_its_turn() -> None:
 def test_times_that_noise_may_have_put_in_order_are_taken_again() -> None:
     plan = one_each(3, 3)
     times = {"p0.0": 10.0, "p0.1": 0.999 * NOISE * 10, "p0.2": 1.001 * NOISE * 10, "p1.0": 0.999 * SLACK * 10}
-    assert kernels_to_time_again(plan, times) == [(0, 0), (0, 1), (1, 0)]
-    assert kernels_to_time_again(plan, times | {"p2.0": 1.001 * SLACK * 10}) == [(0, 0), (0, 1), (1, 0)], "too slow"
-    assert kernels_to_time_again(plan, {}) == []
+    assert kernels_to_remeasure(plan, times) == [(0, 0), (0, 1), (1, 0)]
+    assert kernels_to_remeasure(plan, times | {"p2.0": 1.001 * SLACK * 10}) == [(0, 0), (0, 1), (1, 0)], "too slow"
+    assert kernels_to_remeasure(plan, {}) == []
 
 
 def kinds_of_candidates() -> TuningPlan:

@@ -135,7 +135,7 @@ def test_hard_questions_end_with_the_time_of_the_directory(monkeypatch: pytest.M
     solvers.start_budget()
     scripts = [parse_script(HARD.replace("bv1 112", f"bv{number} 112")) for number in range(2, 40)]
     with solvers.directory_budget():
-        found = [solvers.ask_solvers(script) for script in scripts]
+        found = [solvers.query_solvers(script) for script in scripts]
     assert limits[0] == 500
     assert limits == sorted(limits, reverse=True)
     assert len(limits) < len(scripts)
@@ -143,7 +143,7 @@ def test_hard_questions_end_with_the_time_of_the_directory(monkeypatch: pytest.M
     assert [one.asked for one in found] == [True] * len(limits) + [False] * (len(scripts) - len(limits))
     assert found[-1].why == "no time is left of the 1 s that solvers have for one directory"
     with solvers.directory_budget():  # another directory has its own
-        solvers.ask_solvers(scripts[0])
+        solvers.query_solvers(scripts[0])
     assert limits[-1] == 500
 
 

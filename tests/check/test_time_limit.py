@@ -15,7 +15,7 @@ import pytest
 
 from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.check_steps import CheckFailed, expect_equal, report_established, step
-from mirage_formal.check.time_limit import LIMIT_S, LimitedCheck, OutOfTime
+from mirage_formal.check.time_limit import LIMIT_S, LimitedCheck, TimeLimitExceeded
 from mirage_formal.revalidate import check_command
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
@@ -103,7 +103,7 @@ def test_a_failure_is_the_one_of_the_check() -> None:
 def test_a_call_that_never_returns_is_ended_and_its_step_named() -> None:
     check = LimitedCheck(LIMIT_S, hopeless, "x")
     clock = Clock(check, lambda heard: heard == 5)  # a step and its end, what is told, and two steps
-    with pytest.raises(OutOfTime) as found:
+    with pytest.raises(TimeLimitExceeded) as found:
         check.result()
     assert found.value.established == ["x"]
     assert not check._process.is_alive()
@@ -120,7 +120,7 @@ def test_a_process_that_dies_is_no_success() -> None:
 def test_no_process_outlives_the_limit(tmp_path: Path) -> None:
     check = LimitedCheck(LIMIT_S, with_a_child, str(tmp_path / "pid"))
     Clock(check, lambda heard: (tmp_path / "pid").exists())
-    with pytest.raises(OutOfTime):
+    with pytest.raises(TimeLimitExceeded):
         check.result()
     pid = int((tmp_path / "pid").read_text())
     assert gone([pid])
@@ -142,7 +142,7 @@ def test_what_was_established_is_printed(
     done = check_candidate(one)
 
     def over(self: LimitedCheck[object]) -> None:
-        raise OutOfTime([done], "candidates/002-abc/proof.jsonl", "replay the proof")
+        raise TimeLimitExceeded([done], "candidates/002-abc/proof.jsonl", "replay the proof")
 
     monkeypatch.setattr(LimitedCheck, "result", over)
     assert check_command.main([str(made), "--time-limit", "5"]) == 1

@@ -17,10 +17,10 @@ from mirage_formal.run import progress as values
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.progress import Progress, RunPhase, choice, counts, progress_display
 from mirage_formal.run.progress.bars import Bars
-from mirage_formal.run.progress.counts import Forecast, RunCounters
+from mirage_formal.run.progress.counts import RemainingTime, RunCounters
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.task_values import UnitProgress
-from mirage_formal.search.engine_interface import Stats, Tally, watch_counts
+from mirage_formal.search.engine_interface import SearchCounters, Stats, watch_counts
 from mirage_formal.support.errors import SpaceError
 from mirage_formal.workers import task_progress
 from mirage_formal.workers.pool import Pool
@@ -45,16 +45,16 @@ def unit(states: int, pruned: dict[str, int], us: float) -> UnitRecord:
 
 
 def test_tallies_are_read_while_they_count_and_nothing_else_is_counted_for_it() -> None:
-    before = Tally()
+    before = SearchCounters()
     with watch_counts() as so_far:
         assert so_far() == Stats()
-        first, second = Tally(), Tally()
+        first, second = SearchCounters(), SearchCounters()
         first.step("states")
         second.step("states")
         second.prune("shape", "block")
         assert so_far() == Stats(states=2, pruned_at={"block": {"shape": 1}})
         with watch_counts() as inner:
-            Tally().step("states")
+            SearchCounters().step("states")
             assert inner().states == 1
         assert so_far().states == 2
     before.step("states")
@@ -124,7 +124,7 @@ def test_totals_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_time_left_is_said_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = clock_of(monkeypatch, counts, still=True)
-    forecast = Forecast()
+    forecast = RemainingTime()
     assert forecast.left_s("a", 3, 40) is None  # what was there before says nothing
     clock.ahead = 10.0
     assert forecast.left_s("a", 4, 40) is None

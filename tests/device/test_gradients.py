@@ -156,7 +156,7 @@ def test_the_cpu_and_the_gpu_share_one_function(
     def refuse(value: Any, slot: Any) -> None:
         raise Refused(slot.where)
 
-    monkeypatch.setattr(tensors, "refuse_gradient", refuse)
+    monkeypatch.setattr(tensors, "reject_gradient", refuse)
     first, *rest = arrays[0]
     with pytest.raises(Refused):
         place.optimized(place.parameter(first), *map(place.tensor, rest))

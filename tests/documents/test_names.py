@@ -130,6 +130,42 @@ def test_names_of_modules_are_unique() -> None:
     assert {path.parts[0] for path in twins} == {"check", "prove"}
 
 
+def words_of(name: str) -> list[str]:
+    """The words of a name, in small letters: ``DTypeError`` is a dtype and an error, ``split_k`` has split and k."""
+    parts = re.findall(r"^[A-Z](?:[A-Z][a-z0-9]+)|[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", name)
+    assert sum(map(len, parts)) == len(name.replace("_", "")), name
+    return [part.lower() for part in parts]
+
+
+def public_names() -> Iterator[tuple[str, str]]:
+    """The names of folders and modules, of public classes and of public functions, each with its module."""
+    for path in sources():
+        where = path.relative_to(PACKAGE)
+        yield from ((part, where.as_posix()) for part in where.with_suffix("").parts)
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+                yield node.name, where.as_posix()
+
+
+def test_names_use_listed_words() -> None:
+    """docs/words.txt is the vocabulary: a new word is a line there, which a reviewer sees."""
+    listed = (REPOSITORY / "docs" / "words.txt").read_text(encoding="utf-8").splitlines()
+    assert listed == sorted(set(listed))
+    names = list(public_names())
+    assert len(names) > 1000
+    unlisted = sorted({f"{where}: {name}" for name, where in names if not set(words_of(name)) <= set(listed)})
+    assert unlisted == []
+    assert set(listed) - {word for name, _ in names for word in words_of(name)} == set()
+
+
+def test_names_are_split_into_words() -> None:
+    assert words_of("DTypeError") == ["dtype", "error"]
+    assert words_of("STensor") == ["stensor"]
+    assert words_of("z3_and_CUDAError") == ["z3", "and", "cuda", "error"]
+    assert words_of("GPUTarget") == ["gpu", "target"]
+    assert words_of("__init__") == ["init"]
+
+
 def test_classes_and_functions_are_named_by_nouns_and_verbs() -> None:
     """Public ones of every module; ``imported`` and others are words of modules alone."""
     found = [

@@ -29,7 +29,7 @@ from mirage_formal.graph.formats.json import encode
 from mirage_formal.kernel_build import __main__ as build_command
 from mirage_formal.kernel_build.alternatives import Alternatives
 from mirage_formal.kernel_build.build import KernelWarning, build, build_run, discharge_obligations
-from mirage_formal.kernel_build.built_kernels import KernelRefused
+from mirage_formal.kernel_build.built_kernels import KernelRejected
 from mirage_formal.records import KERNELS
 from mirage_formal.run_directory.directory_layout import DirectoryWarning
 from mirage_formal.support.errors import RunError, UnsupportedError
@@ -64,7 +64,7 @@ def test_a_broken_obligation_is_refused() -> None:
     built = build(w.ntrans_fused(n=512), w.ntrans(n=512), H200)
     (kernel,) = built.programs.values()
     assert {record.finding for record in built.obligations} == {"held"}
-    with pytest.raises(KernelRefused, match="an obligation is"):
+    with pytest.raises(KernelRejected, match="an obligation is"):
         discharge_obligations(replace(kernel, body=without_barriers(kernel.body)))
 
 
@@ -87,7 +87,7 @@ def test_the_next_candidate_takes_the_place_of_a_refused_one(monkeypatch: pytest
         assert alone.built().executable.graph == w.ntrans(n=512)  # the program, a kernel for each of its operators
     with pytest.warns(KernelWarning), pytest.raises(UnsupportedError, match=r"candidate bad: .*obligation"):
         alone.first().built()
-    with pytest.raises(KernelRefused):
+    with pytest.raises(KernelRejected):
         both.own()
 
 

@@ -14,7 +14,7 @@ import mirage_formal as mf
 from mirage_formal.check.partitioning.subgraphs import ReplacedGraph, Replacement, replace_parts
 from mirage_formal.codegen.executable import Binary, KernelLaunch, load_executable
 from mirage_formal.codegen.online_softmax import stabilize as optimizer
-from mirage_formal.codegen.online_softmax.stabilize import NotStable
+from mirage_formal.codegen.online_softmax.stabilize import NoStableForm
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device import tensors
 from mirage_formal.device.launch import Optimized
@@ -24,7 +24,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.kernel_build.alternatives import Alternatives
 from mirage_formal.kernel_build.build import KernelWarning, build
-from mirage_formal.kernel_build.built_kernels import KernelRefused
+from mirage_formal.kernel_build.built_kernels import KernelRejected
 from mirage_formal.kernel_build.save import save_built
 from mirage_formal.kernel_build.stable_forms import NotProvedError, stabilize_proved
 from mirage_formal.logic import session
@@ -129,14 +129,14 @@ def test_without_a_proof_it_is_refused(monkeypatch: pytest.MonkeyPatch, fault: A
     module._solver_complaint.cache_clear()
     with pytest.raises(NotProvedError):
         stabilize_proved(SPLIT)
-    with pytest.raises(KernelRefused, match="NotProved"):
+    with pytest.raises(KernelRejected, match="NotProved"):
         build(SPLIT, PROGRAM, H200)
     module._solver_complaint.cache_clear()
 
 
 def test_where_there_is_no_such_form_the_graph_goes_on_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numerics are the judge then."""
-    monkeypatch.setattr(optimizer, "stabilize_with_groups", lambda graph: NotStable("a sum leaves the kernel"))
+    monkeypatch.setattr(optimizer, "stabilize_with_groups", lambda graph: NoStableForm("a sum leaves the kernel"))
     built = build(SPLIT, PROGRAM, H200)
     assert built.executable.graph == SPLIT
     assert built.stable.note == "no running maximum: a sum leaves the kernel"

@@ -16,7 +16,7 @@ import pytest
 from mirage_formal.logic import solver_client
 from mirage_formal.logic.script import Script, parse_script
 from mirage_formal.logic.session import discharge
-from mirage_formal.logic.solver_client import _BOOT, Question, SolverProcess, SolverReply
+from mirage_formal.logic.solver_client import _BOOT, SolverProcess, SolverQuery, SolverReply
 from tests.kit.processes import HUNG_S, gone
 
 HEAD = "(set-logic QF_UF)\n(declare-const p Bool)\n"
@@ -26,8 +26,8 @@ FALSE = parse_script(HEAD + "(assert (not (= p p)))\n(check-sat)\n")
 STRANGE = parse_script(HEAD + "(assert (! p :named strange))\n(check-sat)\n")
 
 
-def z3(script: Script, timeout_ms: int = 120_000) -> Question:
-    return Question("z3", script, timeout_ms)
+def z3(script: Script, timeout_ms: int = 120_000) -> SolverQuery:
+    return SolverQuery("z3", script, timeout_ms)
 
 
 def instead(body: str) -> str:
@@ -61,7 +61,7 @@ def test_one_process_answers_many_questions() -> None:
     with started() as solvers:
         assert [said.answer for said in solvers.ask([z3(TRUE), z3(FALSE)] * 20)] == ["sat", "unsat"] * 20
         pid = solvers.pid
-        said = solvers.ask([Question("cvc5", FALSE, 120_000), z3(TRUE)])
+        said = solvers.ask([SolverQuery("cvc5", FALSE, 120_000), z3(TRUE)])
         assert [one.answer for one in said] == ["unsat", "sat"]
         assert all(one.version and not one.reason for one in said)
         assert solvers.pid == pid
@@ -76,11 +76,11 @@ def test_what_the_parent_holds_wears_no_process_out() -> None:
 import sys
 held = bytearray(700 << 20)
 held[:: 4096] = b"x" * len(held[:: 4096])
-from mirage_formal.logic.solver_client import Question, SolverProcess
+from mirage_formal.logic.solver_client import SolverProcess, SolverQuery
 from mirage_formal.logic.script import parse_script
 solvers = SolverProcess()
 script = parse_script("(set-logic QF_UF)\\n(declare-const p Bool)\\n(assert p)\\n(check-sat)\\n")
-question = Question("z3", script, 120_000)
+question = SolverQuery("z3", script, 120_000)
 pids = {(solvers.ask([question])[0].answer, solvers.pid) for _ in range(3)}
 print(len(pids), None in {pid for _, pid in pids})
 solvers.close()
@@ -118,7 +118,7 @@ return {"version": "1", "reason": json.dumps(found)}
 def test_the_process_can_open_no_file(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("precious")
     with started(instead(TRIES)) as solvers:
-        (said,) = solvers.ask([Question("z3", STRANGE, 120_000, values=(str(tmp_path),))])
+        (said,) = solvers.ask([SolverQuery("z3", STRANGE, 120_000, values=(str(tmp_path),))])
         found = json.loads(said.reason)
         limits = Path(f"/proc/{solvers.pid}/limits").read_text()
         environment = Path(f"/proc/{solvers.pid}/environ").read_bytes()
@@ -179,7 +179,7 @@ def test_what_makes_a_solver_crash_does_not_end_our_process(count: int) -> None:
 )
 def test_cvc5_takes_no_other_command_and_gives_no_other_answer(text: str, reason: str) -> None:
     with started() as solvers:
-        (said,) = solvers.ask([Question("cvc5", forged(HEAD + text), 120_000)])
+        (said,) = solvers.ask([SolverQuery("cvc5", forged(HEAD + text), 120_000)])
         unknown(said, reason)
 
 
@@ -204,7 +204,7 @@ def test_a_solver_that_uses_up_memory_is_unknown() -> None:
     text += f"(assert (= (bvmul x y) (bvadd (bvudiv x y) (_ bv{2**999 - 1} {wide}))))\n(check-sat)\n"
     with started(memory=1 << 28) as solvers:
         for said in solvers.ask(
-            [Question("z3", parse_script(text), 20_000), Question("cvc5", parse_script(text), 20_000)]
+            [SolverQuery("z3", parse_script(text), 20_000), SolverQuery("cvc5", parse_script(text), 20_000)]
         ):
             unknown(said, "")
         assert solvers.ask([z3(FALSE)])[0].answer == "unsat"
@@ -265,7 +265,7 @@ def script_of(*lines: str) -> subprocess.Popen[str]:
     head = (
         "import os, sys",
         "from mirage_formal.logic import solver_client",
-        "from mirage_formal.logic.solver_client import Question, SolverProcess",
+        "from mirage_formal.logic.solver_client import SolverProcess, SolverQuery",
         "from mirage_formal.logic.script import parse_script",
         f"TRUE, STRANGE = parse_script({TRUE.text!r}), parse_script({STRANGE.text!r})",
     )
@@ -276,7 +276,7 @@ def script_of(*lines: str) -> subprocess.Popen[str]:
 def test_the_process_ends_with_whoever_started_it() -> None:
     lines = (
         "solvers = SolverProcess()",
-        "solvers.ask([Question('z3', TRUE, 10_000)])",
+        "solvers.ask([SolverQuery('z3', TRUE, 10_000)])",
         "print(solvers.pid, flush=True)",
     )
     with script_of(*lines, "import time; time.sleep(1000)") as parent:
@@ -290,7 +290,7 @@ def test_the_process_ends_with_whoever_started_it() -> None:
 def test_nothing_is_said_at_the_end_and_a_fork_has_a_process_of_its_own() -> None:
     lines = (
         "import warnings; warnings.simplefilter('error')",
-        "def ask(): return solver_client.thread_solvers().ask([Question('z3', TRUE, 10_000)])[0].answer",
+        "def ask(): return solver_client.thread_solvers().ask([SolverQuery('z3', TRUE, 10_000)])[0].answer",
         "assert ask() == 'sat'",
         "before = solver_client.thread_solvers().pid",
         "child = os.fork()",

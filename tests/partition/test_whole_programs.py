@@ -29,7 +29,7 @@ from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernel_build.build import build, build_run
 from mirage_formal.partition.cover_search import WholeReport, search_covers
-from mirage_formal.partition.cover_table import cover_notes, print_any, reports_values
+from mirage_formal.partition.cover_table import describe_best_cover, print_any, reports_values
 from mirage_formal.partition.search_strategy import needs_partitioning, search_or_cover
 from mirage_formal.partition.spaces import is_searchable, part_config
 from mirage_formal.records import decode
@@ -102,8 +102,8 @@ def test_what_is_printed(report: WholeReport) -> None:
     assert f"kernels: {report.record.best.kernels} instead of 15" in " ".join(out.getvalue().split())
     shown = msgspec.json.decode(msgspec.json.encode(reports_values([(report, None)])))
     assert shown[0]["summary"]["covers"][0]["graph_digest"] == report.record.best.graph_digest
-    assert not any("others may be cheaper" in note for note in cover_notes(report))
-    assert any(note.startswith("parts: for 3 operators") for note in cover_notes(replace(report, limited=3)))
+    assert not any("others may be cheaper" in note for note in describe_best_cover(report))
+    assert any(note.startswith("parts: for 3 operators") for note in describe_best_cover(replace(report, limited=3)))
 
 
 def test_a_whole_is_called(report: WholeReport) -> None:

@@ -388,7 +388,7 @@ def test_no_solver_is_asked_about_a_text_of_a_file(
         asked.append(script)
         return SolverAnswers(UNSAT)
 
-    monkeypatch.setattr(rederive, "ask_solvers", answer)
+    monkeypatch.setattr(rederive, "query_solvers", answer)
     directory = first(attention)
     trivial_question(directory)
     sign_sources(directory)
@@ -402,7 +402,7 @@ def test_what_solvers_leave_open_is_not_counted_unless_the_analysis_settles_it(
     directory = first(attention)
     entries = read_lines(directory / "obligations.jsonl")
     before = derive_kernels(directory)
-    monkeypatch.setattr(rederive, "ask_solvers", lambda script: SolverAnswers({"z3": "unknown", "cvc5": "unknown"}))
+    monkeypatch.setattr(rederive, "query_solvers", lambda script: SolverAnswers({"z3": "unknown", "cvc5": "unknown"}))
     found = derive_kernels(directory)
     assert SOLVERS not in found.again
     by_solver = sum(record["means"] == "solver" for record in entries)
@@ -410,7 +410,7 @@ def test_what_solvers_leave_open_is_not_counted_unless_the_analysis_settles_it(
     assert by_solver > 0
     assert sum(found.again.values()) == len(entries) - by_solver
     assert before.recorded == {}
-    monkeypatch.setattr(rederive, "ask_solvers", lambda script: SolverAnswers({"z3": "unsat", "cvc5": "sat"}))
+    monkeypatch.setattr(rederive, "query_solvers", lambda script: SolverAnswers({"z3": "unsat", "cvc5": "sat"}))
     with pytest.raises(CheckFailed) as failure:
         derive_kernels(directory)
     assert "expected unsat" in failure.value.what

@@ -107,7 +107,7 @@ def test_candidates_of_which_all_are_outside_are_rejected() -> None:
     """One of them does not come first; if none is left, the program's own operators are the better answer."""
     bad = {RANKED[0].graph}
     outside = PredictedNumerics((1.0, 8.0), 0.5)
-    mine = evidence(Inline(foresee_candidate=lambda task: outside if task.graph in bad else FAILED))
+    mine = evidence(Inline(predict_rounding_error=lambda task: outside if task.graph in bad else FAILED))
     chosen = mine.choose(RANKED)
     assert [v.found for v in mine.by_numerics(chosen)] == [RANKED[2], RANKED[0]]
     assert [v.foreseen for v in mine.by_numerics(chosen)] == [None, outside]
@@ -116,11 +116,11 @@ def test_candidates_of_which_all_are_outside_are_rejected() -> None:
     assert mine.by_numerics(chosen) == []
     assert [(r.digest, r.kind) for r in mine.rejected.values()] == [(v.found.digest, "numerics") for v in chosen]
     assert "at scale 1, 8" in mine.rejected[RANKED[0].digest].reason
-    again = evidence(Inline(foresee_candidate=lambda task: outside if task.graph in bad else FAILED))
+    again = evidence(Inline(predict_rounding_error=lambda task: outside if task.graph in bad else FAILED))
     assert [v.found for v in again.reported(RANKED)] == [RANKED[1]]
     assert list(again.rejected) == [RANKED[0].digest, RANKED[2].digest]
     bad.add(RANKED[1].graph)
-    none = evidence(Inline(foresee_candidate=lambda task: outside if task.graph in bad else FAILED))
+    none = evidence(Inline(predict_rounding_error=lambda task: outside if task.graph in bad else FAILED))
     assert none.reported(RANKED) == []
     assert {r.kind for r in none.rejected.values()} == {"numerics"}
     assert len(none.rejected) == 3
@@ -187,7 +187,7 @@ def test_every_step_has_its_time() -> None:
     mine = CandidateVerifier(job, pool, limits, lambda phase, done, total: None)  # type: ignore[arg-type]
     assert len(mine.reported(RANKED)) == 3
     assert pool.deadlines["certify"] == pool.deadlines["verify_candidate"] == limits.proofs
-    assert pool.deadlines["discharge_texts"] == pool.deadlines["foresee_candidate"] == limits.verified
+    assert pool.deadlines["discharge_texts"] == pool.deadlines["predict_rounding_error"] == limits.verified
     assert limits.behind_search(1050.0) == limits
     late = limits.behind_search(1099.0)
     assert 1099.0 < late.proofs < late.verified

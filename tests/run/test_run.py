@@ -31,7 +31,7 @@ from mirage_formal.records import (
     EquivalenceRecord,
     UnitRecord,
 )
-from mirage_formal.run.candidate_table import run_notes, warnings
+from mirage_formal.run.candidate_table import describe_run, warnings
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.progress import Progress, RunPhase
 from mirage_formal.run.ranking import rank
@@ -233,7 +233,7 @@ def test_a_time_limit_ends_the_search_and_can_be_resumed(
     stopped = run_search(given, settings("Slow", time_limit=HUNG_S), tmp_path / "run", watch=watch)
     assert stopped.summary.status == "time-limit"
     assert stopped.summary.units_done == 2
-    assert "time limit" in run_notes(stopped)[0]
+    assert "time limit" in describe_run(stopped)[0]
     assert stopped.results
     (shared(given) / "go").touch()
     resumed = run_search(given, settings("Slow", resume=True), tmp_path / "run")
@@ -303,7 +303,7 @@ def test_an_interrupt_keeps_what_is_verified(
     stopped = run_search(program(), settings(workers=1), tmp_path / "run", watch=Interrupter(phase, done))
     assert stopped.summary.status == "interrupted"
     assert bool(stopped.results) is some
-    assert "Interrupted" in run_notes(stopped)[0]
+    assert "Interrupted" in describe_run(stopped)[0]
     resumed = run_search(program(), settings(resume=True), tmp_path / "run")
     assert resumed.summary.status == "complete"
     assert digests(resumed) == digests(example)

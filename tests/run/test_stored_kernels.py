@@ -14,7 +14,7 @@ import pytest
 
 from mirage_formal import gpu, records
 from mirage_formal.cli.graphs import arrays
-from mirage_formal.cli.graphs.subject import subject
+from mirage_formal.cli.graphs.subject import read_graph
 from mirage_formal.codegen.executable import Executable
 from mirage_formal.device.launch import Optimized
 from mirage_formal.run.result_cache.stored_kernel_check import stored_kernels
@@ -120,7 +120,7 @@ def test_what_was_changed_is_not_launched(
     (report,) = gpu.run_all(attention, 1, 0, measure=False, numerics=False, library=True)
     assert not report["ok"]
     assert report["error"].startswith("FormatError")
-    one = subject(attention, 1)
+    one = read_graph(attention, 1)
     with pytest.raises(FormatError, match="expected"):
         arrays.compute_outputs(one, [], "gpu")
     assert launched == []
@@ -136,7 +136,7 @@ def test_what_was_built_is_launched(runs: dict[str, Path], name: str, launched: 
         assert report["remarks"] == []
         assert report["error"] == "RuntimeError: loaded"
     with pytest.raises(RuntimeError, match="loaded"):
-        arrays.compute_outputs(subject(runs[name], 1), [], "auto")
+        arrays.compute_outputs(read_graph(runs[name], 1), [], "auto")
     assert len(launched) == 3
 
 

@@ -34,10 +34,10 @@ from mirage_formal.run_directory.directory_layout import (
     RUN,
     WHOLE,
     DirectoryWarning,
-    drop_file,
     expect_replaceable_kernels,
+    list_contents,
     remove,
-    survey,
+    remove_file,
 )
 from mirage_formal.run_directory.run_writer import RunStore
 from mirage_formal.support.errors import MirageError, RunError, SpaceError
@@ -290,7 +290,7 @@ def test_kernels_with_results_of_a_device_are_built_again_only_with_force(finish
 def test_links_are_neither_followed_nor_removed(finished: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(finished, tmp_path / "run"))
     (tmp_path / "link").symlink_to(root / "kernels")
-    for path, how in ((tmp_path / "link", lambda p: remove(p, KERNELS_OF_ONE)), (tmp_path / "link", drop_file)):
+    for path, how in ((tmp_path / "link", lambda p: remove(p, KERNELS_OF_ONE)), (tmp_path / "link", remove_file)):
         with pytest.raises(RunError, match="symbolic link"):
             how(path)
     shutil.rmtree(root / "kernels")
@@ -338,11 +338,11 @@ def test_the_inventory_has_everything_that_a_search_writes(finished: Path, whole
     shutil.rmtree(root / "kernels")
     ((_, outcome), *_) = build_run(root, count=1, archs=())
     assert outcome.startswith("built")
-    found = survey(root, RUN)
+    found = list_contents(root, RUN)
     assert found.foreign == ()
     assert {"run.json", "manifest.json", "launch.json", "001.smt2"} <= {path.name for path in found.files}
-    assert survey(whole, WHOLE).foreign == ()
-    assert len(survey(whole, WHOLE).files) > 3
+    assert list_contents(whole, WHOLE).foreign == ()
+    assert len(list_contents(whole, WHOLE).files) > 3
 
 
 # --- nothing else removes ---------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from mirage_formal.prove.abstract.abstract_domain import expressions
 from mirage_formal.prove.abstract.normal_form import NormalForms
 from mirage_formal.prove.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.search.bounds import SearchSpace
-from mirage_formal.search.engine_interface import SearchOptions, Stats, Tally, Unit, UnitResult
+from mirage_formal.search.engine_interface import SearchCounters, SearchOptions, Stats, Unit, UnitResult
 from mirage_formal.search.exhaustive import ExhaustiveEngine
 from mirage_formal.search.exhaustive import kernel_enumeration as kernel_module
 from mirage_formal.search.exhaustive.kernel_enumeration import KernelSearch
@@ -321,7 +321,7 @@ def test_options_override_the_limits_of_the_space() -> None:
 
 
 def test_counts_add_up() -> None:
-    tally = Tally()
+    tally = SearchCounters()
     tally.add("states", 3)
     tally.prune("shape", "block")
     tally.prune("shape", "block")

@@ -18,7 +18,7 @@ from mirage_formal.codegen.generate import first_line
 from mirage_formal.codegen.target import Target
 from mirage_formal.codegen.triton.file import triton_file
 from mirage_formal.codegen.triton.launch_options import LaunchOptions
-from mirage_formal.kernel_build.built_kernels import KernelRefused
+from mirage_formal.kernel_build.built_kernels import KernelRejected
 from mirage_formal.kernel_build.triton.triton_generator import TITLE
 from mirage_formal.records import MANIFEST_FILE, KernelManifestRecord, open_sealed, read_file, sha256
 from mirage_formal.support.errors import MirageError
@@ -58,7 +58,7 @@ def triton_texts(directory: Path, options: Sequence[LaunchOptions]) -> list[Trit
         options: Launch options, one file for each.
 
     Raises:
-        KernelRefused: A kernel has no Triton function, or the file would have none at all; says why.
+        KernelRejected: A kernel has no Triton function, or the file would have none at all; says why.
         FormatError: The kernels are not as they were written.
     """
     executable, target = load_executable(directory), _target(directory)
@@ -76,9 +76,9 @@ def _texts(
         try:
             made = triton_file(executable.graph, executable.program, target, title, one)
         except MirageError as error:
-            raise KernelRefused(f"it has no Triton file: {first_line(error)}", where="triton") from error
+            raise KernelRejected(f"it has no Triton file: {first_line(error)}", where="triton") from error
         if not made.functions:
-            raise KernelRefused("its Triton file would be calls of torch alone", where="triton")
+            raise KernelRejected("its Triton file would be calls of torch alone", where="triton")
         yield TritonText(directory, one, made.text, sha256(made.text.encode()), executable.digest)
 
 

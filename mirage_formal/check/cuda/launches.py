@@ -24,8 +24,8 @@ from mirage_formal.records import (
     LaunchRecord,
     PlanRecord,
     ProductLaunch,
-    confine_path,
     read_file,
+    resolve_inside,
     sha256,
 )
 from mirage_formal.support.errors import FormatError
@@ -63,7 +63,7 @@ def check_launches(root: Path, record: LaunchRecord, graph: KernelGraph) -> None
             _check_launch(launch, reads, writes, graph, values)
             if isinstance(launch, KernelLaunch):
                 for name in (launch.source, *(binary.file for binary in launch.cubins.values())):
-                    confine_path(root, name)
+                    resolve_inside(root, name)
         if isinstance(launch, KernelLaunch):
             with step(root / launch.source, "source of a kernel"):
                 _check_source(root, launch)
@@ -137,7 +137,7 @@ def _is_band_mask(graph: KernelGraph, value: int) -> bool:
 
 
 def _check_source(root: Path, launch: KernelLaunch) -> None:
-    data = read_file(confine_path(root, launch.source))
+    data = read_file(resolve_inside(root, launch.source))
     expect_equal("sha256", launch.sha256, sha256(data))
     if not re.search(rf"__global__[^;{{]*\b{re.escape(launch.name)}\s*\(", data.decode()):
         raise FormatError(f"expected the kernel {launch.name}, got none of this name")
@@ -191,7 +191,7 @@ def _check_plan(launch: KernelLaunch, plan: KernelPlanRecord, graph: KernelGraph
 
 
 def _check_code(root: Path, kernel: str, binary: Binary, compiled: CompiledRecord) -> Resources:
-    data = read_file(confine_path(root, binary.file))
+    data = read_file(resolve_inside(root, binary.file))
     expect_equal("sha256", binary.sha256, sha256(data))
     expect_equal("spilled bytes in the plan", binary.spill_bytes, compiled.spill_bytes)
     expect_equal("registers in the plan", binary.registers, compiled.registers)

@@ -44,11 +44,11 @@ from mirage_formal.records import (
     MeasureRecord,
     ObligationRecord,
     PlanRecord,
-    confine_path,
     decode,
     open_sealed,
     read_file,
     read_lines,
+    resolve_inside,
     sha256,
     unpack_texts,
 )
@@ -153,7 +153,7 @@ def check_kernels(root: Path, *, solvers: bool = True) -> BoundKernels:
     with step(path, "read the manifest of kernels", corrupt=True):
         manifest = decode(read_file(path), KernelManifestRecord, MANIFEST_FILE)
         for name in manifest.files:
-            confine_path(root, name)
+            resolve_inside(root, name)
     with step(path, "seal"):
         open_sealed(read_file(path), KernelManifestRecord, MANIFEST_FILE)
     check_manifest(root, MANIFEST_FILE, manifest.files, DEVICE_FILES)

@@ -29,10 +29,10 @@ from mirage_formal.records import (
     MANIFEST_FILE,
     RUN_FILE,
     SUMMARY_FILE,
-    confine_path,
     decode,
     open_sealed,
     read_file,
+    resolve_inside,
     sha256,
 )
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, PartRecord, WholeRecord, cover_name
@@ -101,7 +101,7 @@ def read_whole(root: Path) -> WholeProgram:
         record = decode(read_file(path), WholeRecord, WHOLE_FILE)
         parts = [part for one in record.covers for part in one.parts]
         for name in (*record.manifest, *(d for part in parts for d in (part.run, part.directory) if d)):
-            confine_path(root, name)
+            resolve_inside(root, name)
         program = from_json(bytes(record.graph_of_program), "program")
     with step(path, "seal"):
         open_sealed(read_file(path), WholeRecord, WHOLE_FILE)
@@ -142,7 +142,7 @@ def _check_files(whole: WholeProgram) -> None:
                 raise FormatError(f"expected only files of the parts' searches and covers' kernels, got {name} as well")
     for name, code in whole.record.manifest.items():
         with step(whole.root / name, "digest of the file"):
-            expect_equal("sha256", code, sha256(read_file(confine_path(whole.root, name))))
+            expect_equal("sha256", code, sha256(read_file(resolve_inside(whole.root, name))))
 
 
 def check_whole(

@@ -51,7 +51,7 @@ _ROUNDS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class NotStable:
+class NoStableForm:
     """The result where there is no stable form, or this rewriting does not find it."""
 
     reason: str
@@ -76,13 +76,13 @@ class StableGraph:
         return any(run.changed for run in self.runs)
 
 
-def stabilize(graph: KernelGraph) -> KernelGraph | NotStable:
+def stabilize(graph: KernelGraph) -> KernelGraph | NoStableForm:
     """Return the graph with running maxima under every summed exponential; see ``stabilize_with_groups``."""
     found = stabilize_with_groups(graph)
-    return found if isinstance(found, NotStable) else found.graph
+    return found if isinstance(found, NoStableForm) else found.graph
 
 
-def stabilize_with_groups(graph: KernelGraph) -> StableGraph | NotStable:
+def stabilize_with_groups(graph: KernelGraph) -> StableGraph | NoStableForm:
     """Return the graph with running maxima under every summed exponential, and the operators that change.
 
     Sound: nothing rests on this rewriting; its result is well-formed, and the caller has it proved equal to the graph,
@@ -99,7 +99,7 @@ def stabilize_with_groups(graph: KernelGraph) -> StableGraph | NotStable:
     try:
         return _find_stable_form(graph)
     except MatchFailure as reason:
-        return NotStable(str(reason))
+        return NoStableForm(str(reason))
 
 
 def _find_stable_form(graph: KernelGraph) -> StableGraph:
@@ -368,4 +368,4 @@ def _broadcasts(whole: Shape, part: Shape) -> bool:
     return all(kept in (1, extent) for extent, kept in zip(whole, part, strict=True))
 
 
-__all__ = ["NotStable", "StableGraph", "stabilize", "stabilize_with_groups"]
+__all__ = ["NoStableForm", "StableGraph", "stabilize", "stabilize_with_groups"]

@@ -14,7 +14,7 @@ from math import prod
 
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, enumerate_results
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.remainder_tiles.split import Wrapping, split_pads_and_slices
+from mirage_formal.graph.remainder_tiles.split import BoundaryOperators, split_pads_and_slices
 from mirage_formal.graph.type_rules import device_results
 from mirage_formal.graph.types import DTensor, Shape, row_major
 from mirage_formal.graph.verifier import kernel_types, output_types
@@ -55,7 +55,7 @@ def decompose_remainder_tiles(program: KernelGraph, candidate: KernelGraph) -> R
     return RemainderTiles(own, inner, wrapping.around(program.inputs, own))
 
 
-def _output_of_result(wrapping: Wrapping, count: int) -> list[int] | None:
+def _output_of_result(wrapping: BoundaryOperators, count: int) -> list[int] | None:
     """Return for each result of the core an output of the whole that is this result, or a slice of it.
 
     Kernels may give their results in another order than the program has its outputs. None if a result is none of them.

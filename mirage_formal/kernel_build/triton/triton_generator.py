@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from mirage_formal.codegen.generate import first_line
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.kernel_build.built_kernels import KernelRefused
+from mirage_formal.kernel_build.built_kernels import KernelRejected
 from mirage_formal.support.errors import MirageError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def triton_program(graph: KernelGraph, program: KernelGraph, target: Target, nam
         name: Name in the file's docstring.
 
     Raises:
-        KernelRefused: A kernel has no Triton function, or the running-maximum form is not proved; says why.
+        KernelRejected: A kernel has no Triton function, or the running-maximum form is not proved; says why.
     """
     from mirage_formal.codegen.triton.file import triton_file
     from mirage_formal.kernel_build.stable_forms import stabilize_proved  # loads numerical packages
@@ -71,7 +71,7 @@ def triton_program(graph: KernelGraph, program: KernelGraph, target: Target, nam
         form = stabilize_proved(graph)
         made = triton_file(form.graph, program, target, f"{name}: {TITLE}")
     except MirageError as error:
-        raise KernelRefused(f"it has no Triton file: {first_line(error)}", where="triton") from error
+        raise KernelRejected(f"it has no Triton file: {first_line(error)}", where="triton") from error
     return TritonProgram(made.text, made, form)
 
 
@@ -85,6 +85,6 @@ def first_program(candidates: Sequence[tuple[str, KernelGraph]], program: Kernel
     for name, graph in candidates:
         try:
             return triton_program(graph, program, target, f"candidate {name}")
-        except KernelRefused as error:
+        except KernelRejected as error:
             reasons.append(f"candidate {name}: {error}")
     raise UnsupportedError(f"expected a Triton file, got none: {'; '.join(reasons)}", where="triton")

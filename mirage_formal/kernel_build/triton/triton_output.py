@@ -7,12 +7,12 @@ from pathlib import Path
 
 from mirage_formal.codegen.target import load_target
 from mirage_formal.kernel_build.build import candidates_of
-from mirage_formal.kernel_build.built_kernels import KernelRefused
+from mirage_formal.kernel_build.built_kernels import KernelRejected
 from mirage_formal.kernel_build.triton.triton_generator import triton_program
 from mirage_formal.support.errors import RunError
 
 
-def default_out(root: Path) -> Path:
+def default_triton_directory(root: Path) -> Path:
     """Return where a run's Triton files are written: beside its directory, which has only sealed files."""
     whole = root.absolute()
     return whole.with_name(f"{whole.name}-triton")
@@ -20,7 +20,7 @@ def default_out(root: Path) -> Path:
 
 def exclude_triton_outputs(paths: Sequence[Path]) -> list[Path]:
     """Return the paths without those of Triton outputs of other paths, because ``runs/*`` names both."""
-    written = {default_out(path) for path in paths}
+    written = {default_triton_directory(path) for path in paths}
     return [path for path in paths if path.absolute() not in written]
 
 
@@ -30,7 +30,7 @@ def write_run(root: Path, count: int, out: Path | None = None, *, force: bool = 
     Args:
         root: The run's directory.
         count: Number of candidates that get files.
-        out: Directory to write to; ``default_out`` if left out.
+        out: Directory to write to; ``default_triton_directory`` if left out.
         force: Whether other files of the same names are replaced.
 
     Returns:
@@ -40,7 +40,7 @@ def write_run(root: Path, count: int, out: Path | None = None, *, force: bool = 
         RunError: There is no run; or a file is there that is another, or cannot be written.
     """
     program, target_name, candidates = candidates_of(root)
-    target, where = load_target(target_name), default_out(root) if out is None else out
+    target, where = load_target(target_name), default_triton_directory(root) if out is None else out
     tried: list[tuple[str, str]] = []
     done = 0
     for name, read_graph in candidates:
@@ -48,7 +48,7 @@ def write_run(root: Path, count: int, out: Path | None = None, *, force: bool = 
             break
         try:
             made = triton_program(read_graph(), program, target, name)
-        except KernelRefused as error:
+        except KernelRejected as error:
             tried.append((name, str(error)))
             continue
         path = where / f"{name}.py"

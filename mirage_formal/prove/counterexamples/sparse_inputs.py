@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.graph.counterexample import Counterexample, Fill
+from mirage_formal.graph.counterexample import Counterexample, DefaultValues
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DTensor
 from mirage_formal.prove.counterexamples.compressed_tensor import CompressedTensor, Labels, refine_pair, run_compressed
@@ -26,13 +26,13 @@ from mirage_formal.semantics.batched_reference import BatchedDomain
 class Trial:
     """Trial inputs: a default per input, and values by position in the concatenation of all inputs."""
 
-    fills: tuple[Fill, ...]
+    fills: tuple[DefaultValues, ...]
     cells: Mapping[int, float]
 
     @property
     def cost(self) -> int:
         """Return the entries and defaults that a reader has to look at."""
-        return len(self.cells) + 2 * sum(fill != Fill(0, 0) for fill in self.fills)
+        return len(self.cells) + 2 * sum(fill != DefaultValues(0, 0) for fill in self.fills)
 
 
 class InputPositions:
@@ -56,7 +56,7 @@ class InputPositions:
         index = np.unravel_index(place - self.offsets[number], self.shapes[number])
         return number, tuple(int(i) for i in index)
 
-    def default(self, fills: tuple[Fill, ...], place: int) -> int:
+    def default(self, fills: tuple[DefaultValues, ...], place: int) -> int:
         """Return the default value at a position."""
         number, index = self.of(place)
         return fills[number].odd if sum(index) % 2 else fills[number].even
@@ -112,7 +112,7 @@ class OutputPair:
     first: tuple[NDArray[np.int64], ...]
 
 
-def run_both(
+def run_pair(
     graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[CompressedTensor], elements: BatchedDomain
 ) -> list[OutputPair]:
     """Return all outputs of two graphs of equal output shapes, over common classes.
@@ -139,13 +139,13 @@ def _first(labels: Labels) -> NDArray[np.int64]:
 
 def run_plain(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[CompressedTensor]) -> list[OutputPair]:
     """Return all outputs of two graphs."""
-    return run_both(graphs, inputs, BatchedDomain())
+    return run_pair(graphs, inputs, BatchedDomain())
 
 
 def run_with_bounds(graphs: tuple[KernelGraph, KernelGraph], inputs: Sequence[CompressedTensor]) -> list[OutputPair]:
     """Return all outputs [2, classes...] of two graphs for one trial: values, and bounds on their errors."""
     given = [CompressedTensor(item.shape, item.labels, without_error(item.values[0])) for item in inputs]
-    return run_both(graphs, given, BoundedDomain())
+    return run_pair(graphs, given, BoundedDomain())
 
 
 def counterexample_element(graph: KernelGraph, found: Counterexample) -> float | None:

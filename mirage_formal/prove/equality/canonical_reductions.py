@@ -20,7 +20,7 @@ from mirage_formal.prove.equality.polynomials import (
     Index,
     Monomial,
     Polynomial,
-    ProofStuck,
+    ProofIncomplete,
     Rational,
     factor_power,
     freeze,
@@ -164,7 +164,7 @@ class BinderTerms(SubstitutionTerms):
         p: Polynomial = ((m, 1),)
         folds, body = self._canonical(digits, p)
         if len(body) != 1:
-            raise ProofStuck("a renamed term has another shape")
+            raise ProofIncomplete("a renamed term has another shape")
         bound = tuple(target for target, _ in folds)
         return self.factor(FactorKind.SUM, (bound, body[0][0])), folds, c * body[0][1]
 
@@ -209,7 +209,7 @@ class BinderTerms(SubstitutionTerms):
         if orders == 1:
             return [by_digit[d] for group in groups for d in group]
         if orders > MAX_ORDERS:
-            raise ProofStuck(f"{orders} orders of indistinguishable indices")
+            raise ProofIncomplete(f"{orders} orders of indistinguishable indices")
         best: tuple[Polynomial, list[int]] | None = None
         for choice in product(*(permutations(group) for group in groups)):
             order = [d for group in choice for d in group]

@@ -22,7 +22,7 @@ from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 from mirage_formal.prove.equality.facts import TensorFacts, combine_facts, infer_facts
-from mirage_formal.prove.equality.polynomials import FactorKind, ProofStuck
+from mirage_formal.prove.equality.polynomials import FactorKind, ProofIncomplete
 from mirage_formal.prove.equality.radicals import SquareRoots
 from mirage_formal.prove.equality.tensor_terms import TensorTerm, TensorTerms
 from mirage_formal.semantics.interpreter import evaluate
@@ -37,7 +37,7 @@ MAX_PIECES: Final = 2_048
 
 
 @dataclass(frozen=True, slots=True)
-class MissingPiece:
+class UndefinedPiece:
     """A piece without exact terms; ``infer_facts`` holds its static facts."""
 
     fact: TensorFacts
@@ -48,7 +48,7 @@ class TensorGrid:
     """A grid of tensors: ``lengths`` per axis, ``parts`` in row-major order."""
 
     lengths: tuple[Lengths, ...]
-    parts: tuple[TensorTerm | MissingPiece, ...]
+    parts: tuple[TensorTerm | UndefinedPiece, ...]
 
     @property
     def shape(self) -> Shape:
@@ -114,7 +114,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         return tuple(values[i] for i in graph.outputs)
 
     def _named(self, value: TensorGrid) -> int:
-        steps = tuple(None if isinstance(part, MissingPiece) else part.step for part in value.parts)
+        steps = tuple(None if isinstance(part, UndefinedPiece) else part.step for part in value.parts)
         return self._names.setdefault((value.lengths, steps), len(self._names))
 
     def _results_of(
@@ -138,7 +138,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         parts: list[TensorTerm] = []
         for place, where in enumerate(self._places(value.lengths)):
             part = value.parts[place]
-            if isinstance(part, MissingPiece):
+            if isinstance(part, UndefinedPiece):
                 self.atoms.append((number, at, place))
                 shape = tuple(lengths[k] for lengths, k in zip(value.lengths, where, strict=True))
                 part = self.tensors.input(self._inputs + len(self.atoms) - 1, shape, part.fact)
@@ -146,17 +146,17 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         return TensorGrid(value.lengths, tuple(parts))
 
     def _made(
-        self, body: Body, make: Callable[..., TensorTerm], *operands: TensorTerm | MissingPiece
-    ) -> TensorTerm | MissingPiece:
+        self, body: Body, make: Callable[..., TensorTerm], *operands: TensorTerm | UndefinedPiece
+    ) -> TensorTerm | UndefinedPiece:
         """Return a step's result; Missing where an operand is Missing, or where the exact terms fail."""
-        if not any(isinstance(x, MissingPiece) for x in operands):
+        if not any(isinstance(x, UndefinedPiece) for x in operands):
             try:
                 return make(*operands)
-            except ProofStuck as reason:
+            except ProofIncomplete as reason:
                 self.reasons.append(str(reason))
             except RecursionError:
                 self.reasons.append("the terms are nested too deeply")
-        return MissingPiece(infer_facts(body, tuple(x.fact for x in operands)))
+        return UndefinedPiece(infer_facts(body, tuple(x.fact for x in operands)))
 
     # --- the domain --------------------------------------------------------------------------------------------
 
@@ -312,8 +312,8 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         return TensorGrid(a.lengths, tuple(self._made(body, make, part) for part in a.parts))
 
     def _both(
-        self, kind: OpKind, a: TensorTerm | MissingPiece, b: TensorTerm | MissingPiece
-    ) -> TensorTerm | MissingPiece:
+        self, kind: OpKind, a: TensorTerm | UndefinedPiece, b: TensorTerm | UndefinedPiece
+    ) -> TensorTerm | UndefinedPiece:
         return self._made(("binary", kind.value), partial(self.tensors.binary, kind), a, b)
 
     def _joined(self, a: TensorGrid, *axes: int) -> TensorGrid:
@@ -325,7 +325,9 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         for where, part in zip(self._places(a.lengths), a.parts, strict=True):
             place = tuple(0 if axis in axes else k for axis, k in enumerate(where))
             groups.setdefault(place, []).append(part.fact)
-        return TensorGrid(lengths, tuple(MissingPiece(combine_facts(groups[place])) for place in self._places(lengths)))
+        return TensorGrid(
+            lengths, tuple(UndefinedPiece(combine_facts(groups[place])) for place in self._places(lengths))
+        )
 
     def _fewer(self, a: TensorGrid, b: TensorGrid) -> tuple[TensorGrid, TensorGrid]:
         """Return two operands, joined if their common cut could exceed the checker's limit of pieces."""
@@ -338,7 +340,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         return product(*(range(len(segments)) for segments in lengths))
 
     @staticmethod
-    def _at(a: TensorGrid, where: Sequence[int]) -> TensorTerm | MissingPiece:
+    def _at(a: TensorGrid, where: Sequence[int]) -> TensorTerm | UndefinedPiece:
         """Return the piece at a place; an axis of one segment broadcasts."""
         number = 0
         for k, segments in zip(where, a.lengths, strict=True):
@@ -373,7 +375,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
 
     def compared(
         self, a: TensorGrid, b: TensorGrid
-    ) -> list[tuple[TensorTerm | MissingPiece, TensorTerm | MissingPiece]]:
+    ) -> list[tuple[TensorTerm | UndefinedPiece, TensorTerm | UndefinedPiece]]:
         """Return pairs of pieces of two values of one shape; unequal pieces get the digits of outputs."""
         for axis in range(len(a.lengths)):
             segments = common_segments(a.lengths[axis], b.lengths[axis])

@@ -128,7 +128,7 @@ class OutsideTheorem:
     reason: str
 
 
-def bound_growth(tape: Tape, wanted: Needs) -> QuotientBounds | OutsideTheorem:
+def bound_degrees(tape: Tape, wanted: Needs) -> QuotientBounds | OutsideTheorem:
     """Return bounds that hold for every output in Z_p."""
     known: dict[tuple[int, ResiduePart], QuotientBounds] = {}
     for number, step, parts in needed_steps(tape, wanted):

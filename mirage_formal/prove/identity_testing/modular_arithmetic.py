@@ -30,7 +30,7 @@ BLOCK: Final = 1 << 14
 _SMALL: Final = 64
 
 
-def as_words(x: Residues) -> Words:
+def to_uint64(x: Residues) -> Words:
     """Return the residues as uint64."""
     return x if x.dtype == np.uint64 else x.astype(np.uint64)
 
@@ -99,29 +99,29 @@ class Modulus:
 
     def add(self, a: Residues, b: Residues) -> Words:
         """Return the sum."""
-        return apply_in_blocks(lambda x, y: self.reduced(as_words(x) + as_words(y)), a, b)
+        return apply_in_blocks(lambda x, y: self.reduced(to_uint64(x) + to_uint64(y)), a, b)
 
     def subtract(self, a: Residues, b: Residues) -> Words:
         """Return the difference."""
-        return apply_in_blocks(lambda x, y: self.reduced(as_words(x) + (self._m - as_words(y))), a, b)
+        return apply_in_blocks(lambda x, y: self.reduced(to_uint64(x) + (self._m - to_uint64(y))), a, b)
 
     def multiply(self, a: Residues, b: Residues) -> Words:
         """Return the product."""
-        return apply_in_blocks(lambda x, y: self.reduced(as_words(x) * as_words(y)), a, b)
+        return apply_in_blocks(lambda x, y: self.reduced(to_uint64(x) * to_uint64(y)), a, b)
 
     def scale(self, a: Residues, factor: int) -> Words:
         """Return the product with a residue."""
         if factor == self.m - 1:
-            return apply_in_blocks(lambda x: self.reduced(self._m - as_words(x)), a)
-        return apply_in_blocks(lambda x: self.reduced(as_words(x) * np.uint64(factor)), a)
+            return apply_in_blocks(lambda x: self.reduced(self._m - to_uint64(x)), a)
+        return apply_in_blocks(lambda x: self.reduced(to_uint64(x) * np.uint64(factor)), a)
 
     def offset(self, a: Residues, constant: int) -> Words:
         """Return the sum with a residue."""
-        return apply_in_blocks(lambda x: self.reduced(as_words(x) + np.uint64(constant)), a)
+        return apply_in_blocks(lambda x: self.reduced(to_uint64(x) + np.uint64(constant)), a)
 
     def power(self, a: Residues, exponent: int) -> Words:
         """Return a^exponent for a non-negative exponent, by squaring."""
-        base, out = as_words(a), None
+        base, out = to_uint64(a), None
         while exponent:
             if exponent & 1:
                 out = base if out is None else self.multiply(out, base)
@@ -132,7 +132,7 @@ class Modulus:
 
     def inverse(self, a: Residues) -> Words:
         """Return inverses of nonzero residues: a product tree, one inversion at its root, three products an element."""
-        flat = np.ascontiguousarray(as_words(a)).reshape(-1)
+        flat = np.ascontiguousarray(to_uint64(a)).reshape(-1)
         return self._inverses(flat).reshape(a.shape)
 
     def _inverses(self, flat: Words) -> Words:
@@ -153,11 +153,11 @@ class Modulus:
         residues x, y. The root sqrt(x^2) is the one of x, -x that is a residue: the field's counterpart of |x|.
         """
         out = self.power(a, (self.m + 1) // 4)
-        return out, self.multiply(out, out) != as_words(a)
+        return out, self.multiply(out, out) != to_uint64(a)
 
     def sum(self, a: Residues, axis: int, kept: int) -> Words:
         """Return an axis folded to ``kept``: result[j] = sum over i of a[i * kept + j]; at most 2^33 terms."""
-        whole = as_words(a)
+        whole = to_uint64(a)
         if kept == 1:
             return self.reduced(np.asarray(whole.sum(axis=axis, keepdims=True)))
         split = whole.reshape(*a.shape[:axis], a.shape[axis] // kept, kept, *a.shape[axis + 1 :])
@@ -171,7 +171,7 @@ class Modulus:
         inner = a.shape[-1]
         limbs, width, chunk = self._plan(inner)
         if limbs == 1:
-            return self.reduced(as_words(self._partial(a, b, chunk)))
+            return self.reduced(to_uint64(self._partial(a, b, chunk)))
         if a.size <= b.size:
             rows = a.shape[-2]
             total = self._partial(_limbs(a, limbs, width, axis=-2), b, chunk)
@@ -187,7 +187,7 @@ class Modulus:
         out = self.reduced(pieces[0].astype(np.uint64))
         for piece in pieces[1:]:
             out <<= np.uint64(width)
-            out += as_words(piece)
+            out += to_uint64(piece)
             self.reduced(out)
         return out
 
@@ -225,7 +225,7 @@ class Modulus:
 
 def _limbs(x: Residues, limbs: int, width: int, axis: int) -> NDArray[np.float64]:
     """Return the limbs of every element, highest first, concatenated along an axis."""
-    whole = as_words(x)
+    whole = to_uint64(x)
     mask = np.uint64((1 << width) - 1)
     parts = [(whole >> np.uint64(width * i)) & mask for i in reversed(range(limbs))]
     return np.concatenate(parts, axis=axis).astype(np.float64)
@@ -253,7 +253,7 @@ class Powers:
         return apply_in_blocks(self._each, x)
 
     def _each(self, x: Residues) -> Words:
-        whole = as_words(x)
+        whole = to_uint64(x)
         # Signed numbers are what numpy takes elements by; it would convert others one by one.
         fine = self._fine[(whole & self._mask).view(np.int64)]
         fine *= self._coarse[(whole >> np.uint64(self._low)).view(np.int64)]

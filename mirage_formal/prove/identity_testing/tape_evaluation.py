@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.graph.ops import COMPARISONS, OPAQUE, ZERO_AT_ZERO, OpKind
-from mirage_formal.prove.identity_testing.modular_arithmetic import Modulus, Powers, Residues, Words, as_words
+from mirage_formal.prove.identity_testing.modular_arithmetic import Modulus, Powers, Residues, Words, to_uint64
 from mirage_formal.prove.identity_testing.primes import FieldPair
 from mirage_formal.prove.identity_testing.value_cache import ValueCache
 from mirage_formal.semantics.straight_line_trace import (
@@ -101,7 +101,7 @@ class FieldPoint:
     def _hash(self, kind: OpKind, x: Residues) -> Words:
         first, second = self.keys[kind]
         with np.errstate(over="ignore"):
-            z = _splitmix_round((as_words(x) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(first))
+            z = _splitmix_round((to_uint64(x) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(first))
             return _splitmix_round(z ^ np.uint64(second))
 
 
@@ -171,7 +171,7 @@ def run_tape(tape: Tape, wanted: Needs, point: FieldPoint, inputs: Inputs, kept:
         for dead in last.get(number, ()):
             for part in ResiduePart:
                 values.pop((dead, part), None)
-    return tuple(as_words(values[number, ResiduePart.P]) for number in tape.outputs)
+    return tuple(to_uint64(values[number, ResiduePart.P]) for number in tape.outputs)
 
 
 def _last_uses(tape: Tape, wanted: Needs) -> dict[int, list[int]]:
@@ -215,7 +215,7 @@ def _value(
         case SumStep():
             return field.sum(values[step.a, part], step.axis, step.kept)
         case ConcatStep():
-            return np.concatenate([as_words(values[step.a, part]), as_words(values[step.b, part])], axis=step.axis)
+            return np.concatenate([to_uint64(values[step.a, part]), to_uint64(values[step.b, part])], axis=step.axis)
         case Reshape():
             return values[step.a, part].reshape(step.shape)
         case Transpose():
@@ -268,7 +268,7 @@ def _binary(
             return field.multiply(a, b)
         case OpKind.DIV_NO_NAN:
             zero = b == 0
-            inverses = field.inverse(np.where(zero, np.uint64(1), as_words(b)))
+            inverses = field.inverse(np.where(zero, np.uint64(1), to_uint64(b)))
             return field.multiply(a, np.where(zero, np.uint64(0), inverses))
         case _ if step.kind in COMPARISONS:
             return point.compared(step.kind, a, b)

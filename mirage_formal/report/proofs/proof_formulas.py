@@ -88,15 +88,15 @@ class BoundOperator:
 
 
 @dataclass(frozen=True, slots=True)
-class OmittedPart:
+class ElidedTerm:
     """Placeholder for the omitted part of a formula that is too long."""
 
 
 Formula = (
-    IndexVariable | Number | Name | SumFormula | ProductFormula | Quotient | Power | Call | BoundOperator | OmittedPart
+    IndexVariable | Number | Name | SumFormula | ProductFormula | Quotient | Power | Call | BoundOperator | ElidedTerm
 )
 _Writer = Callable[[Formula], str]
-CUT: Final = OmittedPart()
+CUT: Final = ElidedTerm()
 _HALF: Final = Fraction(1, 2)
 _RELATIONS: Final = {"≤": ("<=", r"\le"), "=": ("=", "=")}
 
@@ -168,7 +168,7 @@ def formula_text(formula: Formula) -> str:
             )
             names += [f"{formula_text(digit)}<{extent}" for digit, extent in bound]
             return f"{head}[{', '.join(names)}]({formula_text(body)})"
-        case OmittedPart():
+        case ElidedTerm():
             return "..."
         case _:
             assert_never(formula)
@@ -221,7 +221,7 @@ def latex(formula: Formula) -> str:
             names += [f"{latex(digit)} < {extent}" for digit, extent in bound]
             grouped = _latex_group(body) if isinstance(body, SumFormula) else latex(body)
             return f"{_latex_head(head)}_{{{', '.join(names)}}} {grouped}"
-        case OmittedPart():
+        case ElidedTerm():
             return r"\ldots"
         case _:
             assert_never(formula)
@@ -282,7 +282,7 @@ def _row(formula: Formula) -> str:
             return f"<mrow>{_word(name)}<mo>\u2061</mo>{_paren(_list([_row(one) for one in inside]))}</mrow>"
         case BoundOperator():
             return _over(formula)
-        case OmittedPart():
+        case ElidedTerm():
             return "<mo>…</mo>"
         case _:
             assert_never(formula)
@@ -314,7 +314,7 @@ def _over(formula: BoundOperator) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class OperatorLocation:
     """An operator of one of the two graphs of a proof.
 
     Attributes:
@@ -350,7 +350,7 @@ class Step:
     left: Formula
     right: Formula
     operands: tuple[int, ...]
-    places: tuple[Place, ...]
+    places: tuple[OperatorLocation, ...]
 
     @property
     def sides(self) -> tuple[Formula, ...]:

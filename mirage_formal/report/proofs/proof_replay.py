@@ -29,8 +29,8 @@ from mirage_formal.report.proofs.proof_formulas import (
     Lemma,
     Name,
     Number,
+    OperatorLocation,
     OutputIdentity,
-    Place,
     Power,
     ProductFormula,
     ProofPart,
@@ -39,7 +39,7 @@ from mirage_formal.report.proofs.proof_formulas import (
     Step,
     SumFormula,
 )
-from mirage_formal.report.proofs.sum_explanation import StoryData, summary
+from mirage_formal.report.proofs.sum_explanation import ExplanationData, explain_sums
 
 _LAWS: Final = {
     "sum": "nested sums are one sum, factors that do not depend on a digit move out, digits are regrouped",
@@ -67,7 +67,7 @@ class Replay:
     theorem: Theorem
     raw: tuple[tuple[Any, ...], ...]
     names: tuple[str, ...]
-    places: Mapping[int, Sequence[Place]]
+    places: Mapping[int, Sequence[OperatorLocation]]
     candidate: KernelGraph | None
 
     @property
@@ -110,16 +110,16 @@ def _read(
     sides = ("program", "candidate")
     atoms: list[Any] = tables["atoms"]
     names += [f"{sides[graph]}.d{number}" for graph, number, *_ in atoms]
-    places: dict[int, list[Place]] = {}
+    places: dict[int, list[OperatorLocation]] = {}
     if graphs is not None:
         whole = [{number for side, number, *rest in atoms if side == i and not rest} for i in (0, 1)]
-        places = places_of(steps.terms, list(zip(sides, graphs, whole, strict=True)))
+        places = operators_by_term(steps.terms, list(zip(sides, graphs, whole, strict=True)))
     raw: list[Any] = tables["steps"]
     return Replay(theorem, tuple(map(tuple, raw)), tuple(names), places, graphs[1] if graphs else None)
 
 
 def _part(name: str, found: Replay, formulas: bool) -> ProofPart:
-    told = summary(StoryData(found.steps, found.raw, found.names, found.places, found.candidate))
+    told = explain_sums(ExplanationData(found.steps, found.raw, found.names, found.places, found.candidate))
     if not formulas:
         return ProofPart(name, told, (), (), (), shown=False)
     writer = FormulaConverter(found.steps.ring, found.names)
@@ -298,8 +298,8 @@ class _TermListener(Terms):
     def __init__(self, terms: Terms) -> None:
         super().__init__()
         self._ids, self.shapes = terms._ids, terms.shapes
-        self.here: Place | None = None
-        self.made: dict[int, list[Place]] = {}
+        self.here: OperatorLocation | None = None
+        self.made: dict[int, list[OperatorLocation]] = {}
 
     def _make(self, shape: Sequence[int], *key: object) -> int:
         number = super()._make(shape, *key)
@@ -315,22 +315,22 @@ class _WatchedElaboration(Elaboration):
     def __init__(self, terms: _TermListener, graph: KernelGraph, name: str, whole: Collection[int]) -> None:
         self._listener, self._name = terms, name
         self._counts: dict[str, int] = {}
-        self._inputs = [Place(name, f"in{n}", one.name) for n, one in enumerate(graph.inputs)]
+        self._inputs = [OperatorLocation(name, f"in{n}", one.name) for n, one in enumerate(graph.inputs)]
         super().__init__(terms, graph, name, whole)
         for number, place in enumerate(self._inputs):
             terms.made.setdefault(terms.input(number, graph.inputs[number].tensor.shape), []).append(place)
 
-    def _at(self, kind: str, label: str) -> Place:
+    def _at(self, kind: str, label: str) -> OperatorLocation:
         found = _WHERE.search(self._where)
         if found is None:
-            return Place(self._name, "", label)
+            return OperatorLocation(self._name, "", label)
         kernel, block = found[1], found[2]
         node = f"op{kernel}" if block is None else f"op{kernel}.op{block}"
         if kind != "op":
             key = f"{kind} {node}"
             count = self._counts[key] = self._counts.get(key, -1) + 1
             node = f"{node.partition('.')[0]}.{kind}{count}"
-        return Place(self._name, node, label)
+        return OperatorLocation(self._name, node, label)
 
     def _apply(self, op: Op, xs: list[PieceValue], context: BlockContext | None) -> list[PieceValue]:
         self._listener.here = self._at("op", op.kind.value)
@@ -355,14 +355,16 @@ class _WatchedElaboration(Elaboration):
             self._listener.here = None
 
 
-def places_of(terms: Terms, graphs: Sequence[tuple[str, KernelGraph, Collection[int]]]) -> dict[int, list[Place]]:
+def operators_by_term(
+    terms: Terms, graphs: Sequence[tuple[str, KernelGraph, Collection[int]]]
+) -> dict[int, list[OperatorLocation]]:
     """Return the operators by the number of a term that they compute.
 
     Args:
         terms: The table of a replay.
         graphs: Name and graph of each side, and its tensors that the proof takes whole.
     """
-    made: dict[int, list[Place]] = {}
+    made: dict[int, list[OperatorLocation]] = {}
     for name, graph, whole in graphs:
         listener = _TermListener(terms)
         _WatchedElaboration(listener, graph, name, whole)

@@ -15,7 +15,7 @@ from mirage_formal.check.proof.operator_terms import LOOP
 from mirage_formal.check.proof.ring import Mono, Ring
 from mirage_formal.check.proof.tensor_steps import TensorReplay
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.report.proofs.proof_formulas import Place
+from mirage_formal.report.proofs.proof_formulas import OperatorLocation
 
 #: A dim of an input.
 Dim = tuple[int, int]
@@ -30,12 +30,12 @@ class _Piece:
 
     extent: int
     stride: int
-    place: Place
+    place: OperatorLocation
     axis: int
 
 
 @dataclass(frozen=True, slots=True)
-class StoryData:
+class ExplanationData:
     """Data from which the sentences are made.
 
     Attributes:
@@ -49,11 +49,11 @@ class StoryData:
     steps: TensorReplay
     raw: Sequence[tuple[Any, ...]]
     names: Sequence[str]
-    places: Mapping[int, Sequence[Place]]
+    places: Mapping[int, Sequence[OperatorLocation]]
     candidate: KernelGraph | None
 
 
-def summary(told: StoryData) -> tuple[str, ...]:
+def explain_sums(told: ExplanationData) -> tuple[str, ...]:
     """Return sentences on how the candidate splits each sum and maximum of the program over a dim of an input."""
     steps = told.steps
     mine: dict[_Key, int] = {}
@@ -77,7 +77,7 @@ def summary(told: StoryData) -> tuple[str, ...]:
 
 
 def _write_sentences(
-    told: StoryData, mine: Mapping[_Key, int], theirs: Mapping[_Key, Mapping[Dim, list[_Piece]]]
+    told: ExplanationData, mine: Mapping[_Key, int], theirs: Mapping[_Key, Mapping[Dim, list[_Piece]]]
 ) -> Iterator[str]:
     """Yield the sentences; sums that are split in the same way share one."""
     alike: dict[tuple[str, int, tuple[object, ...]], list[tuple[_Key, list[_Piece]]]] = {}
@@ -150,12 +150,12 @@ def _sentences(what: tuple[str, Sequence[str], int], pieces: list[_Piece], axes:
         yield f"Kernel {number} {takes} the {count} parts{axes[0] if count == axes[1] else ''}."
 
 
-def _kernel(place: Place) -> int:
+def _kernel(place: OperatorLocation) -> int:
     head = place.node.partition(".")[0].removeprefix("op")
     return int(head) if head.isdecimal() else 0
 
 
-def _describe_place(place: Place) -> str:
+def _describe_place(place: OperatorLocation) -> str:
     return f"{'each block of kernel' if '.' in place.node else 'kernel'} {_kernel(place)}"
 
 

@@ -34,7 +34,7 @@ from mirage_formal.report.reading.whole_program_reader import read_whole_report
 from mirage_formal.support.errors import RunError
 
 
-def is_shown(path: Path) -> bool:
+def is_reportable(path: Path) -> bool:
     """Return whether a directory can be shown: it is evidence, or output of ``reproduce``."""
     return is_evidence(path) or _is_reproduced(path)
 
@@ -147,4 +147,4 @@ def run_check(path: Path) -> CheckResult:
     return CheckResult(held, text[:_LONGEST], time.monotonic() - begin, current_time())
 
 
-__all__ = ["ReadLimits", "is_evidence", "is_shown", "read_report", "run_check"]
+__all__ = ["ReadLimits", "is_evidence", "is_reportable", "read_report", "run_check"]

@@ -13,7 +13,7 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verifier import kernel_types
-from mirage_formal.records import confine_path, read_file
+from mirage_formal.records import read_file, resolve_inside
 from mirage_formal.report.model import EvidenceFault
 from mirage_formal.support.errors import FormatError, MirageError
 
@@ -39,7 +39,7 @@ class EvidenceReader:
         Raises:
             FormatError: The path leads out of the directory.
         """
-        return EvidenceReader(confine_path(self.root, relative), f"{self.name}{relative}/")
+        return EvidenceReader(resolve_inside(self.root, relative), f"{self.name}{relative}/")
 
     @contextmanager
     def reading(self, file: str) -> Iterator[None]:
@@ -68,7 +68,7 @@ class EvidenceReader:
         Raises:
             MirageError: See ``read_file``.
         """
-        return read_file(confine_path(self.root, file))
+        return read_file(resolve_inside(self.root, file))
 
     def value(self, file: str, decode: Callable[[bytes], R]) -> R | None:
         """Return the decoded content of a file; None where it cannot be read, which is a fault."""

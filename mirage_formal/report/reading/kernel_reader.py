@@ -13,7 +13,7 @@ import msgspec
 from mirage_formal.codegen.cuda import emit_cuda
 from mirage_formal.codegen.generate import GeneratedKernel as GeneratedKernel
 from mirage_formal.codegen.generate import generate, requested_options
-from mirage_formal.codegen.online_softmax.stabilize import NotStable, stabilize
+from mirage_formal.codegen.online_softmax.stabilize import NoStableForm, stabilize
 from mirage_formal.codegen.program.lines import LineRange as Piece
 from mirage_formal.codegen.source_map import kernel_lines
 from mirage_formal.codegen.target import Target, load_target
@@ -296,7 +296,7 @@ def _forms(graph: KernelGraph, known: KernelGraph | None) -> Iterator[KernelGrap
     if known is not None:
         yield known
     found = stabilize(graph)
-    if not isinstance(found, NotStable) and found not in (graph, known):
+    if not isinstance(found, NoStableForm) and found not in (graph, known):
         yield found
 
 

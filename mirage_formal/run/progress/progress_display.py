@@ -15,7 +15,7 @@ import msgspec
 
 from mirage_formal.records.answer import ProgressEvent
 from mirage_formal.run.progress import Progress, Watch
-from mirage_formal.run.progress.counts import Forecast
+from mirage_formal.run.progress.counts import RemainingTime
 from mirage_formal.support.terminal import escape_line, json_text
 
 _LINE_EVERY_S: Final = 10.0
@@ -36,7 +36,7 @@ class Display:
 
     def __init__(self, command: str) -> None:
         self._command = command
-        self._forecast = Forecast()
+        self._forecast = RemainingTime()
         self._begin = time.monotonic()
 
     def __enter__(self) -> Self:

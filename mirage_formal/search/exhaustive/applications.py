@@ -20,7 +20,7 @@ from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.logic.terms import Expr, var
 from mirage_formal.prove.abstract.abstract_domain import Abstract
 from mirage_formal.records import LevelName
-from mirage_formal.search.engine_interface import Tally
+from mirage_formal.search.engine_interface import SearchCounters
 from mirage_formal.search.epilogue_inputs import epilogue_inputs
 from mirage_formal.search.exhaustive.pruner import Pruner
 from mirage_formal.semantics.operator_semantics import RULES, AxisValue, LevelOperators
@@ -201,7 +201,7 @@ class OperatorApplier:
         fixed: ProgramAttributes,
         terms: TermTable,
         tensors: TensorTable,
-        tally: Tally,
+        tally: SearchCounters,
         context: BlockContext | None = None,
     ) -> None:
         self._has_square = OpKind.SQUARE in kinds

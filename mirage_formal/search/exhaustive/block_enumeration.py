@@ -12,7 +12,7 @@ from mirage_formal.graph.graph import Op, OutputSaver
 from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext
 from mirage_formal.graph.types import Dim3, DimMap, DType
 from mirage_formal.search.bounds import SearchSpace
-from mirage_formal.search.engine_interface import Tally
+from mirage_formal.search.engine_interface import SearchCounters
 from mirage_formal.search.exhaustive.applications import (
     EnumeratedTensor,
     OperatorApplier,
@@ -65,7 +65,7 @@ class BlockSearch:
     """Enumeration of block graphs, with memos that serve all configurations of a unit."""
 
     def __init__(
-        self, space: SearchSpace, fixed: ProgramAttributes, terms: TermTable, known: TensorTable, tally: Tally
+        self, space: SearchSpace, fixed: ProgramAttributes, terms: TermTable, known: TensorTable, tally: SearchCounters
     ) -> None:
         self.space = space
         self.known = known
@@ -101,7 +101,12 @@ class _BlockEnumeration:
     """One depth-first traversal; the fields are the current block graph."""
 
     def __init__(
-        self, space: SearchSpace, known: TensorTable, tally: Tally, applier: OperatorApplier, opening: BlockParameters
+        self,
+        space: SearchSpace,
+        known: TensorTable,
+        tally: SearchCounters,
+        applier: OperatorApplier,
+        opening: BlockParameters,
     ) -> None:
         self.space = space
         self.known = known

@@ -11,7 +11,7 @@ from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, K
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape
 from mirage_formal.graph.verdict import Candidate, Equivalent, Probable
 from mirage_formal.search.bounds import SearchSpace
-from mirage_formal.search.engine_interface import SearchOptions, Tally
+from mirage_formal.search.engine_interface import SearchCounters, SearchOptions
 from mirage_formal.search.exhaustive.applications import (
     EnumeratedTensor,
     OperatorApplier,
@@ -85,7 +85,7 @@ class KernelSearch:
     """One depth-first traversal of kernel graphs; the fields are the current graph."""
 
     def __init__(
-        self, program: KernelGraph, space: SearchSpace, options: SearchOptions, judge: Pruner, tally: Tally
+        self, program: KernelGraph, space: SearchSpace, options: SearchOptions, judge: Pruner, tally: SearchCounters
     ) -> None:
         self.program = program
         self.space = space

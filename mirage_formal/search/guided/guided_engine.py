@@ -13,7 +13,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, row_major
 from mirage_formal.graph.verdict import Candidate, Different
 from mirage_formal.search.bounds import Extents as ExtentKind
-from mirage_formal.search.engine_interface import CutError, SearchOptions, Stats, Tally, Unit, UnitResult
+from mirage_formal.search.engine_interface import LimitReached, SearchCounters, SearchOptions, Stats, Unit, UnitResult
 from mirage_formal.search.guided.algebra.part_numbering import unsplit_part
 from mirage_formal.search.guided.axes import ProgramAxes, require_normal_form
 from mirage_formal.search.guided.emit import block_graph
@@ -81,7 +81,7 @@ class GuidedEngine:
         """Run one share and return its canonical candidates, each once, in the order found."""
         share, shares = (int(n) for n in unit.payload.split("/"))
         space = options.bounded(space)
-        tally = Tally(space.max_states)
+        tally = SearchCounters(space.max_states)
         axes = ProgramAxes(program)
         solver = KernelSolver(axes, space, options, tally)
         builder = _PathBuilder(solver, space, self._best)
@@ -96,7 +96,7 @@ class GuidedEngine:
         return UnitResult(tuple(found.values()), tally.stats() + counts)
 
     def _confirmed(
-        self, paths: Iterator[Path], builder: _PathBuilder, options: SearchOptions, tally: Tally
+        self, paths: Iterator[Path], builder: _PathBuilder, options: SearchOptions, tally: SearchCounters
     ) -> list[Path]:
         """Return the paths whose small instance the caller's fingerprint does not refute.
 
@@ -114,7 +114,7 @@ class GuidedEngine:
                         tally.add("rejected")
                         continue
                 out.append(path)
-        except CutError:
+        except LimitReached:
             tally.add("cut")
         return out
 

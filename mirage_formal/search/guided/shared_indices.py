@@ -16,7 +16,7 @@ from mirage_formal.search.guided.symbolic_tiling import KTensor, Place
 _Index = NewType("_Index", int)
 
 
-def shared_index_places(algebra: Algebra, target: Form, inputs: Sequence[KTensor]) -> Mapping[Place, frozenset[Place]]:
+def shared_index_dims(algebra: Algebra, target: Form, inputs: Sequence[KTensor]) -> Mapping[Place, frozenset[Place]]:
     """Map each place of an input to the places of other inputs with the same index in every term of the input.
 
     Args:

@@ -21,7 +21,7 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.storage_views import StorageLocation, launched_operators, storage_locations
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernel_build.build import build
-from mirage_formal.kernel_build.built_kernels import KernelRefused
+from mirage_formal.kernel_build.built_kernels import KernelRejected
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.semantics import float64_reference
 from tests.codegen.lowering.test_lower import statements
@@ -197,14 +197,14 @@ def test_guards_that_are_off_by_one_are_found(case: tuple[Any, ...], by: int, mo
     """One too many leaves a buffer or writes an element twice; one too few leaves elements of the output unwritten."""
     program, graph = product(*case)
     moved_guard(monkeypatch, by)
-    with pytest.raises(KernelRefused):
+    with pytest.raises(KernelRejected):
         build(graph, program, H200)
 
 
 def test_a_guard_that_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     program, graph = product(*PRODUCTS[0])
     moved_guard(monkeypatch, 1 << 20)
-    with pytest.raises(KernelRefused, match="bounds"):
+    with pytest.raises(KernelRejected, match="bounds"):
         build(graph, program, H200)
 
 
@@ -214,7 +214,7 @@ def test_an_alignment_that_is_assumed_is_found(monkeypatch: pytest.MonkeyPatch) 
     from mirage_formal.codegen.program.plan import PlanParam
 
     monkeypatch.setattr(PlanParam, "aligned", lambda self, width, dense: True)
-    with pytest.raises(KernelRefused, match="aligned"):
+    with pytest.raises(KernelRejected, match="aligned"):
         build(graph, program, H200)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import mirage_formal as mf
 from mirage_formal.codegen.numerics.shrink import ShrunkPair, evaluation_size, shrink
-from mirage_formal.emulate.runner import amount_of_work, lay_out
+from mirage_formal.emulate.runner import amount_of_work, arrange_by_strides
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Equivalent
@@ -168,6 +168,6 @@ def test_work_grows_with_blocks_and_iterations() -> None:
 
 def test_elements_lie_where_strides_say() -> None:
     array = np.arange(6.0).reshape(2, 3)
-    assert lay_out(array, (3, 1)) is array
-    assert lay_out(array, (1, 2)).tolist() == [0, 3, 1, 4, 2, 5]
-    assert lay_out(array, (4, 1)).tolist() == [0, 1, 2, 0, 3, 4, 5]
+    assert arrange_by_strides(array, (3, 1)) is array
+    assert arrange_by_strides(array, (1, 2)).tolist() == [0, 3, 1, 4, 2, 5]
+    assert arrange_by_strides(array, (4, 1)).tolist() == [0, 1, 2, 0, 3, 4, 5]

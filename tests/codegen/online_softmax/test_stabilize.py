@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import mirage_formal as mf
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.check.proof.replay import replay
-from mirage_formal.codegen.online_softmax.stabilize import NotStable, stabilize
+from mirage_formal.codegen.online_softmax.stabilize import NoStableForm, stabilize
 from mirage_formal.graph.canonical import canonical
 from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, ThreadDefined
@@ -278,7 +278,7 @@ def test_an_exponential_of_the_logarithm_of_a_softmax_needs_no_maximum(body: Cal
 def test_less_anything_else_it_needs_one(other: Callable[..., Tensor]) -> None:
     """A maximum does not help either: the sum itself is the result."""
     graph = program({"X": (8, 64)}, lambda g, x: g.reduction(g.exp(x - other(g, x)), 1))
-    assert isinstance(stabilize(graph), NotStable)
+    assert isinstance(stabilize(graph), NoStableForm)
 
 
 @pytest.mark.parametrize("body", [normalised, in_two_kernels])
@@ -453,5 +453,5 @@ def test_a_thread_graph_around_the_exponential_is_dissolved() -> None:
 )
 def test_what_has_no_stable_form_is_said(body: Callable[..., Tensor], reason: str) -> None:
     found = stabilize(program({"X": (8, 8)}, body))
-    assert isinstance(found, NotStable)
+    assert isinstance(found, NoStableForm)
     assert reason in found.reason

@@ -336,7 +336,7 @@ def emulated(seed: int, place: Path, time_limit: float) -> Violation | None:
     from mirage_formal.device.emulate import EmulationFault
     from mirage_formal.emulate.runner import EmulatedExecutable
     from mirage_formal.kernel_build.build import build
-    from mirage_formal.kernel_build.built_kernels import KernelRefused
+    from mirage_formal.kernel_build.built_kernels import KernelRejected
 
     module = random_module(seed)
     try:
@@ -350,7 +350,7 @@ def emulated(seed: int, place: Path, time_limit: float) -> Violation | None:
             out = place / f"m{seed}-{number}"
             best = mf.superoptimize(program, out=out, time_limit=time_limit, workers=1, measure=0, cache=False)[0]
             made = build(best.graph, program, load_target("h200"))
-        except KernelRefused:
+        except KernelRejected:
             continue
         except MirageError as error:
             return Violation(seed, f"no kernels: {type(error).__name__}: {error}", module.text)

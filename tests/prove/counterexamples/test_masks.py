@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mirage_formal import Graph, Tensor
-from mirage_formal.graph.counterexample import Counterexample, CounterexampleEntry, Fill
+from mirage_formal.graph.counterexample import Counterexample, CounterexampleEntry, DefaultValues
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
@@ -238,7 +238,7 @@ def test_masks_of_counterexamples_are_zeros_and_ones() -> None:
     left, right = WRONG["branches exchanged"](3, 4)
     found = refuted(left, right)
     for wrong in (
-        replace(found, fills=(Fill(2, 2), *found.fills[1:])),
+        replace(found, fills=(DefaultValues(2, 2), *found.fills[1:])),
         replace(found, entries=(*found.entries, CounterexampleEntry(0, (0, 0), -1))),
     ):
         with pytest.raises(ShapeError, match="zeros and ones for the mask M"):

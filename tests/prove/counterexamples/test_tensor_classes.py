@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mirage_formal.graph.counterexample import Fill
+from mirage_formal.graph.counterexample import DefaultValues
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.prove.counterexamples.compressed_tensor import CompressedTensor, TooManyClasses, run_compressed
@@ -21,7 +21,7 @@ from mirage_formal.semantics.float64_reference import run
 from tests.kit.graphs.random_graphs import random_graph, with_masks
 from tests.kit.proofs.claims import load, program
 
-FILLS = (Fill(0, 0), Fill(1, 1), Fill(0, 1), Fill(1, 2))
+FILLS = (DefaultValues(0, 0), DefaultValues(1, 1), DefaultValues(0, 1), DefaultValues(1, 2))
 GRAPHS = [random_graph(random.Random(seed), frozenset(OpKind) - {OpKind.CAST}) for seed in range(150)]
 GRAPHS += [side for name in ("prove", "refute") for claim in load(name) for side in claim.tiny()]
 
@@ -105,7 +105,9 @@ def test_sums_count_every_coordinate() -> None:
     n = 1 << 20
     graph = program({"X": (2, n)}, lambda g, x: g.reduction(g.square(x), 1))
     places = InputPositions([graph.inputs[0].tensor])
-    (found,) = run_compressed(graph, make_inputs(places, [Trial((Fill(1, 2),), {5: 7})], np.float64), BatchedDomain())
+    (found,) = run_compressed(
+        graph, make_inputs(places, [Trial((DefaultValues(1, 2),), {5: 7})], np.float64), BatchedDomain()
+    )
     assert written_out(found)[0].tolist() == [[n / 2 + 4 * n / 2 - 4 + 49], [n / 2 + 4 * n / 2]]
 
 

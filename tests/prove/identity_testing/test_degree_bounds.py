@@ -20,7 +20,7 @@ from mirage_formal.prove.identity_testing.degree_bounds import (
     ExponentialSum,
     OutsideTheorem,
     QuotientBounds,
-    bound_growth,
+    bound_degrees,
     error_bound,
 )
 from mirage_formal.prove.identity_testing.primes import field_pair
@@ -86,7 +86,7 @@ def _growth(graph: KernelGraph) -> QuotientBounds | OutsideTheorem:
     tape = record_tape(graph)
     wanted = needed_parts(tape)
     assert not isinstance(wanted, NotLax)
-    return bound_growth(tape, wanted)
+    return bound_degrees(tape, wanted)
 
 
 def _degree(e: Any, symbols: list[Any]) -> int:

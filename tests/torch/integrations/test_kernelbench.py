@@ -13,7 +13,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip in
 
 from mirage_formal.support.errors import MirageError, ProgramError, RunError  # noqa: E402
 from mirage_formal.torch import from_torch  # noqa: E402
-from mirage_formal.torch.integrations.kernelbench.markdown_table import cells, markdown, summaries  # noqa: E402
+from mirage_formal.torch.integrations.kernelbench.markdown_table import format_row, markdown, stage_counts  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.outcome import OutcomeTable, ProblemOutcome, SolveRequest, Trials  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.problem_runner import RunOptions, run_problems  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.problems import commit_of, find_problems  # noqa: E402
@@ -294,8 +294,8 @@ def test_the_table_says_what_became_of_each(tmp_path: Path) -> None:
     assert "Commit c0ffee" in text
     assert "| problem | whole | 1 | 1 | equivalent |" in text
     assert "- level1/2_x: what|went\\nwrong" in text
-    assert cells(failed)[3:] == ("-", "-", "-", "-", "not run")
-    assert summaries([found, failed])[1].startswith("level1: 1 problems, 0 imported whole")
+    assert format_row(failed)[3:] == ("-", "-", "-", "-", "not run")
+    assert stage_counts([found, failed])[1].startswith("level1: 1 problems, 0 imported whole")
 
 
 def test_evidence_that_does_not_hold_is_no_operator(tmp_path: Path) -> None:

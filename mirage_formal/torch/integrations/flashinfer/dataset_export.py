@@ -14,7 +14,7 @@ from mirage_formal.codegen.executable import LAUNCH_FILE, Executable, load_execu
 from mirage_formal.codegen.target import load_target
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build.build import build, candidates_of
-from mirage_formal.kernel_build.built_kernels import KernelRefused
+from mirage_formal.kernel_build.built_kernels import KernelRejected
 from mirage_formal.records import (
     KERNELS,
     RUN_FILE,
@@ -84,7 +84,7 @@ def export_best(root: Path, out: Path, count: int, op_type: str) -> ExportSummar
             break
         try:
             made = _kernels(root / KERNELS / name, read_graph, program, target)
-        except KernelRefused as error:
+        except KernelRejected as error:
             skipped.append(f"{name}: {error.what}")
             continue
         solved = solution(given, made, target, _describe_candidate(root, name, made, target), op_type)

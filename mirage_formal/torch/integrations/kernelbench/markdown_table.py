@@ -14,7 +14,7 @@ COLUMNS: Final = ("problem", "imported", "operators", "kernels", "verdict", "est
 _MOST: Final = 160
 
 
-def cells(outcome: ProblemOutcome) -> tuple[str, ...]:
+def format_row(outcome: ProblemOutcome) -> tuple[str, ...]:
     """Return a row of the table; see ``COLUMNS``."""
     regions = [region for region in outcome.regions if region.candidate]
     verdicts = {region.verdict for region in outcome.regions if region.verdict} or {"-"}
@@ -47,7 +47,7 @@ def reasons(outcome: ProblemOutcome) -> list[str]:
     return [escape_line(text, _MOST) for text in found]
 
 
-def summaries(outcomes: Sequence[ProblemOutcome]) -> list[str]:
+def stage_counts(outcomes: Sequence[ProblemOutcome]) -> list[str]:
     """Return, for each level, the number of problems that reached each stage."""
     found = []
     for level, group in groupby(outcomes, key=lambda one: one.problem.rpartition("/")[0]):
@@ -70,9 +70,11 @@ def markdown(table: OutcomeTable) -> str:
         lines += [f"Commit {table.commit}.", ""]
     used = ", ".join(f"{name} {value}" for name, value in (table.versions | table.options).items())
     lines += [f"Computed with {used}.", ""]
-    lines += [f"- {text}" for text in summaries(table.problems)]
+    lines += [f"- {text}" for text in stage_counts(table.problems)]
     lines += ["", f"| {' | '.join(COLUMNS)} |", "|---|---|--:|--:|---|--:|--:|---|"]
-    lines += [f"| {' | '.join(escape_line(text).replace('|', '/') for text in cells(one))} |" for one in table.problems]
+    lines += [
+        f"| {' | '.join(escape_line(text).replace('|', '/') for text in format_row(one))} |" for one in table.problems
+    ]
     rest = [(one, reasons(one)) for one in table.problems]
     if any(why for _, why in rest):
         lines += ["", "## Why", ""]
@@ -87,4 +89,4 @@ def markdown(table: OutcomeTable) -> str:
     return "\n".join([*lines, ""])
 
 
-__all__ = ["COLUMNS", "cells", "markdown", "reasons", "summaries"]
+__all__ = ["COLUMNS", "format_row", "markdown", "reasons", "stage_counts"]

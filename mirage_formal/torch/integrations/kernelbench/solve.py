@@ -23,11 +23,11 @@ from mirage_formal.torch.capture import operator_name
 from mirage_formal.torch.import_result import Imported, Region, UnsupportedNode
 from mirage_formal.torch.integrations.kernelbench.module_file import model_new
 from mirage_formal.torch.integrations.kernelbench.outcome import (
-    LeftOperator,
     ProblemOutcome,
     RegionOutcome,
     SolveRequest,
     Trials,
+    UnsupportedOperator,
 )
 from mirage_formal.torch.integrations.kernelbench.sizes import halve_numbers
 from mirage_formal.torch.integrations.kernelbench.trials import compare_modules, module_of
@@ -152,9 +152,9 @@ def _operator_nodes(region: Region, nodes: Mapping[str, Any]) -> list[str]:
     return [name for name in region.nodes if nodes[name].target is not operator.getitem]
 
 
-def _left_operator(item: UnsupportedNode, file: str) -> LeftOperator:
+def _left_operator(item: UnsupportedNode, file: str) -> UnsupportedOperator:
     where = next((one for one in (item.where, item.through) if one is not None and str(one.path) == file), None)
-    return LeftOperator(item.operator, item.reason, "" if where is None else f"line {where.line}")
+    return UnsupportedOperator(item.operator, item.reason, "" if where is None else f"line {where.line}")
 
 
 def _search_regions(imported: Imported, job: SolveRequest) -> tuple[list[RegionOutcome], dict[int, Path]]:
