@@ -86,7 +86,7 @@ def case_of(job: Job) -> Case:
     """The program of a job."""
     from benchmarks.peers import compiled, draw
     from mirage_formal.codegen.executable import load_executable
-    from mirage_formal.torch.modules.eager import torch_program
+    from mirage_formal.torch.modules.eager_execution import torch_program
 
     program = load_executable(Path(job["kernels"])).program
     eager = torch_program(program)

@@ -27,7 +27,7 @@ from mirage_formal.codegen.numerics.numerics import SCALES
 from mirage_formal.device import emulate
 from mirage_formal.emulate.runner import compare_on_emulator
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.kernel_build.values import BuiltKernels
+from mirage_formal.kernel_build.built_kernels import BuiltKernels
 from tests.kit.kernels import example_kernels as kit
 
 #: A kernel, and what became of it: "clean", or a fault in words; seconds.

@@ -36,7 +36,7 @@ from benchmarks.harness import options
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
-from mirage_formal.revalidate import command
+from mirage_formal.revalidate import check_command
 from tests.kit.runs.small_runs import make
 from tests.kit.runs.tampering import (
     CLAIM,
@@ -112,7 +112,7 @@ def main() -> int:
     """The command line."""
     given = options(__doc__)
     signal.signal(signal.SIGALRM, _alarm)
-    setattr(command, "LimitedCheck", Here)  # noqa: B010 (the module only imports the name)
+    setattr(check_command, "LimitedCheck", Here)  # noqa: B010 (the module only imports the name)
     counts: Counter[str] = Counter()
     begin = time.monotonic()
     slowest = 0.0

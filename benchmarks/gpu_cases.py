@@ -104,7 +104,7 @@ def compiled(case: Case, job: Job) -> Result:
 def numerics(directory: Path) -> Result:
     """A candidate's numerics at all scales, and what is to be said of its kernels."""
     from mirage_formal.codegen.executable import KernelLaunch, describe, load_executable
-    from mirage_formal.device.runs import DeviceRuns
+    from mirage_formal.device.cupy_runner import DeviceRuns
     from mirage_formal.kernel_build.device_records import compare_with_float64
 
     executable = load_executable(directory)
@@ -287,7 +287,7 @@ def cuda_call(case: Case, directory: Path) -> Called:
 
     from mirage_formal.codegen.executable import load_executable
     from mirage_formal.device.launch import Optimized
-    from mirage_formal.torch.modules.eager import DTYPES
+    from mirage_formal.torch.modules.eager_execution import DTYPES
 
     executable = load_executable(directory)
     types = [executable.values[number] for number in executable.graph.outputs]
@@ -316,9 +316,9 @@ def triton_of(kernels: Sequence[Path]) -> Result | None:
 
 def triton_call(case: Case, chosen: Mapping[str, Any], size: int) -> Called:
     """Load the Triton file that tuning chose; see ``triton_of``."""
-    from mirage_formal.autotune.triton.files import triton_texts
-    from mirage_formal.codegen.triton.options import LaunchOptions
-    from mirage_formal.kernel_build.triton.calls import load_module
+    from mirage_formal.autotune.triton.launch_variants import triton_texts
+    from mirage_formal.codegen.triton.launch_options import LaunchOptions
+    from mirage_formal.kernel_build.triton.triton_callable import load_module
 
     (one,) = triton_texts(Path(chosen["kernels"]), [LaunchOptions(chosen["warps"], chosen["stages"])])
     if one.digest != chosen["sha256"]:

@@ -40,7 +40,7 @@ def calls(kernel: str) -> list[Callable[[], Any]]:
 
     if kernel not in _KERNELS:
         from mirage_formal.codegen.executable import load_executable
-        from mirage_formal.device.runs import DeviceRuns, InputSets
+        from mirage_formal.device.cupy_runner import DeviceRuns, InputSets
 
         runs = DeviceRuns(load_executable(Path(kernel)))
         sets, outputs = InputSets(runs), runs.outputs()

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mirage_formal.graph.graph import Input
-from mirage_formal.torch.modules.eager import DTYPES
+from mirage_formal.torch.modules.eager_execution import DTYPES
 
 Inputs = Sequence[torch.Tensor]
 Function = Callable[..., torch.Tensor]

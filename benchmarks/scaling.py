@@ -39,11 +39,11 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.preload import PRELOAD
 from mirage_formal.run.settings import Settings
-from mirage_formal.search.engine import SearchOptions, Unit
-from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.search.engine_interface import SearchOptions, Unit
+from mirage_formal.search.guided.guided_engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace
 from mirage_formal.workers.cluster import Cluster
-from mirage_formal.workers.dispatch import TaskDone, TaskFailed, TaskSlow
+from mirage_formal.workers.dispatch import TaskDone, TaskFailed, TaskOverdue
 from mirage_formal.workers.pool import Pool
 
 WORKERS = (1, 2, 8, 64, 1024)
@@ -144,7 +144,7 @@ class Recorder(Pool):
 
     def run(
         self, function: Callable[[Any], Any], tasks: Sequence[Any], **options: Any
-    ) -> Iterator[TaskDone[Any] | TaskFailed | TaskSlow | None]:
+    ) -> Iterator[TaskDone[Any] | TaskFailed | TaskOverdue | None]:
         """As in the base class."""
         seconds = [0.0] * len(tasks)
         begin = time.process_time()

@@ -35,7 +35,7 @@ from benchmarks.harness import ROOT, options
 from benchmarks.in_processes import Row, replace_row
 from mirage_formal.cli.graphs.user_file import RUN_NAME
 from mirage_formal.graph.graph import KernelGraph, operators
-from mirage_formal.graph.views import kernel_count
+from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.support.errors import MirageError
 
 #: Relative difference up to which two float64 evaluations count as equal: more than rounding, less than any mistake.
@@ -110,7 +110,7 @@ def differs(program: KernelGraph, graph: KernelGraph) -> str:
 
     They differ if they do at every draw: what is almost singular at one, or overflows, is so by chance.
     """
-    from mirage_formal.semantics.reference import run
+    from mirage_formal.semantics.float64_reference import run
 
     said = ""
     for seed in range(_DRAWS):
@@ -181,7 +181,7 @@ def built(place: Path) -> str:
     """
     from mirage_formal.codegen.target import load_target
     from mirage_formal.kernel_build.build import ARCHS, build, build_run
-    from mirage_formal.kernel_build.values import KernelRefused
+    from mirage_formal.kernel_build.built_kernels import KernelRejected
     from mirage_formal.records import RUN_FILE
     from mirage_formal.support.options import Settings
 
@@ -193,7 +193,7 @@ def built(place: Path) -> str:
     program, graph = best_of(place)
     try:
         made = build(graph, program, load_target(Settings().target), ARCHS)
-    except KernelRefused as error:
+    except KernelRejected as error:
         raise Failed("kernels", str(error)) from error
     return made.stable.note
 
@@ -210,7 +210,7 @@ def emulated(place: Path) -> str:
     from mirage_formal.device.emulate import EmulationFault
     from mirage_formal.emulate.runner import compare_on_emulator as held
     from mirage_formal.kernel_build.build import build
-    from mirage_formal.kernel_build.values import KernelRefused
+    from mirage_formal.kernel_build.built_kernels import KernelRejected
     from mirage_formal.support.options import Settings
 
     program, graph = best_of(place)
@@ -218,7 +218,7 @@ def emulated(place: Path) -> str:
         made = build(graph, program, load_target(Settings().target))
         # Without a running maximum exponentials may leave float16 at larger scales.
         record = held(made, scales=SCALES[:1] if made.stable.note else SCALES)
-    except KernelRefused as error:
+    except KernelRejected as error:
         raise Failed("kernels", str(error)) from error
     except EmulationFault as error:
         raise Failed("fault", str(error)) from error
@@ -241,7 +241,7 @@ def _lost(program: KernelGraph, seed: int, scale: float) -> bool:
     from mirage_formal.codegen.numerics.numerics import draw_all, expected_results
     from mirage_formal.codegen.numerics.rounding import LARGEST
     from mirage_formal.codegen.numerics.rounding_simulation import simulate
-    from mirage_formal.graph.check import kernel_types
+    from mirage_formal.graph.verifier import kernel_types
 
     arrays = draw_all(program, seed, scale)
     wanted = expected_results(program, program, arrays)

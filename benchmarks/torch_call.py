@@ -31,7 +31,7 @@ import torch
 import mirage_formal as mf
 from benchmarks.harness import options
 from mirage_formal.run.results.result import Result
-from mirage_formal.torch.modules.operators import TorchOperator
+from mirage_formal.torch.modules.custom_operators import TorchOperator
 
 CALLS, ROUNDS = 20_000, 7
 
@@ -91,7 +91,7 @@ def real(graph: mf.Graph, tensors: list[torch.Tensor]) -> float:
 
 
 def _real(result: Any, tensors: list[torch.Tensor]) -> float:
-    from mirage_formal.torch.modules.operators import torch_operator
+    from mirage_formal.torch.modules.custom_operators import torch_operator
 
     operator, optimized = torch_operator(result), result.optimized
     operator(*tensors)

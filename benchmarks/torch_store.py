@@ -62,12 +62,12 @@ def migrated(place: Path) -> tuple[int, int]:
 def nothing_is_searched() -> None:
     """What the store has not stays with torch, for the rest of this process: time on a GPU is not for searches."""
     from mirage_formal.support.errors import MirageError
-    from mirage_formal.torch.modules import choose
+    from mirage_formal.torch.modules import region_search
 
     def refused(*_: object) -> None:
         raise MirageError("the store has no search of it")
 
-    vars(choose)["kept_results"] = refused
+    vars(region_search)["kept_results"] = refused
 
 
 def prepare(place: Path, cases: Iterable[tuple[str, Callable[[], str]]]) -> None:

@@ -34,10 +34,10 @@ from benchmarks.harness import ROOT, options
 from mirage_formal.cli.graphs.user_file import RUN_NAME
 from mirage_formal.codegen.numerics import numerics
 from mirage_formal.codegen.numerics.shrink import shrink
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
-from mirage_formal.kernel_build.forms import forms
+from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.kernel_build.candidate_forms import forms
 from mirage_formal.support.errors import MirageError
 from tests.kit.graphs import corpus_programs as corpus
 from tests.kit.kernels import triton_files as kit

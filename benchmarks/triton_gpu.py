@@ -60,7 +60,7 @@ def answer(job: Job) -> Result:
 def _row(job: Job, turn: Turn) -> Result:
     from mirage_formal.codegen.executable import load_executable
     from mirage_formal.device.launch import Optimized
-    from mirage_formal.kernel_build.triton.calls import load_module
+    from mirage_formal.kernel_build.triton.triton_callable import load_module
 
     found: Result = {"notes": {}}
     timed = []
@@ -109,7 +109,7 @@ def _row(job: Job, turn: Turn) -> Result:
 def _called(program: KernelGraph, run: Callable[..., Any]) -> Called:
     """Put what computes a program beside the program in float64, by torch."""
     from benchmarks.peers import draw
-    from mirage_formal.torch.modules.eager import torch_program
+    from mirage_formal.torch.modules.eager_execution import torch_program
 
     exact = torch_program(program)
     case = Case(lambda seed: draw(program.inputs, seed), lambda given: exact(*(x.double() for x in given)), ())
@@ -151,7 +151,7 @@ def _texts(executable: Any, directory: Path, target: str) -> Iterator[tuple[str,
 def _own_form(directory: Path) -> Any:
     """The candidate of a directory of kernels with running maxima and nothing else; None if the run is not there."""
     from mirage_formal.kernel_build.build import candidates_of
-    from mirage_formal.kernel_build.stable import stabilize_proved
+    from mirage_formal.kernel_build.stable_forms import stabilize_proved
     from mirage_formal.support.errors import MirageError
 
     try:

@@ -29,7 +29,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.harness import parser_of, row, table
-from mirage_formal.autotune import choose
+from mirage_formal.autotune import tuning_space
 from mirage_formal.autotune.plans import MeasuredTime, PiecePlan, TuningDirectory, TuningPlan
 from mirage_formal.autotune.successive_halving import kernel_rungs
 
@@ -63,7 +63,7 @@ def replayed(plan: TuningPlan, times: Mapping[str, float | None], kernels: int, 
     tried: dict[str, float | None] = {}
     for wanted in kernel_rungs(plan, kernels, tried, rungs):
         tried |= {plan.key(at): times[plan.key(at)] for at in wanted}
-    return choose.compose_candidates(plan, tried)[0].us / choose.compose_candidates(plan, times)[0].us
+    return tuning_space.compose_candidates(plan, tried)[0].us / tuning_space.compose_candidates(plan, times)[0].us
 
 
 def wholes(plan: TuningPlan, times: Mapping[str, float], known: Collection[str]) -> Iterator[tuple[str, float]]:
@@ -71,16 +71,18 @@ def wholes(plan: TuningPlan, times: Mapping[str, float], known: Collection[str])
 
     Its kernels have their fastest schedules, or one of them has another one.
     """
-    plan = msgspec.structs.replace(plan, candidates=(*plan.candidates, *choose.combine_forms(plan, times)))
-    for one in choose.compose_candidates(plan, times):
+    plan = msgspec.structs.replace(plan, candidates=(*plan.candidates, *tuning_space.combine_forms(plan, times)))
+    for one in tuning_space.compose_candidates(plan, times):
         pieces, operators = plan.candidates[one.candidate].pieces, plan.candidates[one.candidate].operators[:-1]
         for place, piece in enumerate(pieces):
             alone = times[plan.key((piece, one.variants[place]))]
-            for us, at in choose.timed_schedules(plan, piece, times):
+            for us, at in tuning_space.timed_schedules(plan, piece, times):
                 variants = (*one.variants[:place], at, *one.variants[place + 1 :])
                 for count in range(len(operators) + 1):
                     for early in map(frozenset, itertools.combinations(operators, count)):
-                        key = choose.whole_key(plan, choose.ComposedCandidate(one.candidate, variants, 0.0, early))
+                        key = tuning_space.whole_key(
+                            plan, tuning_space.ComposedCandidate(one.candidate, variants, 0.0, early)
+                        )
                         if key in known:
                             yield key, one.us + us - alone
 
@@ -127,7 +129,7 @@ def main() -> int:
     for name, plan in plans.items():
         keys = {one.key for piece in plan.pieces for one in piece.variants}
         own = {key: us for key, us in times.items() if key in keys}
-        least = choose.compose_candidates(plan, own)[0].us
+        least = tuning_space.compose_candidates(plan, own)[0].us
         measured = sorted((known[key].us, us) for key, us in wholes(plan, own, known))
         said = next(((f"{us:.2f}", f"{total / least:.3f}") for us, total in measured), ("", ""))
         print(row(name, len(keys), len(own), *said), flush=True)

@@ -34,8 +34,8 @@ from mirage_formal.graph.formats.json import decode_graph, from_json
 from mirage_formal.prove.counterexamples.refute import find_counterexample
 from mirage_formal.records import RUN_FILE, SEARCH_FILE, SUMMARY_FILE
 from mirage_formal.run.settings import Job, Settings, make_job
+from mirage_formal.run.task_values import AcceptedCandidate, CandidateTask, UncertifiedTensor
 from mirage_formal.run.tasks import certify, discharge_texts, verify_candidate
-from mirage_formal.run.work import AcceptedCandidate, CandidateTask, UncertifiedTensor
 
 #: Kinds of rejected candidates of which nothing is known, see ``records.RejectedRecord``.
 UNKNOWN: Final = ("certificate", "unproved", "proof-refused", "unknown")

@@ -29,12 +29,12 @@ from mirage_formal.api import (  # noqa: E402
     set_gpu_device_id,
     superoptimize,
 )
-from mirage_formal.frontend.arguments import IgnoredOptionWarning  # noqa: E402
+from mirage_formal.frontend.argument_checks import IgnoredOptionWarning  # noqa: E402
 from mirage_formal.frontend.block_builder import BlockBuilder, BlockTensor, new_threadblock_graph  # noqa: E402
 from mirage_formal.frontend.tensor import Tensor  # noqa: E402
 from mirage_formal.graph.types import DType  # noqa: E402
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict  # noqa: E402
-from mirage_formal.report.display import install_printers  # noqa: E402
+from mirage_formal.report.pretty_printers import install_printers  # noqa: E402
 from mirage_formal.support.errors import (  # noqa: E402
     ClusterError,
     DTypeError,

@@ -113,8 +113,8 @@ def run_one(directory: Path, *, measure: bool, numerics: bool, seed: int = 0, li
     """
     report: dict[str, Any] = {"directory": str(directory), "ok": False}
     try:
-        from mirage_formal.device.runs import DeviceRuns  # needs NumPy
-        from mirage_formal.run.result_cache.kernels import stored_kernels
+        from mirage_formal.device.cupy_runner import DeviceRuns  # needs NumPy
+        from mirage_formal.run.result_cache.stored_kernel_check import stored_kernels
 
         stored = stored_kernels(directory, arch_of(current_device()))
         executable = stored.executable

@@ -172,16 +172,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 @pytest.fixture
 def check_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command ``check`` runs in this process; see ``InProcess``. Every module has checks in their own as well."""
-    from mirage_formal.revalidate import command
+    from mirage_formal.revalidate import check_command
     from tests.kit.runs.tampering import InProcess
 
-    monkeypatch.setattr(command, "LimitedCheck", InProcess)
+    monkeypatch.setattr(check_command, "LimitedCheck", InProcess)
 
 
 @pytest.fixture
 def check_mostly_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """For many checks of one test: see ``MostlyInProcess``."""
-    from mirage_formal.revalidate import command
+    from mirage_formal.revalidate import check_command
     from tests.kit.runs.tampering import MostlyInProcess
 
-    monkeypatch.setattr(command, "LimitedCheck", MostlyInProcess())
+    monkeypatch.setattr(check_command, "LimitedCheck", MostlyInProcess())

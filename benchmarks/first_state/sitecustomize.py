@@ -16,7 +16,7 @@ class Finder(MetaPathFinder):
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         """Find the module of the search; no other one."""
-        spec = PathFinder.find_spec(name, path, target) if name == "mirage_formal.search.engine" else None
+        spec = PathFinder.find_spec(name, path, target) if name == "mirage_formal.search.engine_interface" else None
         loader: Any = None if spec is None else spec.loader
         if loader is None:
             return None
@@ -24,7 +24,7 @@ class Finder(MetaPathFinder):
 
         def loaded(module: ModuleType) -> None:
             load(module)
-            watch(module.Tally)
+            watch(module.SearchCounters)
 
         loader.exec_module = loaded
         return spec

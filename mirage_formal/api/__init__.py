@@ -17,21 +17,21 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
-from mirage_formal.frontend.arguments import error_at_user_line, parse_dim3, parse_dtype, warn_ignored
-from mirage_formal.frontend.builder import KernelBuilder
+from mirage_formal.frontend.argument_checks import error_at_user_line, parse_dim3, parse_dtype, warn_ignored
 from mirage_formal.frontend.handles import Handle
-from mirage_formal.frontend.mirage_api.table import missing_attribute_error, refusal_error
+from mirage_formal.frontend.kernel_builder import KernelBuilder
+from mirage_formal.frontend.mirage_api.table import missing_attribute_error, unsupported_name_error
 from mirage_formal.graph.formats.dot import to_dot
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Verdict
-from mirage_formal.report.display import ShownProgram
+from mirage_formal.report.pretty_printers import ProgramPrinter
 from mirage_formal.support.errors import GraphError, UnsupportedError
 
 if TYPE_CHECKING:
     from mirage_formal.api.request import Options
     from mirage_formal.device.launch import Optimized
-    from mirage_formal.kernel_build.triton.program import TritonProgram
+    from mirage_formal.kernel_build.triton.triton_generator import TritonProgram
     from mirage_formal.run.progress import Progress
     from mirage_formal.run.results.result import Result
 
@@ -54,8 +54,8 @@ _RENAMED: Final = {"num_search_thread": "workers", "search_time_limit_sec": "tim
 _SECONDS_BETWEEN_LINES: Final = 2.0
 
 
-class Graph(ShownProgram, KernelBuilder):
-    """A tensor program under construction, made by ``new_kernel_graph``; see ``frontend.builder.KernelBuilder``.
+class Graph(ProgramPrinter, KernelBuilder):
+    """A tensor program under construction, made by ``new_kernel_graph``; see ``frontend.kernel_builder.KernelBuilder``.
 
     It can be called on tensors as it is, block graphs included.
     """
@@ -179,7 +179,7 @@ class Graph(ShownProgram, KernelBuilder):
             GraphError: The graph has no output.
             RunError: The file cannot be written.
         """
-        from mirage_formal.graph.formats.mirage.writer import to_mirage
+        from mirage_formal.graph.formats.mirage.checkpoint_writer import to_mirage
         from mirage_formal.kernel_build.generated_text import write_text
 
         write_text(filename, "", to_mirage([self.freeze()]))
@@ -247,7 +247,9 @@ def new_kernel_graph(gpu_dim: object = (1, 1, 1)) -> Graph:
         UnsupportedError: More GPUs are asked for.
     """
     if (gpus := parse_dim3("new_kernel_graph", "gpu_dim", gpu_dim)) != (1, 1, 1):
-        raise refusal_error("new_kernel_graph(gpu_dim)", f"new_kernel_graph: expected gpu_dim (1, 1, 1), got {gpus}")
+        raise unsupported_name_error(
+            "new_kernel_graph(gpu_dim)", f"new_kernel_graph: expected gpu_dim (1, 1, 1), got {gpus}"
+        )
     return Graph()
 
 
@@ -274,7 +276,7 @@ def superoptimize(graph: Graph | KernelGraph, *, verbose: bool = False, **option
     given: dict[str, Any] = {name: value for name, value in options.items() if (name, value) != ("backend", None)}
     if given.get("backend", "cuda") not in ("cuda", "triton", "auto"):
         text = f"superoptimize: expected backend cuda, triton or auto, got {given['backend']!r}"
-        raise refusal_error("superoptimize(backend)", text)
+        raise unsupported_name_error("superoptimize(backend)", text)
     for name, own in _RENAMED.items():
         if given.get(name, -1) != -1:
             given.setdefault(own, given[name])

@@ -8,11 +8,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.partition.answer import needs_partitioning
 from mirage_formal.partition.cover_search import KEEP
+from mirage_formal.partition.search_strategy import needs_partitioning
 from mirage_formal.records import key_of
 from mirage_formal.run.settings import Settings, identity, make_job
-from mirage_formal.run_directory.directory import RUN, survey
+from mirage_formal.run_directory.directory_layout import RUN, list_contents
 from mirage_formal.run_directory.overwrite import same_search
 
 RUNS: Final = Path("runs")
@@ -33,7 +33,7 @@ def choose_default_directory(program: KernelGraph, settings: Settings, name: str
     if not needs_partitioning(program, settings):
         known.insert(0, identity(make_job(program, settings)))
     for place in (root, root.with_name(f"{name}-{key_of(known[0])[:12]}")):
-        if not survey(place, RUN).names:
+        if not list_contents(place, RUN).names:
             return place, settings
         if any(same_search(place, settings.config, who) for who in known):
             return place, replace(settings, resume=True)

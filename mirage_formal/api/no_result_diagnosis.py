@@ -19,11 +19,11 @@ import msgspec
 from mirage_formal.frontend.origins import Origins
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.storage_views import storage_locations
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import storage_locations
 from mirage_formal.partition.cover_search import WholeReport
 from mirage_formal.partition.spaces import part_config
-from mirage_formal.run.results.report import RunReport
+from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Settings, display_path, make_job
 from mirage_formal.search.bounds import IN_PARTS, SEARCHABLE, SearchSpace
 from mirage_formal.search.space import load_space, preset_names

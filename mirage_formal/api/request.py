@@ -153,11 +153,11 @@ def _split(given: Options, bucket: str | None = None) -> tuple[Settings, CallOpt
 
 def _may_be_stored(program: object, settings: Settings) -> bool:
     """Return whether the store has an entry for a program, so that a search may be unnecessary; cheap to call."""
-    from mirage_formal.cache.searches import SearchCache, is_switched_off
+    from mirage_formal.cache.searches import SearchCache, is_store_disabled
     from mirage_formal.graph.canonical import digest
     from mirage_formal.graph.graph import KernelGraph
 
-    if not settings.cache or settings.resume or is_switched_off():
+    if not settings.cache or settings.resume or is_store_disabled():
         return False
     freeze = getattr(program, "freeze", None)
     frozen = program if isinstance(program, KernelGraph) else freeze() if callable(freeze) else None
@@ -173,7 +173,7 @@ def _search_and_measure(program: object, settings: Settings, call: CallOptions, 
     from mirage_formal.device import runtime
     from mirage_formal.frontend.origins import origins_of
     from mirage_formal.graph.canonical import digest
-    from mirage_formal.partition.answer import search_or_cover
+    from mirage_formal.partition.search_strategy import search_or_cover
     from mirage_formal.run.results.result import Results
     from mirage_formal.run.settings import as_program, check_limits
 

@@ -14,12 +14,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mirage_formal.autotune.bench import FinalistRow, TuningResources
-from mirage_formal.autotune.child import TimingJob, timed_record
-from mirage_formal.autotune.choose import ComposedCandidate, moves_factors, whole_key
 from mirage_formal.autotune.plans import KernelOrigin, MeasuredTime, TuningDirectory, TuningPlan
 from mirage_formal.autotune.successive_halving import other_schedules
 from mirage_formal.autotune.timing_cache import kernel_code_digest
+from mirage_formal.autotune.timing_subprocess import TimingJob, timed_record
+from mirage_formal.autotune.tuning_result import FinalistRow, TuningResources
+from mirage_formal.autotune.tuning_space import ComposedCandidate, moves_factors, whole_key
 from mirage_formal.codegen.executable import Executable, KernelLaunch
 from mirage_formal.device.compile import version as compiler
 from mirage_formal.device.sealed_records import manifest_digest
@@ -28,7 +28,7 @@ from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 
 if TYPE_CHECKING:
     from mirage_formal.autotune.prepare import TunedRun
-    from mirage_formal.kernel_build.values import BuiltKernels
+    from mirage_formal.kernel_build.built_kernels import BuiltKernels
 
 #: Least seconds for building finalists, and for comparing and timing them.
 _BUILT_S: Final = 10.0

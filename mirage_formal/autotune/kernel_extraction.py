@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from mirage_formal.check.partitioning.parts import extract_operators
+from mirage_formal.check.partitioning.subgraphs import extract_operators
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, enumerate_results
-from mirage_formal.graph.views import StorageLocation, launched_operators, storage_locations
+from mirage_formal.graph.storage_views import StorageLocation, launched_operators, storage_locations
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from mirage_formal.autotune.bench import FINALISTS, TuningLimits, TuningResources
 from mirage_formal.autotune.plans import TuningDirectory
 from mirage_formal.autotune.prepare import PRELOAD
 from mirage_formal.autotune.timing import Device
 from mirage_formal.autotune.triton.results import BackendComparison
 from mirage_formal.autotune.tune import NoTimesError, tune_run
-from mirage_formal.graph.views import kernel_count
+from mirage_formal.autotune.tuning_result import FINALISTS, TuningLimits, TuningResources
+from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.kernel_build.build import KernelWarning
 from mirage_formal.run.results.result import Result
 from mirage_formal.support.errors import UnsupportedError

@@ -9,7 +9,7 @@ A tuning directory (the user's cache, if no other is given) holds
 - ``finals``: how the kernels of a directory were chosen, by the digest of its manifest;
 - ``triton``: results of Triton files on one GPU, and the files as ``<digest>.py``.
 
-All but times are entries of a cache (``cache.directory``). Times are a log, which machines hand to each other.
+All but times are entries of a cache (``cache.cache_directory``). Times are a log, which machines hand to each other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal.cache.directory import Cache, cache_root
+from mirage_formal.cache.cache_directory import Cache, cache_root
 from mirage_formal.codegen.executable import Executable
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph

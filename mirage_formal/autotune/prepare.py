@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mirage_formal.autotune.choose import ComposedCandidate
 from mirage_formal.autotune.plans import (
     At,
     CandidatePlan,
@@ -24,6 +23,7 @@ from mirage_formal.autotune.plans import (
     Watch,
 )
 from mirage_formal.autotune.timing_cache import KernelRequest, kernel_code_digest, kernel_request
+from mirage_formal.autotune.tuning_space import ComposedCandidate
 from mirage_formal.codegen.generate import alternative_tiles, schedule_from_record, schedule_record
 from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.device.compile import version as compiler
@@ -31,15 +31,15 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import decode_graph, encode, from_json, to_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernel_build.build import build_form, candidates_of
-from mirage_formal.kernel_build.values import MIXED, KernelRefused
+from mirage_formal.kernel_build.built_kernels import MIXED, KernelRejected
 from mirage_formal.records import ScheduleRecord, sha256
 from mirage_formal.run.settings import environment
 from mirage_formal.support.errors import MirageError
 from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed
 
 if TYPE_CHECKING:
-    from mirage_formal.kernel_build.forms import CandidateForm
-    from mirage_formal.kernel_build.values import BuiltKernels
+    from mirage_formal.kernel_build.built_kernels import BuiltKernels
+    from mirage_formal.kernel_build.candidate_forms import CandidateForm
 
 #: Modules that workers load once.
 PRELOAD: Final = ("mirage_formal.autotune.prepare", "mirage_formal.codegen.safety.safety")
@@ -126,7 +126,7 @@ def forms_of(graph: KernelGraph, target: Target) -> list[tuple[str, CandidateFor
     Raises:
         MirageError: Its own form is not proved.
     """
-    from mirage_formal.kernel_build.forms import OWN, forms  # loads numerical packages
+    from mirage_formal.kernel_build.candidate_forms import OWN, forms  # loads numerical packages
 
     found = forms(graph, target)
     kinds = ((False, False, MOST_FORMS), (True, False, MOST_GRIDS), (True, True, MOST_TILES))
@@ -184,18 +184,18 @@ def form_of(task: Finalist) -> CandidateForm:
     """Return the form of a finalist, which is one of the plan's or a mixed one.
 
     Raises:
-        KernelRefused: The form is not proved, or its kernels are not those of the plan.
+        KernelRejected: The form is not proved, or its kernels are not those of the plan.
     """
     from mirage_formal.autotune.kernel_extraction import extract_kernels
 
     try:
         form = _form_by_name(decode_graph(task.graph), load_target(task.target), task.form)
     except MirageError as error:
-        raise KernelRefused(f"the form {task.form or 'own'} is not proved: {error}", where="form") from error
+        raise KernelRejected(f"the form {task.form or 'own'} is not proved: {error}", where="form") from error
     if not task.form.startswith(MIXED):
         return form
     if [(to_json(one.graph).encode(), one.operator) for one in extract_kernels(form.graph)] != list(task.kernels):
-        raise KernelRefused("the kernels of a form that is put together are not those of the others", where="form")
+        raise KernelRejected("the kernels of a form that is put together are not those of the others", where="form")
     return form
 
 
@@ -203,7 +203,7 @@ def has_proved_form(task: Finalist) -> bool:
     """Return whether the form of a finalist has a proof."""
     try:
         form_of(task)
-    except KernelRefused:
+    except KernelRejected:
         return False
     return True
 
@@ -217,7 +217,7 @@ def build_finalist(task: Finalist) -> BuiltKernels | str:
     target, program = load_target(task.target), decode_graph(task.program)
     try:
         made = build_form(form_of(task), program, target, (task.arch,), schedules, task.early)
-    except KernelRefused as error:
+    except KernelRejected as error:
         return str(error)
     return replace(made, candidate=digest(decode_graph(task.graph)))
 
@@ -236,11 +236,11 @@ def finalist_text_digest(task: Finalist) -> str:
 @lru_cache(maxsize=32)
 def _form_by_name(graph: KernelGraph, target: Target, name: str) -> CandidateForm:
     """Return a form by its name, own or mixed; cached, because many finalists have few forms."""
-    from mirage_formal.kernel_build import forms
+    from mirage_formal.kernel_build import candidate_forms
 
     if name.startswith(MIXED):
-        return forms.mixed_form(graph, target, forms.parse_mixed_name(name))
-    return forms.form(graph, target, name or forms.OWN)
+        return candidate_forms.mixed_form(graph, target, candidate_forms.parse_mixed_name(name))
+    return candidate_forms.form(graph, target, name or candidate_forms.OWN)
 
 
 def describe_forms(task: _FormTask) -> list[_DescribedForm]:
@@ -286,7 +286,7 @@ def _schedules(piece: Any, target: Any) -> tuple[ScheduleRecord, ...]:
     return tuple(schedule_record(one) for one in made)
 
 
-def plan_of(source: TunedRun, arch: str, maker: Maker) -> TuningPlan:
+def plan_of(source: TunedRun, arch: str, maker: KernelPreparation) -> TuningPlan:
     """Return the tuning plan of a run: its candidates and their distinct kernels.
 
     If some candidates are stable (running maxima under their softmax sums), only these are kept.
@@ -339,14 +339,14 @@ def build_kernel(task: tuple[KernelRequest, str]) -> PreparedKernel:
     Sound: it is made by ``build_form``, which refuses a kernel with an obligation that does not hold.
     """
     from mirage_formal.kernel_build.code_digest import digest_of_text
-    from mirage_formal.kernel_build.stable import StableForm
+    from mirage_formal.kernel_build.stable_forms import StableForm
 
     one, arch = task
     graph = from_json(one.graph, "tuning plan")
     chosen = {} if one.schedule is None else {one.position: schedule_from_record(one.schedule)}
     try:
         built = build_form(StableForm(graph), graph, load_target(one.target), (arch,), chosen)
-    except KernelRefused as error:
+    except KernelRejected as error:
         return PreparedKernel(str(error)[:500])
     executable = built.executable
     if len(executable.launches) != 1:
@@ -356,7 +356,7 @@ def build_kernel(task: tuple[KernelRequest, str]) -> PreparedKernel:
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
+class KernelPreparation:
     """Builder of kernels: workers, the tuning directory and a progress callback.
 
     Attributes:
@@ -415,7 +415,7 @@ __all__ = [
     "FINALIST_S",
     "PRELOAD",
     "Finalist",
-    "Maker",
+    "KernelPreparation",
     "TunedRun",
     "build_finalist",
     "finalist_task",

@@ -1,4 +1,4 @@
-"""Successive halving over the points of ``choose``: which kernels, then which whole candidates are measured.
+"""Successive halving over the points of ``tuning_space``: which kernels, then which whole candidates are measured.
 
 The first rung tries one schedule of as many kernels as it can, in the cost model's order. The next ones spend as many
 trials by the times so far: of half as many kernels they try twice as many schedules. The last ones measure whole
@@ -11,7 +11,8 @@ import itertools
 from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Final
 
-from mirage_formal.autotune.choose import (
+from mirage_formal.autotune.plans import At, CandidatePlan, TuningPlan
+from mirage_formal.autotune.tuning_space import (
     KINDS,
     NOISE,
     ComposedCandidate,
@@ -22,7 +23,6 @@ from mirage_formal.autotune.choose import (
     timed_schedules,
     whole_key,
 )
-from mirage_formal.autotune.plans import At, CandidatePlan, TuningPlan
 from mirage_formal.records import ScheduleRecord
 
 #: Rungs of kernels, with equally many trials (docs/kernels.md).
@@ -118,7 +118,7 @@ def _parts(one: ScheduleRecord | None) -> set[tuple[object, ...]]:
     return {(one.stages, one.cut), (one.threads, one.warps, one.registers, one.resident, one.tile)}
 
 
-def kernels_to_time_again(plan: TuningPlan, times: Mapping[str, float]) -> list[At]:
+def kernels_to_remeasure(plan: TuningPlan, times: Mapping[str, float]) -> list[At]:
     """Return the kernels whose short times do not decide: schedules as fast as the fastest of a kernel but for noise.
 
     They are the kernels of the candidates that may be the fastest as wholes.
@@ -207,4 +207,4 @@ def other_schedules(plan: TuningPlan, times: Mapping[str, float], one: ComposedC
     return [(place, at) for _, place, at in sorted(found)]
 
 
-__all__ = ["RUNGS", "SLACK", "finalist_batches", "kernel_rungs", "kernels_to_time_again", "other_schedules"]
+__all__ = ["RUNGS", "SLACK", "finalist_batches", "kernel_rungs", "kernels_to_remeasure", "other_schedules"]

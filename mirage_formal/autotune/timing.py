@@ -15,9 +15,9 @@ from typing import IO, Final, Protocol
 
 import msgspec
 
-from mirage_formal.autotune.child import GpuMachine, TimingAnswer, TimingJob, TimingOrder, timed_record
 from mirage_formal.autotune.plans import At, TuningDirectory, TuningPlan, Watch, is_time_valid
-from mirage_formal.autotune.successive_halving import kernels_to_time_again
+from mirage_formal.autotune.successive_halving import kernels_to_remeasure
+from mirage_formal.autotune.timing_subprocess import GpuMachine, TimingAnswer, TimingJob, TimingOrder, timed_record
 from mirage_formal.support.errors import UnsupportedError
 
 #: Timed replays of a kernel in the first round, and in the second.
@@ -49,7 +49,7 @@ class TimingProcess:
         silence_s: Seconds without output after which it is killed.
     """
 
-    command: tuple[str, ...] = (sys.executable, "-m", "mirage_formal.autotune.child")
+    command: tuple[str, ...] = (sys.executable, "-m", "mirage_formal.autotune.timing_subprocess")
     silence_s: float = SILENCE_S
     _process: subprocess.Popen[bytes] | None = None
     _lines: queue.Queue[bytes | None] = field(default_factory=queue.Queue)
@@ -190,7 +190,7 @@ def time_kernels(
 
     measure("timed", kernels, FIRST)
     shortly = {name: one.us for name, one in known.items() if not one.failed}
-    measure("again", kernels_to_time_again(plan, shortly), SECOND)
+    measure("again", kernels_to_remeasure(plan, shortly), SECOND)
 
 
 __all__ = ["Device", "TimingProcess", "time_kernels"]

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mirage_formal.autotune.bench import TuningResources, TuningResult
-from mirage_formal.autotune.child import TimingAnswer, TimingJob
-from mirage_formal.autotune.choose import combine_forms, compose_candidates
 from mirage_formal.autotune.finalists import JUDGED_S, Finalists, TuningFacts, comparison_job
 from mirage_formal.autotune.plans import TuningDirectory, TuningPlan, Watch
 from mirage_formal.autotune.successive_halving import RUNGS, finalist_batches, kernel_rungs
 from mirage_formal.autotune.timing import Device, time_kernels
 from mirage_formal.autotune.timing_cache import times_of_other_machine, times_of_this_machine
+from mirage_formal.autotune.timing_subprocess import TimingAnswer, TimingJob
+from mirage_formal.autotune.tuning_result import TuningResources, TuningResult
+from mirage_formal.autotune.tuning_space import combine_forms, compose_candidates
 from mirage_formal.cache.lock import lock_directory
 from mirage_formal.codegen.executable import LAUNCH_FILE
 from mirage_formal.device.compile import version as compiler
@@ -68,7 +68,7 @@ def tune_run(root: Path, bench: TuningResources) -> TuningResult:
 
 def _tune_cuda_kernels(root: Path, source: TunedRun, bench: TuningResources, begin: float) -> TuningResult:
     """Tune a run with CUDA kernels alone; ``begin`` is the value of time.monotonic() at its start."""
-    from mirage_formal.autotune.prepare import Maker, plan_of
+    from mirage_formal.autotune.prepare import KernelPreparation, plan_of
 
     place, device, watch, limits = bench.place, bench.device, bench.watch, bench.limits
 
@@ -80,7 +80,7 @@ def _tune_cuda_kernels(root: Path, source: TunedRun, bench: TuningResources, beg
 
     last = 1 if bench.backend == "cuda" else 2  # the steps after the finalists are built: their overlap, and Triton
 
-    maker = Maker(place, bench.executor, watch)
+    maker = KernelPreparation(place, bench.executor, watch)
     plan = place.plans.get((source.digest, bench.arch))
     if plan is None:
         plan = plan_of(source, bench.arch, maker)

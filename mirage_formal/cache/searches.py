@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal.cache.directory import Cache, StoredEntry, cache_root
-from mirage_formal.records import confine_path, open_sealed, read_file
+from mirage_formal.cache.cache_directory import Cache, StoredEntry, cache_root
+from mirage_formal.records import open_sealed, read_file, resolve_inside
 from mirage_formal.records.store_entry import (
     ENTRY_FILE,
     EVIDENCE,
@@ -32,7 +32,7 @@ _UNUSUAL: Final = re.compile(r"[^A-Za-z0-9._-]")
 StoredSearch = StoredEntry[EntryKey, SearchOutcome]
 
 
-def is_switched_off() -> bool:
+def is_store_disabled() -> bool:
     """Return whether this process uses no store."""
     return bool(os.environ.get(SWITCH))
 
@@ -74,7 +74,7 @@ class SearchCache(Cache[EntryKey, SearchOutcome]):
 def evidence_files(directory: Path) -> dict[str, bytes]:
     """Return the files of a finished run or whole program, by their paths in its entry."""
     names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
-    return {f"{EVIDENCE}/{name}": read_file(confine_path(directory, name), MAX_JOURNAL_BYTES) for name in names}
+    return {f"{EVIDENCE}/{name}": read_file(resolve_inside(directory, name), MAX_JOURNAL_BYTES) for name in names}
 
 
 def evidence_of(entry: StoredSearch) -> dict[str, bytes]:
@@ -89,5 +89,5 @@ __all__ = [
     "StoredSearch",
     "evidence_files",
     "evidence_of",
-    "is_switched_off",
+    "is_store_disabled",
 ]

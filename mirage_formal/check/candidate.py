@@ -10,18 +10,18 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
-from mirage_formal.check.abstract import output_expressions, tensor_expressions
-from mirage_formal.check.equal import establish_equality
-from mirage_formal.check.equivalence import Opinions, ReplayedTheorem, describe_theorem, opinions
+from mirage_formal.check.abstract_interpretation import output_expressions, tensor_expressions
+from mirage_formal.check.check_steps import CheckFailed, check_manifest, expect_equal, step
+from mirage_formal.check.equivalence import ProofCrosscheck, ReplayedTheorem, crosscheck_proof, describe_theorem
 from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
-from mirage_formal.check.report import CheckFailed, check_manifest, expect_equal, step
+from mirage_formal.check.minimal_check import establish_equality
 from mirage_formal.check.solvers import directory_budget, expect_unsat
 from mirage_formal.graph.canonical import digest
-from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.graph.remainder_tiles.matching import certificate_pairs
-from mirage_formal.graph.views import kernel_count
+from mirage_formal.graph.remainder_tiles.padded_pair import certificate_pairs
+from mirage_formal.graph.storage_views import kernel_count
+from mirage_formal.graph.verifier import faults, kernel_types
 from mirage_formal.logic.certificate import audit
 from mirage_formal.logic.terms import Expr, add, children, head, postorder, term_to_text
 from mirage_formal.records import (
@@ -38,13 +38,13 @@ from mirage_formal.records import (
     ProofRecord,
     VerdictRecord,
     VerificationRecord,
-    confine_path,
     decode,
     decode_proof,
     digits_file,
     open_sealed,
     read_file,
     read_lines,
+    resolve_inside,
     sha256,
 )
 from mirage_formal.records.fingerprint import FingerprintRecord
@@ -71,7 +71,7 @@ class EstablishedCandidate:
         steps: Tensor steps of the proof, 0 without one.
         conditions: Side conditions of program and candidate; an equivalent candidate is equal wherever these hold.
         added: Those of the candidate that the program does not have.
-        opinions: Opinions of sympy on the proof's closing identities; None without a proof.
+        opinions: Crosscheck by sympy on the proof's closing identities; None without a proof.
         seed: Seed of its fingerprint.
         rounds: Number of fingerprints drawn again; 0 if there is no answer, which only an equivalent one may lack.
         galois: Version of the galois that evaluated the graphs for that; None if nothing was evaluated.
@@ -90,7 +90,7 @@ class EstablishedCandidate:
     steps: int
     conditions: tuple[str, ...]
     added: tuple[str, ...]
-    opinions: Opinions | None
+    opinions: ProofCrosscheck | None
     seed: int
     rounds: int
     galois: str | None
@@ -171,7 +171,7 @@ def _read(root: Path) -> _CandidateFiles:
     with step(root / MANIFEST_FILE, "read the manifest", corrupt=True):
         manifest = decode(read_file(root / MANIFEST_FILE), ManifestRecord, MANIFEST_FILE)
         for name in manifest.files:
-            confine_path(root, name)
+            resolve_inside(root, name)
     with step(root / GRAPH_FILE, "read the graph", corrupt=True):
         graph = from_json(read_file(root / GRAPH_FILE), GRAPH_FILE)
     with step(root / PROOF_FILE, "read the proof log", corrupt=True):
@@ -188,11 +188,11 @@ def _read(root: Path) -> _CandidateFiles:
     for name in manifest.files:
         if name == EQUIVALENCE_FILE:
             with step(root / name, "read the equivalence proof", corrupt=True):
-                equivalence = read_file(confine_path(root, name))
+                equivalence = read_file(resolve_inside(root, name))
         elif name.startswith(f"{PROOF_DIR}/"):
             with step(root / name, "read an obligation", corrupt=True):
                 try:
-                    obligations[name] = read_file(confine_path(root, name)).decode("ascii")
+                    obligations[name] = read_file(resolve_inside(root, name)).decode("ascii")
                 except UnicodeDecodeError as error:
                     raise FormatError(f"expected ASCII text: {error.reason} at byte {error.start}") from None
     return _CandidateFiles(manifest, graph, program, sought, proof, verification, fingerprint, obligations, equivalence)
@@ -368,9 +368,9 @@ def _solvers(files: _CandidateFiles) -> Iterator[tuple[str, str]]:
         yield "cvc5", cvc5.version
 
 
-def _second_opinions(root: Path, proved: ReplayedTheorem) -> Opinions:
+def _second_opinions(root: Path, proved: ReplayedTheorem) -> ProofCrosscheck:
     with step(root / EQUIVALENCE_FILE, "second opinion of sympy"):
-        return opinions(proved)
+        return crosscheck_proof(proved)
 
 
 # --- verdict and fingerprint ---------------------------------------------------------------------------------------

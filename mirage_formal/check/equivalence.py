@@ -1,6 +1,6 @@
 """Replay of equivalence proofs by the proof kernel, and the obligations that are left to the solvers.
 
-Light to import: the pipeline replays every proof before it writes it. sympy is loaded by ``opinions`` alone.
+Light to import: the pipeline replays every proof before it writes it. sympy is loaded by ``crosscheck_proof`` alone.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from mirage_formal.check.proof.digits import mixed_radix_obligations
 from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import Terms
 from mirage_formal.check.proof.replay import Theorem
-from mirage_formal.check.proof.sympy_crosscheck import SympyAnswer, second_opinion
+from mirage_formal.check.proof.sympy_crosscheck import SympyAnswer, crosscheck_theorem
 from mirage_formal.check.proof_composition import ComposedTheorem, replay_composed
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph
 from mirage_formal.graph.types import row_major
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import DigitLemma
 from mirage_formal.support.errors import FormatError
 
@@ -101,7 +101,7 @@ def own_conditions(program: KernelGraph) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Opinions:
+class ProofCrosscheck:
     """Opinion of sympy on a proof's closing identities; it accepts no identity, it can only object.
 
     Attributes:
@@ -113,15 +113,15 @@ class Opinions:
     undecided: tuple[str, ...]
 
 
-def opinions(proved: ReplayedTheorem) -> Opinions:
+def crosscheck_proof(proved: ReplayedTheorem) -> ProofCrosscheck:
     """Check every closing identity of a replayed proof with sympy.
 
     Raises:
         FormatError: It finds one of them wrong.
     """
-    found = second_opinion(proved.theorem)
+    found = crosscheck_theorem(proved.theorem)
     for number, one in enumerate(found):
         if one.answer is SympyAnswer.REFUTED:
             raise FormatError(f"closing identity {number}: expected equal polynomials, sympy finds them different")
     confirmed = sum(one.answer is SympyAnswer.CONFIRMED for one in found)
-    return Opinions(confirmed, tuple(one.reason for one in found if one.answer is SympyAnswer.UNDECIDED))
+    return ProofCrosscheck(confirmed, tuple(one.reason for one in found if one.answer is SympyAnswer.UNDECIDED))

@@ -8,7 +8,7 @@ from typing import Final
 
 from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import Terms
-from mirage_formal.check.proof.reader import MAX_BYTES
+from mirage_formal.check.proof.parser import MAX_BYTES
 from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.replay import replay as replay_one
 from mirage_formal.check.proof.ring import ProofError, require

@@ -96,7 +96,7 @@ def join_budget(value: Any) -> None:
     _CLOCK.shared = value
 
 
-def ask_solvers(script: Script) -> SolverAnswers:
+def query_solvers(script: Script) -> SolverAnswers:
     """Ask z3 and cvc5 a query; decided answers are cached by query.
 
     Sound: it is never a guess: what was not asked, for want of time, is unknown.
@@ -128,6 +128,6 @@ def _ask_both(script: Script) -> SolverAnswers:
 
 def expect_unsat(what: str, text: str) -> None:
     """Raise a FormatError unless both solvers refute a query text in this check."""
-    found = ask_solvers(parse_script(text))
+    found = query_solvers(parse_script(text))
     if found.said != UNSAT:
         raise FormatError(f"{what}: expected {UNSAT}, got {found.said}{f': {found.why}' if found.why else ''}")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Final, Generic, TypeVar
 
-from mirage_formal.check.report import CheckFailed, Listener, send_steps_to
+from mirage_formal.check.check_steps import CheckFailed, Listener, send_steps_to
 
 R = TypeVar("R")
 
@@ -26,7 +26,7 @@ _END_S: Final = 10.0
 _THREADS: Final = "OPENBLAS_NUM_THREADS"
 
 
-class OutOfTime(Exception):
+class TimeLimitExceeded(Exception):
     """Error: the time limit is over.
 
     Attributes:
@@ -85,7 +85,7 @@ class LimitedCheck(Generic[R]):
         """Return the result of the check.
 
         Raises:
-            OutOfTime: It took too long.
+            TimeLimitExceeded: It took too long.
             CheckFailed: It failed, or its process died.
             Exception: Any other error of the check.
         """
@@ -112,7 +112,7 @@ class LimitedCheck(Generic[R]):
                     self.established.append(about[0])
                 else:
                     self._steps.note(*about)
-            raise OutOfTime(self.established, *self._steps.longest())
+            raise TimeLimitExceeded(self.established, *self._steps.longest())
         finally:
             self._end()
 
@@ -159,4 +159,4 @@ def _leave_with_parent() -> None:
         os.killpg(0, signal.SIGKILL)
 
 
-__all__ = ["LIMIT_S", "LimitedCheck", "OutOfTime"]
+__all__ = ["LIMIT_S", "LimitedCheck", "TimeLimitExceeded"]

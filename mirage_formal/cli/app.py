@@ -17,9 +17,14 @@ from typer.core import TyperGroup
 from mirage_formal.cli.check import check_command
 from mirage_formal.cli.doctor import doctor_command
 from mirage_formal.cli.export import export_command
+from mirage_formal.cli.inspect_commands import docs_command, explain_command, schema_command, show_command
+from mirage_formal.cli.kernel_commands import build_command, emulate_command, execute_command, gpu_app
 from mirage_formal.cli.kernelbench import kernelbench_command
-from mirage_formal.cli.kernels import build_command, emulate_command, execute_command, gpu_app
-from mirage_formal.cli.kit import (
+from mirage_formal.cli.report import report_command
+from mirage_formal.cli.reproduce import app as reproduce_app
+from mirage_formal.cli.store import app as store_app
+from mirage_formal.cli.tune import tune_command
+from mirage_formal.cli.utilities import (
     STYLE,
     Json,
     ProgressMode,
@@ -32,11 +37,6 @@ from mirage_formal.cli.kit import (
     run_command,
     seed_option,
 )
-from mirage_formal.cli.look import docs_command, explain_command, schema_command, show_command
-from mirage_formal.cli.report import report_command
-from mirage_formal.cli.reproduce import app as reproduce_app
-from mirage_formal.cli.store import app as store_app
-from mirage_formal.cli.tune import tune_command
 from mirage_formal.run.preload import start_workers
 from mirage_formal.support.errors import SpaceError
 from mirage_formal.support.options import CallOptions, Settings
@@ -149,8 +149,8 @@ def verify_command(
     from mirage_formal.run.settings import display_path
     from mirage_formal.run.verify.verdicts import (
         ProgramVerdicts,
+        compute_verdicts,
         explanations,
-        judge_graphs,
         load_graphs,
         only_program,
         plain_verdict,
@@ -165,7 +165,7 @@ def verify_command(
     try:
         with write_verdicts(out, name, wanted) as keep, display(progress, "verify") as shown:
             shown.step("verifying", 0, len(given), name)
-            for one in judge_graphs(wanted, given, display_path(graph_file), seed=seed, time_limit=time_limit):
+            for one in compute_verdicts(wanted, given, display_path(graph_file), seed=seed, time_limit=time_limit):
                 judged.append(one)
                 keep(one)
                 shown.step("verifying", len(judged), len(given), name)
@@ -225,8 +225,8 @@ def _search(
 
     from mirage_formal.api.no_result_diagnosis import add_source_lines, find_reasons_for_no_result
     from mirage_formal.cli.graphs.user_file import choose, read_programs
-    from mirage_formal.partition.answer import search_or_cover
-    from mirage_formal.partition.show import print_any, reports_values
+    from mirage_formal.partition.cover_table import print_any, reports_values
+    from mirage_formal.partition.search_strategy import search_or_cover
     from mirage_formal.run.executors import make_executor
     from mirage_formal.run.progress.choice import display
     from mirage_formal.support.guard import stopped_by

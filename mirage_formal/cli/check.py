@@ -1,6 +1,6 @@
 """Command ``check``: ``python -m mirage_formal.check`` with progress and JSON.
 
-The check itself and its printed text are in ``revalidate.command``, which imports neither this module nor typer.
+The check itself and its printed text are in ``revalidate.check_command``, which imports neither this module nor typer.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirage_formal.cli.kit import Json, ProgressMode, amount_option, answer, count_option, switch
+from mirage_formal.cli.utilities import Json, ProgressMode, amount_option, answer, count_option, flag_option
 from mirage_formal.records import MANIFEST_FILE
 
 if TYPE_CHECKING:
-    from mirage_formal.revalidate.command import CheckOutcome
-    from mirage_formal.run.progress.display import Display
+    from mirage_formal.revalidate.check_command import CheckOutcome
+    from mirage_formal.run.progress.progress_display import Display
 
 _WHAT = "Directory of a run, of several, or of one candidate."
 _Path = Annotated[Path, typer.Argument(metavar="PATH", help=_WHAT)]
 _Limit = Annotated[float, amount_option("--time-limit", "SECONDS", "Seconds for all of it")]
 _Jobs = Annotated[int | None, count_option("--jobs", "Worker processes", "one for each processor")]
 _AGAIN = "Do not compile kernels again, to compare them, where the NVRTC is here that compiled them."
-_NoRecompile = Annotated[bool, switch("--no-recompile", _AGAIN)]
+_NoRecompile = Annotated[bool, flag_option("--no-recompile", _AGAIN)]
 
 
 def check_command(
@@ -37,7 +37,7 @@ def check_command(
     """Re-establish everything about a run's or a candidate's directory from its files alone."""
     from dataclasses import replace
 
-    from mirage_formal.revalidate.command import check_directory, print_outcome
+    from mirage_formal.revalidate.check_command import check_directory, print_outcome
     from mirage_formal.run.progress.choice import display
     from mirage_formal.support.errors import RunError
 

@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 import typer
 
-from mirage_formal.cli.kit import Json, answer, switch
+from mirage_formal.cli.utilities import Json, answer, flag_option
 from mirage_formal.support.errors import SpaceError
 from mirage_formal.support.terminal import escape_line
 
@@ -45,7 +45,7 @@ _Things = Annotated[
     list[str] | None,
     typer.Argument(metavar="[THING...]", help="What has to be there, by its name in the list.", show_default="nothing"),
 ]
-_Torch = Annotated[bool, switch("--torch", "Print which operators of PyTorch are imported, and which are left.")]
+_Torch = Annotated[bool, flag_option("--torch", "Print which operators of PyTorch are imported, and which are left.")]
 
 
 def doctor_command(thing: _Things = None, torch: _Torch = False, json: Json = False) -> None:
@@ -209,7 +209,7 @@ def _compiler() -> Finding:
 
 
 def _cache() -> Finding:
-    from mirage_formal.cache.directory import cache_root
+    from mirage_formal.cache.cache_directory import cache_root
 
     needed = "searches and kernels that are not made twice"
     try:

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from mirage_formal.cli.kit import STYLE, Json, answer, count_option, option, run_command
+from mirage_formal.cli.utilities import STYLE, Json, answer, count_option, option, run_command
 from mirage_formal.support.errors import SpaceError
 from mirage_formal.support.terminal import escape_line
 
@@ -40,7 +40,7 @@ def export_command(
     if _WORD.fullmatch(op_type) is None:
         hint = "it names directories: lower-case letters, digits and _, a letter first"
         raise SpaceError(f"expected a word, got {op_type!r}", where="--op-type", hint=hint)
-    from mirage_formal.torch.integrations.flashinfer.export import export_best
+    from mirage_formal.torch.integrations.flashinfer.dataset_export import export_best
 
     found = export_best(directory, out, count, op_type)
     if json:

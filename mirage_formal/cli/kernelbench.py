@@ -10,15 +10,15 @@ import typer
 from rich.console import Console
 
 from mirage_formal.cache.lock import lock_directory
-from mirage_formal.cli.kit import (
+from mirage_formal.cli.utilities import (
     STYLE,
     Json,
     amount_option,
     answer,
     count_option,
+    flag_option,
     option,
     run_command,
-    switch,
     value_parser,
 )
 from mirage_formal.support.errors import SpaceError, UnsupportedError
@@ -49,7 +49,7 @@ _Trials = Annotated[int, count_option("--trials", "Trials of correctness")]
 _Limit = Annotated[float, amount_option("--time-limit", "SECONDS", "For each problem")]
 _Jobs = Annotated[int, count_option("--jobs", "Problems at a time", "1")]
 _Target = Annotated[str, option("--target", "NAME|FILE.toml", "GPU to rank for.")]
-_NoCache = Annotated[bool, switch("--no-cache", "Search again what was searched before, and keep nothing.")]
+_NoCache = Annotated[bool, flag_option("--no-cache", "Search again what was searched before, and keep nothing.")]
 
 
 #: Columns of a table that is not read on a terminal.
@@ -83,8 +83,8 @@ def kernelbench_command(
         raise UnsupportedError("kernelbench: expected torch, got none", hint=hint)
     from mirage_formal.codegen.target import load_target
     from mirage_formal.torch.integrations.kernelbench.outcome import OutcomeTable
+    from mirage_formal.torch.integrations.kernelbench.problem_runner import RunOptions, run_problems, write_table
     from mirage_formal.torch.integrations.kernelbench.problems import commit_of, find_problems
-    from mirage_formal.torch.integrations.kernelbench.run import RunOptions, run_problems, write_table
 
     load_target(target)  # a name that is wrong is said before anything is run
     problems = find_problems(directory, level or (), only)
@@ -126,12 +126,12 @@ def _versions() -> dict[str, str]:
 
 def _watched(count: int) -> Any:
     """Return a callback that prints the outcome of each problem on standard error."""
-    from mirage_formal.torch.integrations.kernelbench.text import cells
+    from mirage_formal.torch.integrations.kernelbench.markdown_table import format_row
 
     console = Console(stderr=True)
 
     def watch(outcome: ProblemOutcome, done: int) -> None:
-        _, imported, _, kernels, verdict, *_, correct = cells(outcome)
+        _, imported, _, kernels, verdict, *_, correct = format_row(outcome)
         said = outcome.error or f"{imported}, {kernels} kernels, {verdict}, {correct}"
         text = escape_line(f"{done} of {count}: {outcome.problem}: {said} ({outcome.seconds:.0f} s)", 400)
         console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -142,18 +142,18 @@ def _watched(count: int) -> Any:
 def _print(table: Any, out: Path) -> None:
     from rich.table import Table as Printed
 
-    from mirage_formal.torch.integrations.kernelbench.run import TABLE_FILE, TEXT_FILE
-    from mirage_formal.torch.integrations.kernelbench.text import COLUMNS, cells, reasons, summaries
+    from mirage_formal.torch.integrations.kernelbench.markdown_table import COLUMNS, format_row, reasons, stage_counts
+    from mirage_formal.torch.integrations.kernelbench.problem_runner import TABLE_FILE, TEXT_FILE
 
     console = Console()
     if not console.is_terminal:
         console = Console(width=_WIDE)
     printed = Printed(*COLUMNS)
     for one in table.problems:
-        printed.add_row(*(escape_line(text, 60) for text in cells(one)))
+        printed.add_row(*(escape_line(text, 60) for text in format_row(one)))
     console.print(printed)
     lines = [f"{escape_line(one.problem)}: {why}" for one in table.problems for why in reasons(one)]
-    lines += summaries(table.problems)
+    lines += stage_counts(table.problems)
     lines.append(f"written: {out / TABLE_FILE}, {out / TEXT_FILE}")
     for text in lines:
         console.print(escape_line(text, 400), markup=False, highlight=False, soft_wrap=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mirage_formal.cli.kit import STYLE, Json, answer, count_option, run_command, switch
+from mirage_formal.cli.utilities import STYLE, Json, answer, count_option, flag_option, run_command
 from mirage_formal.support.errors import RunError, SpaceError
 from mirage_formal.support.terminal import escape_line
 
@@ -21,10 +21,10 @@ _Paths = Annotated[
 _Out = Annotated[
     Path | None, typer.Option("-o", "--out", metavar="FILE", help="Page to write.", show_default="RUN.html beside RUN")
 ]
-_Check = Annotated[bool, switch("--check", "Have check establish everything first, in a process of its own.")]
-_All = Annotated[bool, switch("--all", "RUN is a directory of runs: write a page for each, and an index of them.")]
+_Check = Annotated[bool, flag_option("--check", "Have check establish everything first, in a process of its own.")]
+_All = Annotated[bool, flag_option("--all", "RUN is a directory of runs: write a page for each, and an index of them.")]
 _Proofs = Annotated[int | None, count_option("--proofs", "Candidates whose proofs are replayed and written out", "24")]
-_Text = Annotated[bool, switch("--text", "Print the report, and write no page.")]
+_Text = Annotated[bool, flag_option("--text", "Print the report, and write no page.")]
 _alone = typer.Typer(**STYLE)
 
 
@@ -44,9 +44,9 @@ def report_command(
     _sensible(paths, every=every, printed=text or json, both=text and json, out=out)
     shown = ReadLimits() if proofs is None else ReadLimits(proofs=proofs)
     if every:
-        from mirage_formal.report.write import write_gallery
+        from mirage_formal.report.write import write_index
 
-        place, reports = write_gallery(paths[0], out, check=check, shown=shown)
+        place, reports = write_index(paths[0], out, check=check, shown=shown)
         print(f"wrote {escape_line(str(place))}: {len(reports)} reports")
         raise typer.Exit(int(any(map(_broken, reports))))
     raise typer.Exit(_shown(paths, out, _Printed(text, json), check=check, shown=shown))
@@ -72,7 +72,7 @@ def _shown(paths: list[Path], out: Path | None, printed: _Printed, *, check: boo
 
             return answer("report", code, report_values(one))
         if printed.text:
-            from mirage_formal.report.terminal import report_text
+            from mirage_formal.report.text_report import report_text
 
             print(report_text(one, shutil.get_terminal_size((100, 24)).columns), end="")
     if not printed.text and not printed.json:

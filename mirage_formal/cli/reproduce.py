@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mirage_formal.cli.kit import (
+from mirage_formal.cli.utilities import (
     STYLE,
     Json,
     ProgressMode,
@@ -61,7 +61,7 @@ def table5_command(
     progress: ProgressMode = "auto",
 ) -> None:
     """Search effort for RMSNorm by the most block operators; exit code 1 if the engines differ without a reason."""
-    from mirage_formal.reproduce.arms import ARMS, RowLimits
+    from mirage_formal.reproduce.search_variants import ARMS, RowLimits
     from mirage_formal.reproduce.table5 import TablePlan, table5
 
     names = tuple(ARMS) if arms is None else tuple(_words(arms))
@@ -100,7 +100,7 @@ def oracle_command(
     progress: ProgressMode = "auto",
 ) -> None:
     """What the oracles answer to questions met in searches; exit code 1 if the normal form prunes a valid one."""
-    from mirage_formal.reproduce.oracle import NORMAL_FORM, oracle
+    from mirage_formal.reproduce.oracle_comparison import NORMAL_FORM, oracle
 
     with _show_progress(out, progress) as show:
         result = oracle(out, sample, seed, show)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from mirage_formal.cli.kit import STYLE, Json, answer, run_command, switch
+from mirage_formal.cli.utilities import STYLE, Json, answer, flag_option, run_command
 from mirage_formal.support.errors import RunError
 from mirage_formal.support.terminal import escape_line
 
@@ -23,15 +23,15 @@ _Keys = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY]...", help=f"{_KEY_HELP} None: all.", show_default=False)
 ]
 _Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Directory of an entry, as it was copied.")]
-_Migrate = Annotated[bool, switch("--migrate", "Take an entry of another version, if all of it holds here.")]
-_Everything = Annotated[bool, switch("--all", "Also compiled kernels, tuning plans and builds of the emulator.")]
-_Unusable = Annotated[bool, switch("--unusable", "Only what cannot be used here, as entries of other versions.")]
+_Migrate = Annotated[bool, flag_option("--migrate", "Take an entry of another version, if all of it holds here.")]
+_Everything = Annotated[bool, flag_option("--all", "Also compiled kernels, tuning plans and builds of the emulator.")]
+_Unusable = Annotated[bool, flag_option("--unusable", "Only what cannot be used here, as entries of other versions.")]
 
 
 @app.command("list")
 def list_command(json: Json = False) -> None:
     """List every search, by its record alone, and count other entries; verify looks at the evidence."""
-    from mirage_formal.cache.directory import other_kinds
+    from mirage_formal.cache.cache_directory import other_kinds
     from mirage_formal.cache.searches import SearchCache
     from mirage_formal.run.result_cache.entry_checks import check_record
 
@@ -91,7 +91,7 @@ def clear_command(
     keys: _Keys = None, unusable: _Unusable = False, everything: _Everything = False, json: Json = False
 ) -> None:
     """Remove entries of searches; with --all, also machine code and whatever else is kept."""
-    from mirage_formal.cache.directory import other_kinds
+    from mirage_formal.cache.cache_directory import other_kinds
     from mirage_formal.cache.searches import SearchCache
     from mirage_formal.run.result_cache.entry_checks import check_record, found_entry
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
-from mirage_formal.cli.kit import (
+from mirage_formal.cli.utilities import (
     STYLE,
     Json,
     ProgressMode,
@@ -79,13 +79,13 @@ def tune_command(
     With --backend auto the answer is a Triton file where one is at least 2 % faster than all CUDA kernels and within
     tolerance. Functions of Triton are tested, not proved safe; the CUDA kernels and their proofs stay in the run.
     """
-    from mirage_formal.autotune.bench import FINALISTS, MOST_KERNELS, TuningLimits, TuningResources
     from mirage_formal.autotune.plans import TuningDirectory
     from mirage_formal.autotune.prepare import PRELOAD
     from mirage_formal.autotune.timing import TimingProcess
     from mirage_formal.autotune.tune import NoTimesError, tune_run
+    from mirage_formal.autotune.tuning_result import FINALISTS, MOST_KERNELS, TuningLimits, TuningResources
     from mirage_formal.device.runtime import device_count
-    from mirage_formal.kernel_build.triton.files import exclude_triton_outputs
+    from mirage_formal.kernel_build.triton.triton_output import exclude_triton_outputs
     from mirage_formal.run.progress.choice import display
     from mirage_formal.workers.pool import Pool, default_workers
 
@@ -173,13 +173,13 @@ def _print(root: Path, tuned: Any, place: Any, console: Console) -> None:
 
 def _written(root: Path, triton: Any) -> str:
     """Write the chosen Triton file beside the run, as ``build --backend triton`` does; return a remark on it."""
-    from mirage_formal.kernel_build.triton.files import default_out, save_file
+    from mirage_formal.kernel_build.triton.triton_output import default_triton_directory, save_file
     from mirage_formal.support.errors import RunError
 
     if triton.backend != "triton":
         return ""
     name, text = next(iter(triton.texts.items()))
-    path = default_out(root) / f"{name}.py"
+    path = default_triton_directory(root) / f"{name}.py"
     try:
         save_file(text, path, force=False)
     except RunError as error:

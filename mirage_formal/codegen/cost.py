@@ -14,8 +14,8 @@ behind another one has a shorter launch, see ``codegen.generate``), where
   later kernel. If nothing is read from device memory, the first access waits for L2. All loads
   and stores of blocks go through L2 at its own bandwidth; bytes that another block has read before are found there
   faster (``l2_reread_share``). L2 transfers sectors of 32 bytes: a tile or result with shorter contiguous runs takes
-  whole sectors all the same. Elements of a tile beyond a tensor's end (``graph.views``) cost arithmetic and shared
-  memory, but no traffic.
+  whole sectors all the same. Elements of a tile beyond a tensor's end (``graph.storage_views``) cost arithmetic and
+  shared memory, but no traffic.
 - bandwidth: the device's, or the active SMs' if that is less (one SM cannot draw more than its share). A block has as
   many iterations in flight as fit its part of shared memory; every further round of loads waits a memory latency.
 - arithmetic: products on tensor cores, padded to the target's tile, one of float32 as six of 16 bits; exponentials,
@@ -34,8 +34,8 @@ behind another one has a shorter launch, see ``codegen.generate``), where
 
 Predefined kernel operators cost one launch each: operands and results cross device memory once, and all SMs work at the
 fraction of their peak that library kernels reach. Blocks of a library's product go along the sum step by step, and no
-tensor cores are used where rows are no multiples of 16 bytes. Operators whose result is a view (``graph.views``) cost
-nothing.
+tensor cores are used where rows are no multiples of 16 bytes. Operators whose result is a view
+(``graph.storage_views``) cost nothing.
 """
 
 from __future__ import annotations
@@ -46,18 +46,24 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Final, NamedTuple
 
+from mirage_formal.codegen.block_work import (
+    Work,
+    add_arithmetic,
+    add_library_product,
+    add_narrow_copies,
+    add_scalar_product,
+)
 from mirage_formal.codegen.program.bands import band_at
 from mirage_formal.codegen.program.empty_tiles import executed_share
 from mirage_formal.codegen.program.plan import PlanParam
 from mirage_formal.codegen.program.register_layout import FLOAT32_STEPS
 from mirage_formal.codegen.sectors import SECTOR, sector_overhead
 from mirage_formal.codegen.target import Target
-from mirage_formal.codegen.work import Work, add_arithmetic, add_library_product, add_narrow_copies, add_scalar_product
-from mirage_formal.graph.check import kernel_types, output_buffers
 from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, Op, ThreadGraph
 from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext, Family, OpKind
+from mirage_formal.graph.storage_views import launched_operators, storage_locations
 from mirage_formal.graph.types import Band, DTensor, DType, Shape
-from mirage_formal.graph.views import launched_operators, storage_locations
+from mirage_formal.graph.verifier import kernel_types, output_buffers
 from mirage_formal.support.errors import GraphError
 
 #: Estimate of a kernel that no block of the target can hold; finite, so that it can be written and ordered.

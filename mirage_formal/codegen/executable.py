@@ -16,11 +16,11 @@ from typing import Final
 import msgspec
 
 from mirage_formal.codegen.program.program import Program
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import embed, from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.storage_views import StorageLocation, storage_locations
 from mirage_formal.graph.types import DTensor, row_major
-from mirage_formal.graph.views import StorageLocation, storage_locations
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import (
     LAUNCH_FILE,
     Argument,

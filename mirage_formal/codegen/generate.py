@@ -17,7 +17,7 @@ import msgspec
 from mirage_formal.codegen.lowering.strided_regions import Operation
 from mirage_formal.codegen.matrix_sides import matrix_side
 from mirage_formal.codegen.planning.expand import subtracts_maximum
-from mirage_formal.codegen.predefined import copy_program, operator_program
+from mirage_formal.codegen.predefined_kernels import copy_program, operator_program
 from mirage_formal.codegen.program.plan import Plan, Schedule
 from mirage_formal.codegen.program.program import (
     Commit,
@@ -35,11 +35,11 @@ from mirage_formal.codegen.program.program import (
     Stmt,
 )
 from mirage_formal.codegen.target import Target
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.storage_views import StorageLocation, launched_operators, storage_locations
 from mirage_formal.graph.types import DTensor
-from mirage_formal.graph.views import StorageLocation, launched_operators, storage_locations
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import (
     BufferRecord,
     CompiledRecord,

@@ -29,12 +29,12 @@ from numpy.typing import NDArray
 from mirage_formal.codegen.cost import device_rate, library_rate
 from mirage_formal.codegen.numerics.shrink import shrink
 from mirage_formal.codegen.target import Target
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Family, Level, OpKind
+from mirage_formal.graph.storage_views import launched_operators, storage_locations
 from mirage_formal.graph.types import Shape
-from mirage_formal.graph.views import launched_operators, storage_locations
-from mirage_formal.semantics import reference
+from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.semantics import float64_reference
 from mirage_formal.semantics.working_set import working_set_size
 
 #: Numbers of kernels with a bound of their own; that of the last holds for all larger numbers too.
@@ -180,7 +180,7 @@ def _dependences(program: KernelGraph) -> list[tuple[bool, tuple[bool, ...]]]:
         else draw.integers(0, 2, given.tensor.shape).astype(np.float64)
         for given in program.inputs
     ]
-    before = reference.run(program, inputs)
+    before = float64_reference.run(program, inputs)
 
     def changed(number: int, where: tuple[slice | int, ...]) -> list[NDArray[np.bool_]]:
         """Return the elements of each output that change with a part of an input."""
@@ -188,7 +188,7 @@ def _dependences(program: KernelGraph) -> list[tuple[bool, tuple[bool, ...]]]:
         other[where] = draw.permutation(other[where].ravel()).reshape(other[where].shape) * 1.25 + 0.125
         if not program.inputs[number].tensor.dtype.floating:
             other[where] = 1.0 - inputs[number][where]
-        after = reference.run(program, [*inputs[:number], other, *inputs[number + 1 :]])
+        after = float64_reference.run(program, [*inputs[:number], other, *inputs[number + 1 :]])
         return [
             np.abs(new - old) > _DIFFERENT * (np.abs(new) + np.abs(old)) for new, old in zip(after, before, strict=True)
         ]

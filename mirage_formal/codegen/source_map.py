@@ -13,7 +13,7 @@ from typing import Final
 from mirage_formal.codegen.cuda import emit_cuda, line_counts
 from mirage_formal.codegen.lowering.assemble import Owned, statements
 from mirage_formal.codegen.planning.expand import flatten
-from mirage_formal.codegen.program.flat import defined_tensors, operands_of
+from mirage_formal.codegen.program.flat_graph import defined_tensors, operands_of
 from mirage_formal.codegen.program.lines import LineRange, node_names
 from mirage_formal.codegen.program.plan import Plan
 from mirage_formal.codegen.program.program import (

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from mirage_formal.cache.directory import Cache
+from mirage_formal.cache.cache_directory import Cache
 from mirage_formal.codegen.executable import Compiled
 from mirage_formal.records.store_entry import CacheEntry
 from mirage_formal.support.errors import MirageError, UnsupportedError

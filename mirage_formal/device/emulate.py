@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mirage_formal.cache.directory import Cache, cache_root
+from mirage_formal.cache.cache_directory import Cache, cache_root
 from mirage_formal.cache.lock import lock_directory
 from mirage_formal.codegen.cuda import CTYPES, emit_cuda
 from mirage_formal.codegen.program.instruction_count import count_statements
@@ -74,7 +74,7 @@ class FaultKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class FaultPlace:
+class FaultLocation:
     """Location of an emulation fault.
 
     Attributes:
@@ -99,7 +99,7 @@ class FaultPlace:
 class EmulationFault(MirageError):
     """Error: the first fault of a program in this run, with its ``kind`` and its location ``at``."""
 
-    def __init__(self, kind: FaultKind, detail: str, kernel: str, at: FaultPlace) -> None:
+    def __init__(self, kind: FaultKind, detail: str, kernel: str, at: FaultLocation) -> None:
         element = f" of {at.buffer}[{at.index}]" if at.buffer else ""
         who = f" by thread {at.thread} of block {at.block}" if at.thread is not None else ""
         pair = f" (the other thread is {at.other})" if at.other is not None else ""
@@ -402,7 +402,7 @@ def _run_process(path: Path, program: Program, data: Sequence[np.ndarray]) -> _F
         command = [str(path), *map(str, files)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise EmulationFault(FaultKind.SANITIZER, done.stderr[:4000], program.name, FaultPlace())
+            raise EmulationFault(FaultKind.SANITIZER, done.stderr[:4000], program.name, FaultLocation())
         for file, array, param in zip(files, data, program.params, strict=False):
             if param.written:
                 array[:] = np.frombuffer(file.read_bytes(), array.dtype)
@@ -424,7 +424,7 @@ def _statement(source: str, line: int) -> str:
 
 
 def _raise(fault: _Fault, program: Program, source: str) -> None:
-    at = FaultPlace(
+    at = FaultLocation(
         buffer=fault.buffer.decode(errors="replace"),
         index=fault.index,
         thread=fault.thread if fault.thread >= 0 else None,

@@ -36,10 +36,10 @@ from mirage_formal.device.tensors import (
     tensor_from_bits,
     to_memory_order,
 )
-from mirage_formal.frontend.arguments import user_frame
-from mirage_formal.graph.check import kernel_types
+from mirage_formal.frontend.argument_checks import user_frame
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import row_major
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.support.errors import MirageError, UnsupportedError
 
 Tensor: TypeAlias = Any
@@ -312,13 +312,13 @@ class Optimized:
 
     def _reference(self, bits: Sequence[Any]) -> list[Any]:
         _say_no_gpu()
-        from mirage_formal.semantics import reference
+        from mirage_formal.semantics import float64_reference
 
         every = list(bits)
         for i in self._bands:
             every.insert(i, self._mask(i))
         arrays = [floats_of(b, slot.tensor.dtype) for b, slot in zip(every, self._inputs, strict=True)]
-        results = reference.run(self.program, arrays)
+        results = float64_reference.run(self.program, arrays)
         return [bits_of_floats(r, slot.tensor.dtype) for r, slot in zip(results, self._outputs, strict=True)]
 
 

@@ -162,7 +162,7 @@ class Torch:
                 name = str(value.dtype).removeprefix("torch.")
                 got = _GivenTensor(tuple(value.shape), name, value.get_device(), tuple(value.stride()), address)
                 _refuse(slot, got, device)
-                refuse_gradient(value, slot)
+                reject_gradient(value, slot)
             found.append(address)
         return found
 
@@ -279,7 +279,7 @@ def _refuse(slot: TensorSlot, got: _GivenTensor, wanted: int) -> None:
         raise TensorError(what, where=slot.where, hint="clone the tensor: a view may start anywhere")
 
 
-def refuse_gradient(value: Any, slot: TensorSlot) -> None:
+def reject_gradient(value: Any, slot: TensorSlot) -> None:
     """Refuse a torch tensor, on any device, that requires a gradient, because none is computed.
 
     Raises:
@@ -334,7 +334,7 @@ def raw_elements(value: Any, kind: TensorLibrary, slot: TensorSlot) -> Any:
 
     Raises:
         ShapeError, DTypeError: It does not fit the slot.
-        TensorError: As in ``refuse_gradient``.
+        TensorError: As in ``reject_gradient``.
     """
     np = import_module("numpy")
     size = slot.tensor.dtype.bytes
@@ -344,7 +344,7 @@ def raw_elements(value: Any, kind: TensorLibrary, slot: TensorSlot) -> Any:
         return np.ascontiguousarray(value).view(raw).reshape(value.shape)
     torch = import_module("torch")
     check_type(slot, tuple(value.shape), str(value.dtype).removeprefix("torch."))
-    refuse_gradient(value, slot)
+    reject_gradient(value, slot)
     integer = getattr(torch, SIGNED[size])
     return value.detach().contiguous().view(integer).numpy().view(raw)
 

@@ -1,4 +1,4 @@
-"""Command ``python -m mirage_formal.emulate RUN_DIR``; see mirage_formal.emulate.command."""
+"""Command ``python -m mirage_formal.emulate RUN_DIR``; see mirage_formal.emulate.emulator_command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mirage_formal.support.guard import run_main
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the ``emulate`` command line and return its exit code."""
-    from mirage_formal.cli.kernels import emulate_main
+    from mirage_formal.cli.kernel_commands import emulate_main
 
     return emulate_main(sys.argv[1:] if arguments is None else arguments)
 

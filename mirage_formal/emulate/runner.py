@@ -15,7 +15,7 @@ from mirage_formal.codegen.program.instruction_count import count_statements
 from mirage_formal.device import emulate
 from mirage_formal.device.elements import bits_to_floats, floats_to_bits
 from mirage_formal.graph.types import DTensor, row_major
-from mirage_formal.kernel_build.values import BuiltKernels
+from mirage_formal.kernel_build.built_kernels import BuiltKernels
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class EmulatedExecutable:
         executable = self.made.executable
         base = executable.base(number)
         array = values[base].reshape(executable.values[base].shape)
-        return lay_out(array, executable.strides(base)).reshape(-1)
+        return arrange_by_strides(array, executable.strides(base)).reshape(-1)
 
     def _value(self, number: int, values: dict[int, Any]) -> Any:
         """Return a value, which may be a view, as an array of its shape."""
@@ -83,7 +83,7 @@ class EmulatedExecutable:
             values[base] = array.reshape(types[base].shape)
 
 
-def lay_out(array: Any, strides: Sequence[int]) -> Any:
+def arrange_by_strides(array: Any, strides: Sequence[int]) -> Any:
     """Return an array's elements in the memory order of strides; gaps are zero."""
     if tuple(strides) == row_major(array.shape):
         return array
@@ -128,4 +128,4 @@ def amount_of_work(made: BuiltKernels) -> float:
     return sum(count_statements(made.programs[launch.name]) for launch in launches)
 
 
-__all__ = ["EmulatedExecutable", "amount_of_work", "compare_on_emulator", "lay_out"]
+__all__ = ["EmulatedExecutable", "amount_of_work", "arrange_by_strides", "compare_on_emulator"]

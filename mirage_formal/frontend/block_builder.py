@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from mirage_formal.frontend.arguments import (
+from mirage_formal.frontend.argument_checks import (
     Number,
     error_at_user_line,
     parse_dim,
@@ -15,11 +15,11 @@ from mirage_formal.frontend.arguments import (
     parse_optional_dim,
     warn_ignored,
 )
-from mirage_formal.frontend.functions import Functions
+from mirage_formal.frontend.elementwise_functions import Functions
 from mirage_formal.frontend.handles import Handle, not_a_tensor_error, result_label, rule_error
 from mirage_formal.graph.graph import BlockGraph, InputIterator, Op, OutputSaver
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, BlockContext, OpKind
-from mirage_formal.graph.rules import iterator_type, saver_type, shared_results, stage_fault
+from mirage_formal.graph.type_rules import iterator_type, saver_type, shared_results, stage_fault
 from mirage_formal.graph.types import DTensor, STensor
 from mirage_formal.support.errors import GraphError, MirageError, ShapeError, UnsupportedError
 
@@ -149,10 +149,10 @@ class BlockBuilder(Functions[BlockTensor]):
             GraphError: The tensor is inside the loop.
             UnsupportedError: ``forloop_dim`` or ``epilogue`` is set.
         """
-        from mirage_formal.frontend.mirage_api.table import refusal_error  # it imports this module
+        from mirage_formal.frontend.mirage_api.table import unsupported_name_error  # it imports this module
 
         if epilogue is not None:
-            raise refusal_error("new_output(epilogue)", f"new_output: expected no epilogue, got {epilogue!r}")
+            raise unsupported_name_error("new_output(epilogue)", f"new_output: expected no epilogue, got {epilogue!r}")
         tensor = self._own("new_output", stensor)
         if parse_optional_dim("new_output", "forloop_dim", forloop_dim) is not None:
             hint = "accumulate before the saver; leave forloop_dim out"
@@ -399,13 +399,15 @@ def new_threadblock_graph(
         ShapeError: A number is not positive.
         UnsupportedError: Blocks shall form clusters, or there is no such option.
     """
-    from mirage_formal.frontend.mirage_api.table import refusal_error  # it imports this module
+    from mirage_formal.frontend.mirage_api.table import unsupported_name_error  # it imports this module
 
     name = "new_threadblock_graph"
     for option, value in more.items():
         if option == "cluster_dim":
             if (cluster := parse_dim3(name, option, value)) != (1, 1, 1):
-                raise refusal_error(f"{name}(cluster_dim)", f"{name}: expected cluster_dim (1, 1, 1), got {cluster}")
+                raise unsupported_name_error(
+                    f"{name}(cluster_dim)", f"{name}: expected cluster_dim (1, 1, 1), got {cluster}"
+                )
         elif option in ("pipe_stage", "num_warp_groups"):
             warn_ignored(f"{name} option {option}")
         else:

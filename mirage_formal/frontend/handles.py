@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from mirage_formal.frontend.arguments import error_at_user_line
+from mirage_formal.frontend.argument_checks import error_at_user_line
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
-from mirage_formal.graph.rules import result_dtype
+from mirage_formal.graph.type_rules import result_dtype
 from mirage_formal.graph.types import DType, Shape
 from mirage_formal.support.errors import DTypeError, GraphError, MirageError, ShapeError
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from mirage_formal.frontend.arguments import Dims, Number, error_at_user_line, parse_dim, parse_eps, parse_ints
+from mirage_formal.frontend.argument_checks import Dims, Number, error_at_user_line, parse_dim, parse_eps, parse_ints
 from mirage_formal.frontend.handles import rule_error
-from mirage_formal.frontend.parts import SlicingOperators
+from mirage_formal.frontend.split_concat import SlicingOperators
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.support.errors import ShapeError

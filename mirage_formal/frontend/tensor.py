@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mirage_formal.frontend.arguments import Dims, Number, Part
-from mirage_formal.frontend.functions import FunctionMethods
+from mirage_formal.frontend.argument_checks import Dims, Number, Part
+from mirage_formal.frontend.elementwise_functions import FunctionMethods
 from mirage_formal.graph.types import DTensor, DType
 
 

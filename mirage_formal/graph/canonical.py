@@ -22,7 +22,6 @@ from typing import Final, TypeVar, assert_never
 
 import msgspec
 
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
@@ -36,10 +35,11 @@ from mirage_formal.graph.graph import (
     ThreadGraph,
     enumerate_results,
 )
+from mirage_formal.graph.graph_schema import record_of
 from mirage_formal.graph.labelling import Nodes, canonical_labels
 from mirage_formal.graph.ops import SPECS
 from mirage_formal.graph.types import DimMap
-from mirage_formal.graph.wire import record_of
+from mirage_formal.graph.verifier import kernel_types
 
 _UNREAD_DIMX: Final = 64
 _A = TypeVar("_A", Op, BlockOp, KernelOp)

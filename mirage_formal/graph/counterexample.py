@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Fill:
+class DefaultValues:
     """Default values of one input: ``even`` where the sum of the coordinates is even, ``odd`` elsewhere.
 
     Both are 0 wherever that leaves the programs defined; norms need elements other than 0, layer norms unequal ones.
@@ -38,7 +38,7 @@ class Counterexample:
         got: The candidate's value of that element.
     """
 
-    fills: tuple[Fill, ...]
+    fills: tuple[DefaultValues, ...]
     entries: tuple[CounterexampleEntry, ...]
     output: int
     index: tuple[int, ...]

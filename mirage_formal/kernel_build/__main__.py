@@ -10,7 +10,7 @@ from mirage_formal.support.guard import run_main
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the ``build`` command line and return its exit code."""
-    from mirage_formal.cli.kernels import build_main
+    from mirage_formal.cli.kernel_commands import build_main
 
     return build_main(sys.argv[1:] if arguments is None else arguments)
 

@@ -14,11 +14,11 @@ from mirage_formal.graph.formats.json import decode_graph as graph_of
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build.build import KernelWarning, build
-from mirage_formal.kernel_build.values import BuiltKernels, KernelRefused
+from mirage_formal.kernel_build.built_kernels import BuiltKernels, KernelRejected
 from mirage_formal.support.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from mirage_formal.kernel_build.triton.program import TritonProgram
+    from mirage_formal.kernel_build.triton.triton_generator import TritonProgram
 
 #: Name of the unfused program, the last alternative.
 UNFUSED: Final = "unfused"
@@ -49,7 +49,7 @@ class Alternatives:
     @cached_property
     def in_triton(self) -> Optimized:
         """The program as a callable that runs the Triton file."""
-        from mirage_formal.kernel_build.triton.calls import TritonOptimized
+        from mirage_formal.kernel_build.triton.triton_callable import TritonOptimized
 
         otherwise = None if self._file is None else self.optimized
         return TritonOptimized(self._program, self.triton_source, otherwise)
@@ -60,7 +60,7 @@ class Alternatives:
 
     def triton(self) -> TritonProgram:
         """Return the Triton file of the first candidate that has one; see ``kernel_build.triton.first_program``."""
-        from mirage_formal.kernel_build.triton.program import first_program
+        from mirage_formal.kernel_build.triton.triton_generator import first_program
 
         return first_program([(n, graph_of(data)) for n, data in self._candidates], self._program, self._target)
 
@@ -92,7 +92,7 @@ class Alternatives:
         """Return the kernels of one candidate, built at the first call.
 
         Raises:
-            KernelRefused: It has none that may run.
+            KernelRejected: It has none that may run.
         """
         name, data = self._candidates[position]
         with self._lock:
@@ -112,7 +112,7 @@ class Alternatives:
         for position, (name, _) in enumerate(self._candidates):
             try:
                 return self.own(archs, position)
-            except KernelRefused as error:
+            except KernelRejected as error:
                 reasons.append(f"candidate {name}: {error}")
                 text = f"candidate {name} is passed over, the next one takes its place: {error}"
                 warnings.warn(text, KernelWarning, stacklevel=3)

@@ -1,7 +1,7 @@
 """Build of kernels from proved µGraphs: stabilise, plan, lower, discharge, print, compile.
 
-A kernel with a broken or undecided obligation is never returned: building its µGraph raises KernelRefused, and a caller
-with a list of candidates tries the next one.
+A kernel with a broken or undecided obligation is never returned: building its µGraph raises KernelRejected, and a
+caller with a list of candidates tries the next one.
 
     python -m mirage_formal.kernel_build RUN_DIR     writes RUN_DIR/kernels, which mirage_formal.device runs
     anywhere
@@ -31,8 +31,8 @@ from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.kernel_build.built_kernels import BuiltKernels, KernelRejected
 from mirage_formal.kernel_build.save import save_built
-from mirage_formal.kernel_build.values import BuiltKernels, KernelRefused
 from mirage_formal.records import (
     CANDIDATES,
     GRAPH_FILE,
@@ -51,14 +51,14 @@ from mirage_formal.records import (
     sha256,
 )
 from mirage_formal.records.partition import WHOLE_FILE, WholeRecord, cover_name
-from mirage_formal.run_directory.directory import KERNELS_OF_ONE, expect_replaceable_kernels, remove
+from mirage_formal.run_directory.directory_layout import KERNELS_OF_ONE, expect_replaceable_kernels, remove
 from mirage_formal.support.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.support.guard import keep_results_on_stop
 
 if TYPE_CHECKING:
     from mirage_formal.codegen.executable import Compiled
     from mirage_formal.codegen.safety.obligations import DischargedObligations
-    from mirage_formal.kernel_build.stable import StableForm
+    from mirage_formal.kernel_build.stable_forms import StableForm
 
 ARCHS: Final = ("sm_80", "sm_90a")
 #: Default number of candidates that get kernels.
@@ -70,7 +70,7 @@ class KernelWarning(UserWarning):
 
 
 @dataclass(frozen=True, slots=True)
-class SettledObligations:
+class SafetyEvidence:
     """Obligations of a kernel that all hold, and the SMT-LIB texts that they name by digest."""
 
     records: tuple[ObligationRecord, ...]
@@ -84,7 +84,7 @@ def build(
     archs: Sequence[str] = (),
     form: StableForm | None = None,
 ) -> BuiltKernels:
-    """Build the kernels of a µGraph, with running maxima under the exponentials that it sums (kernel_build.stable).
+    """Build the kernels of a µGraph, with running maxima under the exponentials it sums (kernel_build.stable_forms).
 
     Sound: the form that kernels are made of is proved equal to the µGraph, which the checker replays; every generated
     kernel, those of predefined operators included, is discharged by codegen.safety.safety; only if all its obligations
@@ -95,17 +95,17 @@ def build(
         program: The program.
         target: Target that kernels are planned for.
         archs: Architectures to compile for; others are compiled when the executable is loaded.
-        form: Another form of the µGraph (kernel_build.forms), with its proof; its stable form, if left out.
+        form: Another form of the µGraph (kernel_build.candidate_forms), with its proof; its stable form, if left out.
 
     Raises:
-        KernelRefused: It has no kernel that may run.
+        KernelRejected: It has no kernel that may run.
     """
-    from mirage_formal.kernel_build.stable import stabilize_proved  # loads numerical packages
+    from mirage_formal.kernel_build.stable_forms import stabilize_proved  # loads numerical packages
 
     try:
         form = stabilize_proved(graph) if form is None else form
     except MirageError as error:
-        raise KernelRefused(f"its exponentials are not stable: {first_line(error)}", where="stabilize") from error
+        raise KernelRejected(f"its exponentials are not stable: {first_line(error)}", where="stabilize") from error
     return replace(build_form(form, program, target, archs), candidate=digest(graph))
 
 
@@ -120,12 +120,12 @@ def build_form(
     """Build the kernels of a form with given schedules and early launches; see ``build``.
 
     Raises:
-        KernelRefused: It has no kernel that may run.
+        KernelRejected: It has no kernel that may run.
     """
     try:
         made = generate(form.graph, target, schedules, early)
     except UnsupportedError as error:
-        raise KernelRefused(error.what, where=error.where) from error
+        raise KernelRejected(error.what, where=error.where) from error
     return _compile_kernels(form, program, made, target, archs)
 
 
@@ -182,12 +182,12 @@ def _machine_code(text: str, archs: Sequence[str], name: str) -> dict[str, Compi
         try:
             found[arch] = compile(text, arch)
         except MirageError as error:
-            raise KernelRefused(f"it does not compile for {arch}: {first_line(error)}", where=name) from error
+            raise KernelRejected(f"it does not compile for {arch}: {first_line(error)}", where=name) from error
     return found
 
 
 @lru_cache(maxsize=64)
-def discharge_obligations(program: Program) -> SettledObligations:
+def discharge_obligations(program: Program) -> SafetyEvidence:
     """Return the obligations of a kernel after they are all discharged.
 
     Results are cached, because tuning builds a candidate many times with one kernel changed.
@@ -195,7 +195,7 @@ def discharge_obligations(program: Program) -> SettledObligations:
     Sound: a Program is a value, and equal ones have the same obligations; what does not hold raises, and is not kept.
 
     Raises:
-        KernelRefused: An obligation is broken or undecided; names it.
+        KernelRejected: An obligation is broken or undecided; names it.
     """
     from mirage_formal.codegen.safety import safety  # loads solvers
 
@@ -205,14 +205,14 @@ def discharge_obligations(program: Program) -> SettledObligations:
             texts = [entry.obligation.text for entry in report.discharged]
             found = zip(report.discharged, texts, strict=True)
             records = tuple(_record(program.name, entry, text) for entry, text in found)
-            return SettledObligations(records, {sha256(text.encode()): text for text in texts if text})
+            return SafetyEvidence(records, {sha256(text.encode()): text for text in texts if text})
         case safety.Unsafe(obligation, model, reason):
             at = f"{obligation.kind} of {obligation.subject} at {obligation.path}: {obligation.claim}"
             where = ", ".join(f"{name} = {value}" for name, value in model)
-            raise KernelRefused(f"an obligation is broken: {at} {reason} {where}".rstrip(), where=program.name)
+            raise KernelRejected(f"an obligation is broken: {at} {reason} {where}".rstrip(), where=program.name)
         case verdict:
             reason = str(getattr(verdict, "reason", verdict))
-            raise KernelRefused(f"an obligation is undecided: {reason}", where=program.name)
+            raise KernelRejected(f"an obligation is undecided: {reason}", where=program.name)
 
 
 def _record(kernel: str, entry: DischargedObligations, text: str) -> ObligationRecord:
@@ -257,8 +257,8 @@ def build_run(
         count: Number of candidates that get kernels.
         archs: Architectures to compile for.
         force: Whether kernels with GPU results are replaced.
-        other_forms: Whether kernels are those of the form with the best estimate (kernel_build.forms), not of the
-            own one.
+        other_forms: Whether kernels are those of the form with the best estimate (kernel_build.candidate_forms), not of
+            the own one.
         step: Callback with the number of candidates that have kernels, after each that was tried.
 
     Returns:
@@ -299,7 +299,7 @@ def _build_run(
             built, said = (
                 (build(graph, program, target, archs), "") if own else _build_best_form(graph, program, target, archs)
             )
-        except KernelRefused as error:
+        except KernelRejected as error:
             tried.append((name, str(error)))
             continue
         save_built(built, where / name)
@@ -318,19 +318,19 @@ def _build_best_form(
     """Return the kernels of the form with the best estimate that has any, and its name if it is not the own one.
 
     Raises:
-        KernelRefused: The own form is not proved.
+        KernelRejected: The own form is not proved.
     """
-    from mirage_formal.kernel_build.forms import OWN, forms  # loads numerical packages
+    from mirage_formal.kernel_build.candidate_forms import OWN, forms  # loads numerical packages
 
     try:
         found = forms(graph, target)
     except MirageError as error:
-        raise KernelRefused(f"its exponentials are not stable: {first_line(error)}", where="stabilize") from error
+        raise KernelRejected(f"its exponentials are not stable: {first_line(error)}", where="stabilize") from error
     for form in sorted(found, key=lambda form: form.us):
         try:
             said = "" if form.name == OWN else f" in the form {form.name}"
             return build(graph, program, target, archs, form), said
-        except KernelRefused:
+        except KernelRejected:
             if form.name == OWN:
                 raise
     raise AssertionError("the own form is one of all")

@@ -15,7 +15,7 @@ from mirage_formal.device.launch import Optimized
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import row_major
 from mirage_formal.kernel_build.build import KernelWarning, build
-from mirage_formal.kernel_build.values import BuiltKernels
+from mirage_formal.kernel_build.built_kernels import BuiltKernels
 from mirage_formal.support.errors import UnsupportedError
 
 #: Target that kernels are planned for, by architecture. A device with less shared memory than its target refuses a
@@ -93,7 +93,7 @@ def cuda_program(graph: KernelGraph, arch: str, input_strides: Sequence[Sequence
         input_strides: Strides of the inputs, which must be the graph's; None for the graph's own.
 
     Raises:
-        KernelRefused: It has no kernel that may run; says why.
+        KernelRejected: It has no kernel that may run; says why.
         UnsupportedError: The strides are others.
     """
     own = [item.strides for item in graph.inputs]

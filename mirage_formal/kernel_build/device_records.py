@@ -14,7 +14,7 @@ from mirage_formal.device.sealed_records import write_measurement, write_numeric
 from mirage_formal.records import MeasureRecord, NumericsRecord, TuningRecord
 
 if TYPE_CHECKING:
-    from mirage_formal.device.runs import DeviceRuns
+    from mirage_formal.device.cupy_runner import DeviceRuns
 
 
 def compare_with_float64(runs: DeviceRuns, seed: int = 0) -> NumericsRecord:

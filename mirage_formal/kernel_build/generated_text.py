@@ -7,15 +7,15 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mirage_formal.frontend.arguments import error_at_user_line, warn_ignored
-from mirage_formal.frontend.builder import KernelBuilder
-from mirage_formal.frontend.mirage_api.table import refusal_error
+from mirage_formal.frontend.argument_checks import error_at_user_line, warn_ignored
+from mirage_formal.frontend.kernel_builder import KernelBuilder
+from mirage_formal.frontend.mirage_api.table import unsupported_name_error
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.support.errors import GraphError, RunError, UnsupportedError
 
 if TYPE_CHECKING:
     from mirage_formal.kernel_build.compile_unsearched import CudaProgram
-    from mirage_formal.kernel_build.triton.program import TritonProgram
+    from mirage_formal.kernel_build.triton.triton_generator import TritonProgram
 
 #: Options of the reference system's code generator that have no meaning here.
 _CODE_OPTIONS: Final = ("num_warp_groups", "pipeline_stages", "enable_online_softmax", "file_id", "output_tensors")
@@ -73,7 +73,7 @@ def generate_triton_program(graph: KernelBuilder | KernelGraph, *, target_cc: in
         text = f"generate_triton_program: expected a kernel graph, got {type(graph).__name__}"
         raise error_at_user_line(GraphError, text, "give the graph itself, or result.graph for a result")
     from mirage_formal.kernel_build.compile_unsearched import target_of
-    from mirage_formal.kernel_build.triton.program import triton_program
+    from mirage_formal.kernel_build.triton.triton_generator import triton_program
 
     program = graph.freeze() if isinstance(graph, KernelBuilder) else graph
     return triton_program(program, program, target_of("sm_90a" if target_cc == 90 else f"sm_{target_cc}"))
@@ -92,9 +92,9 @@ def check_code_options(where: str, given: Mapping[str, Any], known: Sequence[str
     """
     for name, value in given.items():
         if name == "profiling" and value:
-            raise refusal_error("compile(profiling)", f"{where}: expected profiling=False, got {value!r}")
+            raise unsupported_name_error("compile(profiling)", f"{where}: expected profiling=False, got {value!r}")
         if name == "rank":
-            raise refusal_error("compile(rank)", f"{where}: expected no rank, got {value!r}")
+            raise unsupported_name_error("compile(rank)", f"{where}: expected no rank, got {value!r}")
         if name not in (*known, "profiling", *_CODE_OPTIONS):
             hint = f"the options are {', '.join((*known, 'profiling', *_CODE_OPTIONS))}"
             raise error_at_user_line(UnsupportedError, f"{where}: no option is called {name}", hint)

@@ -16,7 +16,7 @@ from mirage_formal.codegen.executable import save_executable
 from mirage_formal.codegen.program.serialization import encode_programs
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import to_json
-from mirage_formal.kernel_build.values import BuiltKernels
+from mirage_formal.kernel_build.built_kernels import BuiltKernels
 from mirage_formal.records import (
     MANIFEST_FILE,
     OBLIGATIONS_FILE,
@@ -35,7 +35,7 @@ from mirage_formal.records import (
     sha256,
     to_indented_json,
 )
-from mirage_formal.run_directory.directory import KERNELS_OF_ONE, remove, survey
+from mirage_formal.run_directory.directory_layout import KERNELS_OF_ONE, list_contents, remove
 
 
 def save_built(built: BuiltKernels, directory: Path) -> None:
@@ -59,14 +59,14 @@ def move_built(source: Path, directory: Path) -> None:
     Raises:
         RunError: One of the directories has a file that this package does not write.
     """
-    survey(source, KERNELS_OF_ONE).refuse_foreign()
+    list_contents(source, KERNELS_OF_ONE).refuse_foreign()
     _replace(directory, lambda building: shutil.copytree(source, building))
     remove(source, KERNELS_OF_ONE)
 
 
 def _replace(directory: Path, make: Callable[[Path], object]) -> None:
     building = directory.with_name(f".{directory.name}.part")
-    survey(directory, KERNELS_OF_ONE).refuse_foreign()
+    list_contents(directory, KERNELS_OF_ONE).refuse_foreign()
     remove(building, KERNELS_OF_ONE)
     try:
         make(building)

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from itertools import product
 from typing import Final
 
-from mirage_formal.check.partitioning.parts import Replacement, extract_operators, partition
+from mirage_formal.check.partitioning.subgraphs import Replacement, extract_operators, partition
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.online_softmax.rewrite_groups import DisjointSets, group_operators
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, enumerate_results
-from mirage_formal.kernel_build.stable import NotProvedError, StableForm, assemble_proved_parts, prove_form
+from mirage_formal.kernel_build.stable_forms import NotProvedError, StableForm, assemble_proved_parts, prove_form
 from mirage_formal.search.horizontal_fusion.union import ResultKernel, permute_grid, united_graph
 
 #: The name of the form.
@@ -29,7 +29,7 @@ def fuse_vertically(graph: KernelGraph, target: Target) -> StableForm | None:
     """Return the µGraph with kernels fused where that is estimated to be faster; None if none is, or one has no proof.
 
     Sound: each part that changes has a proof that it equals what it was, see
-    ``kernel_build.stable.assemble_proved_parts``.
+    ``kernel_build.stable_forms.assemble_proved_parts``.
 
     Args:
         graph: A µGraph without sums of exponentials that need a maximum.

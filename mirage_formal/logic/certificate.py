@@ -26,7 +26,7 @@ from mirage_formal.logic.terms import (
     children,
     head,
     parse_extent,
-    parse_leaf,
+    parse_symbol,
     postorder,
 )
 from mirage_formal.support.errors import FormatError
@@ -238,7 +238,7 @@ class _Reader:
 
     def _named(self, symbol: SExpr) -> Expr:
         if isinstance(symbol, str):
-            found = self.terms.get(symbol) or parse_leaf(symbol)
+            found = self.terms.get(symbol) or parse_symbol(symbol)
             if found is not None:
                 return found
         raise FormatError(f"expected a defined term, got {format_sexpr(symbol)[:120]}", where=self.where)

@@ -1,8 +1,8 @@
 """Solver sessions: scripts and terms in, values out. Answers have no truth value, so that unknown is never a yes or no.
 
-Scripts are asked in a separate solver process (logic/process.py), so that a solver's crash, hang or memory use does not
-affect this one. ``AxiomSession`` asks z3 in this process: it is a search oracle that takes terms of our own by z3's
-Python interface, and the axioms that come with the project. Solvers are loaded when first asked, never on import.
+Scripts are asked in a separate solver process (logic/solver_client.py), so that a solver's crash, hang or memory use
+does not affect this one. ``AxiomSession`` asks z3 in this process: it is a search oracle that takes terms of our own by
+z3's Python interface, and the axioms that come with the project. Solvers are loaded when first asked, never on import.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from enum import Enum
 from typing import Any, Final, NoReturn
 
 from mirage_formal.logic.axioms import load_axioms
-from mirage_formal.logic.process import Question, Solver, SolverReply, thread_solvers
 from mirage_formal.logic.script import Script
+from mirage_formal.logic.solver_client import Solver, SolverQuery, SolverReply, thread_solvers
 from mirage_formal.logic.terms import BINARY, Add, Const, Div, Expr, Mul, Sum, Unary, Variable, head, postorder
 from mirage_formal.support.limits import QUESTION_MS
 
@@ -75,19 +75,19 @@ def discharge(script: Script, timeout_ms: int = QUESTION_MS) -> tuple[SolverResu
 
 def discharge_all(scripts: Sequence[Script], timeout_ms: int = QUESTION_MS) -> list[tuple[SolverResult, SolverResult]]:
     """Return the results of ``discharge`` for several scripts, with one message to the solvers."""
-    asked = [Question(solver, script, timeout_ms) for script in scripts for solver in _BOTH]
-    found = ask(asked)
+    asked = [SolverQuery(solver, script, timeout_ms) for script in scripts for solver in _BOTH]
+    found = run_solvers(asked)
     return [(found[i][0], found[i + 1][0]) for i in range(0, len(found), 2)]
 
 
-def ask(questions: Sequence[Question]) -> list[tuple[SolverResult, Mapping[str, int]]]:
+def run_solvers(questions: Sequence[SolverQuery]) -> list[tuple[SolverResult, Mapping[str, int]]]:
     """Return each solver's result for its question, and the requested model values where it is satisfiable."""
     return [
         (_result(one, said), said.model) for one, said in zip(questions, thread_solvers().ask(questions), strict=True)
     ]
 
 
-def _result(one: Question, said: SolverReply) -> SolverResult:
+def _result(one: SolverQuery, said: SolverReply) -> SolverResult:
     answer = _ANSWERS[said.answer]
     return SolverResult(one.solver, said.version, answer, said.milliseconds, said.reason, said.processor_ms)
 
@@ -146,7 +146,7 @@ class AxiomSession:
     def ask_bounded(
         self, expression: Expr, target: Expr, resources: int, without: frozenset[str] = frozenset()
     ) -> SubexpressionAnswer:
-        """Return the answer of ``ask`` within z3's limit of resources, which does not depend on the machine.
+        """Return the answer of ``run_solvers`` within z3's limit of resources, which does not depend on the machine.
 
         Args:
             expression: The expression.

@@ -198,7 +198,7 @@ def head(e: Expr) -> str:
             return function
 
 
-def parse_leaf(symbol: str) -> Expr | None:
+def parse_symbol(symbol: str) -> Expr | None:
     """Return the variable or constant that ``head`` writes as ``symbol``; None for anything else."""
     kind, _, rest = symbol.partition(".")
     try:

@@ -18,19 +18,19 @@ import msgspec
 from mirage_formal.cache.lock import lock_directory
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.graph.canonical import digest
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import embed, encode
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.types import row_major
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import kernel_count
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.partition.covers import (
     Cover,
     WholePart,
     cover_record,
+    least_costs_by_kernels,
     make_cover,
-    offers_of_part,
     replace_part,
     select_covers,
 )
@@ -46,14 +46,19 @@ from mirage_formal.partition.partition import (
     partition_program,
     partitions,
 )
+from mirage_formal.partition.search_directory import (
+    earlier_search,
+    number_of,
+    open_cover_directory,
+    remove_unused_searches,
+)
 from mirage_formal.partition.spaces import is_searchable, part_config, part_kernels
-from mirage_formal.partition.store import earlier_search, number_of, open_cover_directory, remove_unused_searches
 from mirage_formal.records import SUMMARY_FILE, UnitRecord, read_file, seal_record, sha256, write_atomic
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
 from mirage_formal.run.driver import RunArguments, open_executor, run_search
 from mirage_formal.run.progress import Watch, ignore_progress
-from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.results.result import Result
+from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Job, Settings, escape_undecodable, identity, make_job
 from mirage_formal.search.horizontal_fusion.slices import extract_subgraph
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
@@ -247,7 +252,7 @@ class _CoverSearch:
                 if self.status == "interrupted":
                     return cut
                 if report is not None:
-                    found = offers_of_part(part.program, report, self.target)
+                    found = least_costs_by_kernels(part.program, report, self.target)
                     self.known[part.program] = self.alike[self._look(part.program)] = found
             if not fresh:
                 break

@@ -10,18 +10,18 @@ from typing import Final
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.canonical import digest
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import renumber
 from mirage_formal.graph.formats.json import embed
 from mirage_formal.graph.graph import KernelGraph, KernelOp, enumerate_results
+from mirage_formal.graph.storage_views import is_view, kernel_count
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import is_view, kernel_count
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.partition.partition import Offers, Subgraph
 from mirage_formal.records import CANDIDATES
 from mirage_formal.records.partition import CoverRecord, PartRecord
 from mirage_formal.run.ranking import is_unfused, uses_library_products_only
-from mirage_formal.run.results.report import RunReport
 from mirage_formal.run.results.result import Result
+from mirage_formal.run.results.run_report import RunReport
 
 #: Number of covers that are reported, if there are so many distinct ones.
 _MOST: Final = 4
@@ -75,7 +75,7 @@ def make_cover(program: KernelGraph, parts: tuple[WholePart, ...], target: Targe
     return Cover(parts, graph, estimate(graph, target).us, kernel_count(graph))
 
 
-def offers_of_part(part: KernelGraph, report: RunReport, target: Target) -> Offers:
+def least_costs_by_kernels(part: KernelGraph, report: RunReport, target: Target) -> Offers:
     """Return, for each number of kernels, the least cost of a proved candidate that the search found for a subgraph.
 
     A subgraph of one operator may keep it. So may a subgraph whose search had a failed unit or ran out of time, because
@@ -227,8 +227,8 @@ __all__ = [
     "Cover",
     "WholePart",
     "cover_record",
+    "least_costs_by_kernels",
     "make_cover",
-    "offers_of_part",
     "proved_results",
     "replace_part",
     "select_covers",

@@ -25,7 +25,7 @@ from typing import Final
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.views import is_view
+from mirage_formal.graph.storage_views import is_view
 from mirage_formal.partition.partition import Offers, Partition, PartLimits, Prices, Subgraph, extract_subprogram
 from mirage_formal.search.horizontal_fusion.slices import backward_slices
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible

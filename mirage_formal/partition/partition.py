@@ -26,11 +26,11 @@ from typing import Final, TypeVar
 
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.target import Target
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.storage_views import is_view
 from mirage_formal.graph.types import DTensor
-from mirage_formal.graph.views import is_view
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.search.horizontal_fusion.slices import extract_subgraph
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
 from mirage_formal.search.preprocess import cancelling_maxima

@@ -104,7 +104,6 @@ from mirage_formal.records.run import (
     sum_audits,
 )
 from mirage_formal.records.storage import (
-    confine_path,
     decode,
     decode_proof,
     digits_file,
@@ -114,6 +113,7 @@ from mirage_formal.records.storage import (
     open_sealed,
     pack_texts,
     read_lines,
+    resolve_inside,
     seal_record,
     sha256,
     to_indented_json,
@@ -216,7 +216,6 @@ __all__ = [
     "VerificationRecord",
     "Version",
     "WarpsRecord",
-    "confine_path",
     "decode",
     "decode_proof",
     "digits_file",
@@ -228,6 +227,7 @@ __all__ = [
     "read_file",
     "read_lines",
     "report_order",
+    "resolve_inside",
     "seal_record",
     "sha256",
     "sum_audits",

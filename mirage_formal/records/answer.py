@@ -13,7 +13,7 @@ from mirage_formal.support.errors import MirageError
 ANSWER_VERSION: Final = 1
 
 
-class Mistake(msgspec.Struct, frozen=True, kw_only=True):
+class UserErrorRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What was wrong with a call.
 
     Attributes:
@@ -42,7 +42,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     exit_code: int
     result: Any
-    error: Mistake | None = None
+    error: UserErrorRecord | None = None
 
 
 class ProgressEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,7 +98,7 @@ def answer_text(command: str, code: int, result: Any, error: MirageError | None 
     """
     from mirage_formal.support.terminal import json_text
 
-    mistake = None if error is None else Mistake(where=error.where, what=error.what, hint=error.hint)
+    mistake = None if error is None else UserErrorRecord(where=error.where, what=error.what, hint=error.hint)
     answer = Answer(command=command, exit_code=code, result=result, error=mistake)
     return json_text(msgspec.json.format(msgspec.json.encode(answer, enc_hook=str), indent=1).decode())
 
@@ -122,4 +122,4 @@ def answer_schema_text() -> str:
     return json.dumps(answer_schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-__all__ = ["Answer", "Mistake", "ProgressEvent", "answer_schema", "answer_schema_text", "answer_text"]
+__all__ = ["Answer", "ProgressEvent", "UserErrorRecord", "answer_schema", "answer_schema_text", "answer_text"]

@@ -21,7 +21,7 @@ class Host(Record, frozen=True, kw_only=True):
     versions: dict[str, str]
 
 
-class Growth(Record, frozen=True, kw_only=True):
+class UnprunedEstimate(Record, frozen=True, kw_only=True):
     """What the search without pruning would take, extrapolated and never measured.
 
     Attributes:
@@ -93,7 +93,7 @@ class Row(Record, frozen=True, kw_only=True):
     reference: Count
     lost: Count = 0
     graphs: tuple[bytes, ...] = ()
-    extrapolated: Growth | None = None
+    extrapolated: UnprunedEstimate | None = None
 
 
 class Comparison(Record, frozen=True, kw_only=True):

@@ -203,7 +203,7 @@ def read_lines(path: Path, limit: int = MAX_FILE_BYTES) -> Iterator[tuple[int, b
             yield number, text[:-1]
 
 
-def confine_path(root: Path, relative: str) -> Path:
+def resolve_inside(root: Path, relative: str) -> Path:
     """The path of ``relative`` under ``root``, which it cannot leave.
 
     Sound: only plain relative POSIX paths are accepted, no component is "..", and no component below ``root`` is a
@@ -226,9 +226,9 @@ def confine_path(root: Path, relative: str) -> Path:
 
 
 def write_files(root: Path, files: Mapping[str, bytes]) -> None:
-    """Write files below a directory by their relative paths, which cannot leave it; see ``confine_path``."""
+    """Write files below a directory by their relative paths, which cannot leave it; see ``resolve_inside``."""
     for name, data in files.items():
-        path = confine_path(root, name)
+        path = resolve_inside(root, name)
         path.parent.mkdir(parents=True, exist_ok=True)
         with name_path_in_errors(path):
             path.write_bytes(data)

@@ -10,7 +10,7 @@ from mirage_formal.records import RUN_FILE
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.report.model import ReportedCandidate
 from mirage_formal.report.page.html import page, render
-from mirage_formal.report.proofs.formulas import Formula, ProofPart, ReplayedProof, formula_text, latex
+from mirage_formal.report.proofs.proof_formulas import Formula, ProofPart, ReplayedProof, formula_text, latex
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.write import default_page_path, write_page
 from mirage_formal.support.errors import RunError, UnsupportedError

@@ -15,7 +15,7 @@ import msgspec
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import AuditRecord
-from mirage_formal.report.proofs.formulas import Formula, ReplayedProof, formula_text
+from mirage_formal.report.proofs.proof_formulas import Formula, ReplayedProof, formula_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ def describe_measurement(found: Baselines) -> str:
     return f"The candidate {ours}{on}, as a record beside the run says (not checked). {how}."
 
 
-def peer_rows(found: Baselines) -> list[tuple[str, str, str, str]]:
+def baseline_rows(found: Baselines) -> list[tuple[str, str, str, str]]:
     """Return name, microseconds, ratio, and reason for a missing time, of each baseline."""
     out = []
     for one in found.timed:
@@ -95,12 +95,12 @@ def peer_rows(found: Baselines) -> list[tuple[str, str, str, str]]:
 def numerics(one: ReportedCandidate) -> str:
     """Return the numerics of a candidate: recorded by a device, or estimated; "-" where neither is known."""
     if one.measured is None or not one.measured.numerics:
-        return f"foreseen outside at scale {figure(one.outside[0])}" if one.outside else "-"
+        return f"foreseen outside at scale {abbreviate_number(one.outside[0])}" if one.outside else "-"
     ratio = "" if one.measured.ratio is None else f", {one.measured.ratio:.2f}"
     return f"{one.measured.numerics}{ratio}"
 
 
-def figure(value: float) -> str:
+def abbreviate_number(value: float) -> str:
     """Format a number with a few digits."""
     return f"{value:.3g}" if abs(value) < 1e3 else f"{value:,.0f}" if abs(value) < 1e6 else f"{value:.2e}"
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from mirage_formal.records import write_atomic
 from mirage_formal.report.model import ReportModel
 from mirage_formal.report.page.html import index, page
-from mirage_formal.report.reading import ReadLimits, is_evidence, is_shown, read_report
-from mirage_formal.report.reading.candidates import VERDICTS_FILE
+from mirage_formal.report.reading import ReadLimits, is_evidence, is_reportable, read_report
+from mirage_formal.report.reading.candidate_reader import VERDICTS_FILE
 from mirage_formal.support.errors import RunError
 
 INDEX_FILE = "index.html"
@@ -42,7 +42,7 @@ def write_page(text: str, out: Path) -> None:
         ) from None
 
 
-def write_gallery(root: Path, out: Path | None, *, check: bool, shown: ReadLimits) -> tuple[Path, list[ReportModel]]:
+def write_index(root: Path, out: Path | None, *, check: bool, shown: ReadLimits) -> tuple[Path, list[ReportModel]]:
     """Write a page for each directory of evidence in a directory, and an index of them.
 
     Args:
@@ -61,9 +61,9 @@ def write_gallery(root: Path, out: Path | None, *, check: bool, shown: ReadLimit
         raise RunError(
             "expected a directory of runs, got none", where=str(root), hint="give the directory that has them"
         )
-    found = [path for path in sorted(root.iterdir()) if path.is_dir() and is_shown(path)]
-    nested = [below for path in sorted(root.iterdir()) if path.is_dir() and not is_shown(path)
-              for below in sorted(path.iterdir()) if below.is_dir() and is_shown(below)]  # fmt: skip
+    found = [path for path in sorted(root.iterdir()) if path.is_dir() and is_reportable(path)]
+    nested = [below for path in sorted(root.iterdir()) if path.is_dir() and not is_reportable(path)
+              for below in sorted(path.iterdir()) if below.is_dir() and is_reportable(below)]  # fmt: skip
     if not found and not nested:
         hint = "give a directory whose directories are runs; for one run leave --all out"
         raise RunError("expected directories of runs, got none", where=str(root), hint=hint)

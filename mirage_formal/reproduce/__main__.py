@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from mirage_formal.cli.kit import run_command
+from mirage_formal.cli.utilities import run_command
 
 
 def main() -> NoReturn:

@@ -24,7 +24,7 @@ SHIPPED_NODES: Final = 100_000
 SHIPPED_SECONDS: Final = 10.0
 
 
-class GrowthEnding(Enum):
+class StopReason(Enum):
     """Reason why growth of an e-graph ended; after SATURATED, an expression that it lacks is no part of the target."""
 
     SATURATED = "saturated"
@@ -33,7 +33,7 @@ class GrowthEnding(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class GrowthResult:
+class SaturationResult:
     """Result of growing an e-graph.
 
     Attributes:
@@ -42,7 +42,7 @@ class GrowthResult:
         seconds: Duration.
     """
 
-    ending: GrowthEnding
+    ending: StopReason
     nodes: int
     seconds: float
 
@@ -94,7 +94,7 @@ class EGraph:
     def _run(self, text: str) -> list[Any]:
         return list(self._graph.run_program(*self._graph.parse_program(text)))
 
-    def grow(self, target: Expr, max_nodes: int, max_seconds: float) -> GrowthResult:
+    def grow(self, target: Expr, max_nodes: int, max_seconds: float) -> SaturationResult:
         """Insert a target and rewrite round by round, until saturation or a limit."""
         begin = time.perf_counter()
         self._classes.clear()
@@ -103,11 +103,11 @@ class EGraph:
             (outcome,) = self._run("(run laws 1)")
             nodes, seconds = self._size(), time.perf_counter() - begin
             if not outcome.report.updated:
-                return GrowthResult(GrowthEnding.SATURATED, nodes, seconds)
+                return SaturationResult(StopReason.SATURATED, nodes, seconds)
             if nodes > max_nodes:
-                return GrowthResult(GrowthEnding.NODES, nodes, seconds)
+                return SaturationResult(StopReason.NODES, nodes, seconds)
             if seconds > max_seconds:
-                return GrowthResult(GrowthEnding.SECONDS, nodes, seconds)
+                return SaturationResult(StopReason.SECONDS, nodes, seconds)
 
     def _size(self) -> int:
         (sizes,) = self._run("(print-size)")

@@ -11,14 +11,14 @@ from msgspec.structs import replace as with_fields
 
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.text import to_text
-from mirage_formal.records.reproduction import Comparison, Growth, Row, Table5
-from mirage_formal.reproduce.arms import ARMS, RowLimits, SearchVariant, run_row
-from mirage_formal.reproduce.book import RecordFile, expect_writable_result, host_with_load, record_key, write
-from mirage_formal.reproduce.compare import compare_engines
+from mirage_formal.records.reproduction import Comparison, Row, Table5, UnprunedEstimate
+from mirage_formal.reproduce.engine_comparison import compare_engines
 from mirage_formal.reproduce.inputs import WORKLOADS
 from mirage_formal.reproduce.output.paper_tables import NO_EXPRESSIONS, SOURCE, THREADS_1, THREADS_8
 from mirage_formal.reproduce.output.plot import draw
 from mirage_formal.reproduce.output.render import csv_text, table5_markdown
+from mirage_formal.reproduce.row_journal import RecordFile, expect_writable_result, host_with_load, record_key, write
+from mirage_formal.reproduce.search_variants import ARMS, RowLimits, SearchVariant, run_row
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.space import load_space
 from mirage_formal.support.errors import SpaceError
@@ -172,4 +172,6 @@ def extrapolate(row: Row, growth: Sequence[Row]) -> Row:
     states = second.states * factor ** (row.block_ops - second.block_ops)
     measured = {one.block_ops: one.states for one in growth}
     seconds = states * row.wall_s / row.states
-    return with_fields(row, extrapolated=Growth(states=states, seconds=seconds, factor=factor, measured=measured))
+    return with_fields(
+        row, extrapolated=UnprunedEstimate(states=states, seconds=seconds, factor=factor, measured=measured)
+    )

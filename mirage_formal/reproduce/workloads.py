@@ -12,14 +12,14 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import decode_graph
 from mirage_formal.records import SEARCH_FILE, UnitRecord
 from mirage_formal.records.reproduction import Workload, Workloads
-from mirage_formal.reproduce.book import RecordFile, expect_writable_result, host_with_load, record_key, write
 from mirage_formal.reproduce.inputs import WORKLOADS
 from mirage_formal.reproduce.output.paper_tables import ARTIFACT_GRAPHS
 from mirage_formal.reproduce.output.render import workloads_markdown
+from mirage_formal.reproduce.row_journal import RecordFile, expect_writable_result, host_with_load, record_key, write
 from mirage_formal.reproduce.structures import structure
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.progress import Progress, RunPhase
-from mirage_formal.run.results.report import RunReport
+from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Settings, choose_config
 from mirage_formal.search.space import load_space
 from mirage_formal.support.errors import SpaceError

@@ -12,8 +12,8 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal.check.report import expect_equal, step
-from mirage_formal.check.run import Run
+from mirage_formal.check.check_steps import expect_equal, step
+from mirage_formal.check.run_check import Run
 from mirage_formal.codegen.lower_bound import lower_bounds
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.graph import KernelGraph

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from mirage_formal.check.check_steps import expect_equal, step
 from mirage_formal.check.cuda.cubin import sections
 from mirage_formal.check.cuda.manifest import BoundKernels
-from mirage_formal.check.report import expect_equal, step
 from mirage_formal.codegen.executable import Compiled
 from mirage_formal.codegen.generate import compiled_record
 from mirage_formal.device import compile as nvrtc
-from mirage_formal.records import Binary, CompiledRecord, KernelLaunch, confine_path, read_file
+from mirage_formal.records import Binary, CompiledRecord, KernelLaunch, read_file, resolve_inside
 from mirage_formal.support.errors import FormatError, UnsupportedError
 
 
@@ -86,7 +86,7 @@ def _compare(root: Path, text: str, arch: str, binary: Binary, stated: CompiledR
         return f"compiled by NVRTC {stated.compiler}, which does not know {arch} here"
     if found.compiler != stated.compiler:
         return f"compiled by NVRTC {stated.compiler}, here is {found.compiler}"
-    data = read_file(confine_path(root, binary.file))
+    data = read_file(resolve_inside(root, binary.file))
     if data != found.cubin:
         raise FormatError(
             f"expected what NVRTC {found.compiler} makes of the source, "

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from mirage_formal.check import solvers
-from mirage_formal.check.report import CheckFailed, Listener, current_listener, report_established, send_steps_to
-from mirage_formal.support.guard import shield_children
+from mirage_formal.check.check_steps import CheckFailed, Listener, current_listener, report_established, send_steps_to
+from mirage_formal.support.guard import block_interrupts
 
 R = TypeVar("R")
 
@@ -64,7 +64,7 @@ def _check_in_parallel(check: Callable[[Path], R], directories: Sequence[Path], 
             others, context, initializer=_initialize_worker, initargs=(shared, current_listener(), taken)
         ) as pool,
     ):
-        with shield_children():
+        with block_interrupts():
             found = [pool.submit(_check_claimed, check, n, directory) for n, directory in enumerate(directories)]
         try:
             for n in reversed(range(len(directories))):

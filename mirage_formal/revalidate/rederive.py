@@ -21,9 +21,9 @@ from typing import Any
 
 import msgspec
 
+from mirage_formal.check.check_steps import expect_equal, step
 from mirage_formal.check.cuda.manifest import SOLVERS, BoundKernels, EstablishedKernels, check_kernels
-from mirage_formal.check.report import expect_equal, step
-from mirage_formal.check.solvers import UNSAT, ask_solvers, directory_budget
+from mirage_formal.check.solvers import UNSAT, directory_budget, query_solvers
 from mirage_formal.codegen.cuda import emit_cuda
 from mirage_formal.codegen.executable import kernel_launch
 from mirage_formal.codegen.generate import GeneratedKernel, GeneratedLaunches, generate, plan_record, requested_options
@@ -42,8 +42,8 @@ from mirage_formal.records import (
     QUESTIONS_FILE,
     KernelLaunch,
     Launch,
-    confine_path,
     read_file,
+    resolve_inside,
     sha256,
 )
 from mirage_formal.revalidate.machine import machine_code
@@ -166,7 +166,7 @@ def _check_sources(root: Path, made: GeneratedLaunches, kernels: Sequence[Genera
     for one, source in zip(kernels, made.sources, strict=True):
         with step(root / source, "CUDA C++ of the Program"):
             text = texts[one.program.name] = emit_cuda(one.program)
-            data = read_file(confine_path(root, source))
+            data = read_file(resolve_inside(root, source))
             if data != text.encode():
                 raise FormatError(_other_line(text, data.decode("utf-8", "replace")))
     return texts
@@ -260,7 +260,7 @@ def _settle_claims(root: Path, claims: Sequence[_DerivedClaim], *, solvers: bool
         why = "no solver is here"
         if claim.text and solvers:
             with step(root / QUESTIONS_FILE, f"question of line {number} of {OBLIGATIONS_FILE}"):
-                found = ask_solvers(parse_script(claim.text))
+                found = query_solvers(parse_script(claim.text))
                 if "sat" in found.said.values():
                     what = f"{claim.obligation.kind} of {claim.obligation.subject} at {claim.obligation.path}"
                     raise FormatError(f"{what}: expected unsat from z3 and cvc5, got {found.said}")

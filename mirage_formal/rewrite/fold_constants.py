@@ -14,7 +14,7 @@ from typing import Final
 from mirage_formal.graph.graph import Op
 from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, Shape, broadcast
-from mirage_formal.rewrite.builder import GraphBuilder
+from mirage_formal.rewrite.graph_builders import GraphBuilder
 
 #: For each comparison, the equivalent one with exchanged operands.
 _TURNED: Final = {
@@ -27,7 +27,7 @@ _TURNED: Final = {
 
 
 def fold_constant(new: GraphBuilder[DTensor], op: Op, operands: Sequence[int]) -> int | None:
-    """Emit an operator of a tensor and a constant as one of that tensor and a number; see ``rewrite.rules.Rule``.
+    """Emit an operator of a tensor and a constant as one of that tensor and a number (``replacement_rules.Rule``).
 
     Sound: over the reals 0 x + c = c, and the other operands have the result's shape without the constant. A product
     with 0 and a quotient of 0 stay as they are: each is a constant itself.

@@ -22,8 +22,8 @@ from mirage_formal.cache.searches import evidence_of
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.graph.formats.json import decode_graph, embed
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import kernel_count
 from mirage_formal.records import (
     CANDIDATES,
     CONTRADICTION_FILE,
@@ -44,17 +44,16 @@ from mirage_formal.records import (
 )
 from mirage_formal.records.store_entry import EVIDENCE
 from mirage_formal.revalidate.exhausted import exhausted_record
-from mirage_formal.run.calls import plan, search_unit
-from mirage_formal.run.evidence import CandidateEvidence, CandidateVerifier, verdict_of
+from mirage_formal.run.candidate_verification import CandidateEvidence, CandidateVerifier, verdict_of
 from mirage_formal.run.executors import make_executor
 from mirage_formal.run.progress import RunPhase, Watch, ignore_progress
 from mirage_formal.run.progress.counts import RunCounters
 from mirage_formal.run.progress.times import SearchClock
 from mirage_formal.run.ranking import highest_reported_estimate, rank
-from mirage_formal.run.result_cache.recall import RecalledEntry, claim_entry
-from mirage_formal.run.result_cache.reports import move_replay, report_of
-from mirage_formal.run.results.report import RunReport
+from mirage_formal.run.result_cache.cache_lookup import RecalledEntry, claim_entry
+from mirage_formal.run.result_cache.stored_reports import move_replay, report_of
 from mirage_formal.run.results.result import Result
+from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import (
     Job,
     Settings,
@@ -67,13 +66,14 @@ from mirage_formal.run.settings import (
     space_fields,
     versions,
 )
-from mirage_formal.run.work import UnitTask
+from mirage_formal.run.task_entry_points import plan, search_unit
+from mirage_formal.run.task_values import UnitTask
 from mirage_formal.run_directory.overwrite import clear_earlier_search
-from mirage_formal.run_directory.store import RunStore
-from mirage_formal.search.engine import Unit
+from mirage_formal.run_directory.run_writer import RunStore
+from mirage_formal.search.engine_interface import Unit
 from mirage_formal.support.errors import RunError, WorkerError
 from mirage_formal.support.guard import keep_results_on_stop
-from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed, TaskSlow
+from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed, TaskOverdue
 
 Status = Literal["complete", "interrupted", "time-limit"]
 _PLAN_LIMIT_S: Final = 600.0
@@ -250,7 +250,7 @@ class _Run:
                 case TaskDone() | TaskFailed():
                     left -= 1
                     self._record(todo[outcome.index], outcome)
-                case TaskSlow():
+                case TaskOverdue():
                     self.remarks.append(_slow_unit_remark(todo[outcome.index], outcome))
             self.times.look(self.executor.said)
             self._show(RunPhase.SEARCH, len(units) - left, len(units))
@@ -266,7 +266,7 @@ class _Run:
                     last = (reason.strip().splitlines() or ["its worker died"])[-1]
                     hint = "if memory is short: fewer --workers, or more --worker-memory"
                     raise WorkerError(f"expected a plan of the search, got: {last}", where=self.name, hint=hint)
-                case TaskSlow() | None:
+                case TaskOverdue() | None:
                     self._show(RunPhase.PLAN, 0, 0)
         self.status = "time-limit"
         return None
@@ -370,7 +370,7 @@ class _Run:
         return tuple(results), tuple(items)
 
 
-def _slow_unit_remark(unit: Unit, slow: TaskSlow) -> str:
+def _slow_unit_remark(unit: Unit, slow: TaskOverdue) -> str:
     again = ", now computed by a second worker as well" if slow.again else ""
     return f"slow: unit {unit.index} ({unit.label}): {slow.seconds:.0f} s, others {slow.typical_s:.1f} s{again}"
 

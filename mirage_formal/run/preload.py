@@ -11,7 +11,7 @@ from typing import Any, Final
 from mirage_formal.workers.pool import Pool, default_workers
 
 #: Modules that the fork server of the workers loads once.
-PRELOAD: Final = ("mirage_formal.run.tasks", "mirage_formal.search.guided.engine")
+PRELOAD: Final = ("mirage_formal.run.tasks", "mirage_formal.search.guided.guided_engine")
 
 
 def start_workers(workers: Any, cluster: Any) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final
 
-from mirage_formal.codegen.numerics.values import PredictedNumerics
+from mirage_formal.codegen.numerics.predicted_numerics import PredictedNumerics
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.records import CLOSE, FoundRecord, UnitRecord, report_order
@@ -127,7 +127,7 @@ def order_by_rounding_error(
 
     Args:
         ranked: Candidates in the order of rank.
-        look: Estimator of rounding errors, as ``run.tasks.foresee_candidate``.
+        look: Estimator of rounding errors, as ``run.tasks.predict_rounding_error``.
         pattern: Key that is equal for candidates that round alike; one of them is estimated.
     """
     known: dict[str, PredictedNumerics] = {}

@@ -15,15 +15,15 @@ import msgspec
 
 from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.graph.canonical import digest
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import PACKAGES, HostRecord, Identity, sha256
 from mirage_formal.run.verify.policy import Policy
-from mirage_formal.search.engine import SearchOptions
+from mirage_formal.search.engine_interface import SearchOptions
 from mirage_formal.search.preprocess import PreprocessedProgram, preprocess
 from mirage_formal.search.space import SearchSpace, load_space
-from mirage_formal.semantics.functions import ACTIVATIONS
+from mirage_formal.semantics.function_table import ACTIVATIONS
 from mirage_formal.support.errors import ProgramError, SpaceError
 from mirage_formal.support.options import ENGINES as ENGINES
 from mirage_formal.support.options import Overrides, SearchMethod, check_options

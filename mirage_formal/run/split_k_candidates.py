@@ -15,10 +15,10 @@ from itertools import islice, zip_longest
 from typing import Final
 
 from mirage_formal.codegen.cost import estimate
-from mirage_formal.codegen.post_search_rewrites.rewrite import ANY, PARTS, Change, apply_rewrite
+from mirage_formal.codegen.post_search_rewrites.rewrite_sequences import ANY, PARTS, Change, apply_rewrite
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.kernel_build.stable import rewrite_operators as each_rewritten
+from mirage_formal.kernel_build.stable_forms import rewrite_operators as each_rewritten
 from mirage_formal.run.ranking import graph_pattern
 from mirage_formal.support.errors import MirageError
 

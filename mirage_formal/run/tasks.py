@@ -19,33 +19,30 @@ import msgspec
 from mirage_formal.check.equivalence import ReplayedTheorem, replay_with_obligations
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.codegen.cost import estimate
+from mirage_formal.codegen.numerics.predicted_numerics import PredictedNumerics
 from mirage_formal.codegen.numerics.rounding_simulation import MAX_ELEMENTS, MAX_ESTIMATED, predict_numerics
 from mirage_formal.codegen.numerics.shrink import ShrunkPair, evaluation_size, shrink
 from mirage_formal.codegen.numerics.special_values import SpecialValueFault, check_special_values
-from mirage_formal.codegen.numerics.values import PredictedNumerics
 from mirage_formal.codegen.online_softmax.stabilize import stabilize
 from mirage_formal.graph.canonical import canonical_with_digest
-from mirage_formal.graph.check import output_types
 from mirage_formal.graph.formats.json import decode_graph, encode
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.remainder_tiles.matching import certificate_pairs
+from mirage_formal.graph.remainder_tiles.padded_pair import certificate_pairs
+from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
-from mirage_formal.graph.views import kernel_count
+from mirage_formal.graph.verifier import output_types
 from mirage_formal.logic.certificate import to_smt2
 from mirage_formal.logic.script import parse_script
 from mirage_formal.logic.session import SolverResult, discharge_all
 from mirage_formal.logic.terms import Expr, add, term_to_text
-from mirage_formal.prove.abstract.domain import expressions, pieces
-from mirage_formal.prove.abstract.oracle import NormalFormOracle
+from mirage_formal.prove.abstract.abstract_domain import expressions, pieces
 from mirage_formal.prove.abstract.pruning_audit import AuditFinding, DecisionSample, audit_decisions
+from mirage_formal.prove.abstract.subexpression_oracle import NormalFormOracle
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.prove.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.records import AuditRecord, FoundRecord, SolverRecord, SpecialRecord, UnitRecord, VerdictRecord
 from mirage_formal.run.settings import ENGINES, Job
-from mirage_formal.run.verify.certify import RefusedCandidate, VerifiedCandidate
-from mirage_formal.run.verify.certify import verify_by_policy as certify_candidate
-from mirage_formal.run.verify.policy import Policy
-from mirage_formal.run.work import (
+from mirage_formal.run.task_values import (
     AcceptedCandidate,
     CandidateTask,
     CertificateClaim,
@@ -55,8 +52,11 @@ from mirage_formal.run.work import (
     UnitProgress,
     UnitTask,
 )
+from mirage_formal.run.verify.certify import UnacceptedCandidate, VerifiedCandidate
+from mirage_formal.run.verify.certify import verify_by_policy as certify_candidate
+from mirage_formal.run.verify.policy import Policy
 from mirage_formal.search.concatenated_inputs import sink_pads_to_inputs
-from mirage_formal.search.engine import Engine, Stats, Unit, counts_by_reason, watch_counts
+from mirage_formal.search.engine_interface import Engine, Stats, Unit, counts_by_reason, watch_counts
 from mirage_formal.search.pad_extents import round_extents
 from mirage_formal.search.thread import fuse_threads
 from mirage_formal.support.errors import UnsupportedError
@@ -84,7 +84,7 @@ def load_engine(name: str) -> Engine:
         UnsupportedError: There is no such engine.
     """
     if name == "guided":
-        from mirage_formal.search.guided.engine import GuidedEngine
+        from mirage_formal.search.guided.guided_engine import GuidedEngine
 
         return GuidedEngine()
     if name == "exhaustive":
@@ -104,7 +104,7 @@ def engine_of(job: Job) -> Engine:
     """Return the engine of a job; ``HorizontalFusionEngine`` for "guided"."""
     if job.engine != "guided":
         return load_engine(job.engine)
-    from mirage_formal.search.horizontal_fusion.engine import HorizontalFusionEngine
+    from mirage_formal.search.horizontal_fusion.fusion_engine import HorizontalFusionEngine
 
     return HorizontalFusionEngine()
 
@@ -315,7 +315,7 @@ def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandida
     judged = certify_candidate(
         _fingerprint_session(job), decode_graph(task.graph), job.accept, replay_proof, _sought_graphs(job)
     )
-    if isinstance(judged, RefusedCandidate):
+    if isinstance(judged, UnacceptedCandidate):
         return RejectedCandidate(judged.kind, judged.reason)
     found = evaluate_special_values(job.program, decode_graph(task.graph))
     if isinstance(found, SpecialValueFault):
@@ -325,7 +325,7 @@ def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandida
     return AcceptedCandidate(verdict_record(judged.verdict), msgspec.json.encode(log), _proof_of(judged), found)
 
 
-def foresee_candidate(task: CandidateTask) -> PredictedNumerics | None:
+def predict_rounding_error(task: CandidateTask) -> PredictedNumerics | None:
     """Return the estimated rounding error of the kernels of a candidate; None if it is too large to be evaluated.
 
     The running-maximum form of the candidate is evaluated, at smaller extents where its own are large.

@@ -10,7 +10,14 @@ from typing import NoReturn
 
 from mirage_formal.records import RUN_FILE, SUMMARY_FILE, Identity, RunRecord, SummaryRecord, decode, read_file
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
-from mirage_formal.run_directory.directory import RUN, WHOLE, Survey, clear, survey, warn_of_removed_results
+from mirage_formal.run_directory.directory_layout import (
+    RUN,
+    WHOLE,
+    DirectoryContents,
+    clear,
+    list_contents,
+    warn_of_removed_results,
+)
 from mirage_formal.support.errors import MirageError, RunError
 
 
@@ -22,10 +29,10 @@ def clear_earlier_search(root: Path, *, force: bool) -> None:
             earlier search and ``force`` is not set.
     """
     kind = WHOLE if os.path.lexists(root / WHOLE_FILE) else RUN
-    found = survey(root, kind)
+    found = list_contents(root, kind)
     if found.names:
         read_search_record(root)
-        refuse_foreign(found)
+        reject_foreign_files(found)
         if not force:
             _refuse_overwrite(root)
         warn_of_removed_results(found, "replaced by a new search")
@@ -51,7 +58,7 @@ def read_search_record(root: Path) -> RunRecord | WholeRecord:
         raise RunError(what, where=str(root), hint=hint) from None
 
 
-def refuse_foreign(found: Survey) -> None:
+def reject_foreign_files(found: DirectoryContents) -> None:
     """Refuse a directory with any file that no search has written, in a subgraph's directory too.
 
     Raises:
@@ -107,4 +114,4 @@ def _refuse_overwrite(root: Path) -> NoReturn:
     raise RunError(f"expected a new directory, got {state}", where=str(root), hint=hint)
 
 
-__all__ = ["clear_earlier_search", "expect_resumed", "read_search_record", "refuse_foreign", "same_search"]
+__all__ = ["clear_earlier_search", "expect_resumed", "read_search_record", "reject_foreign_files", "same_search"]

@@ -2,7 +2,7 @@
 
 A concatenation of inputs is a sum of pads (``search.normalize_layout_ops``), [a; b] = [a; 0] + [0; b]. A search that
 has to find this sum in every kernel takes long, so it gets the sum as an input instead. In each candidate, every kernel
-that reads the sum then reads the pads, which are views (``graph.views``), and adds its tiles of them.
+that reads the sum then reads the pads, which are views (``graph.storage_views``), and adds its tiles of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import replace
 from itertools import count
 from typing import Final, TypeVar
 
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import number_in_order, pair_operators_with_results
 from mirage_formal.graph.graph import (
     BlockGraph,
@@ -24,10 +23,11 @@ from mirage_formal.graph.graph import (
     enumerate_results,
 )
 from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.storage_views import storage_locations
 from mirage_formal.graph.types import DTensor
-from mirage_formal.graph.views import storage_locations
-from mirage_formal.rewrite.builder import KernelGraphBuilder
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.rewrite.failure import MatchFailure, none_on_match_failure
+from mirage_formal.rewrite.graph_builders import KernelGraphBuilder
 
 _T = TypeVar("_T")
 _Pads = tuple[Attrs, ...]
@@ -64,7 +64,7 @@ def pad_expressions(graph: KernelGraph) -> frozenset[int]:
     return frozenset(found)
 
 
-def absorb_concatenations(graph: KernelGraph) -> KernelGraph:
+def fuse_concatenations(graph: KernelGraph) -> KernelGraph:
     """Return the graph with kernels that read pads and compute the sums of them themselves.
 
     Sound: nothing is accepted here; candidates are proved as they come out. Zeros stay zeros under the operators, so
@@ -182,4 +182,4 @@ def _read_pads(made: _PadRewriter, op: GraphDefined, wanted: set[int]) -> tuple[
     return replace(block, inputs=tuple(reads.values()), ops=ops, outputs=savers), operands
 
 
-__all__ = ["KEEP_ZERO", "absorb_concatenations", "pad_expressions", "reading_operator", "sink_pads_to_inputs"]
+__all__ = ["KEEP_ZERO", "fuse_concatenations", "pad_expressions", "reading_operator", "sink_pads_to_inputs"]

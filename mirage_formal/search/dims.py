@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import SPECS, OpKind
-from mirage_formal.graph.remainder_tiles.extents import equal_index_dims
+from mirage_formal.graph.remainder_tiles.padded_extents import equal_index_dims
+from mirage_formal.graph.verifier import kernel_types
 
 #: A dim of a tensor of a program: number of the tensor, number of the dim.
 Dim = tuple[int, int]

@@ -2,8 +2,8 @@
 
 A program may move computed tensors: it normalises rows and cuts them into windows, or it rolls an image that it has
 scaled. The result is the same if the inputs are moved first: a move of f(x, y) is f of the moved x and y. A reduction
-or norm along a dim becomes one along the moved dim. Kernels read moved inputs under other strides (``graph.views``),
-also after several moves, so one kernel can compute the rest.
+or norm along a dim becomes one along the moved dim. Kernels read moved inputs under other strides
+(``graph.storage_views``), also after several moves, so one kernel can compute the rest.
 
 A tensor is computed once for each sequence of moves that is applied to it. A move that cannot pass an operator stays
 behind it.
@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
 
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op, enumerate_results
 from mirage_formal.graph.memory.place import Move
 from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
+from mirage_formal.graph.storage_views import moved_tensors, trailing_moves
 from mirage_formal.graph.types import Shape
-from mirage_formal.graph.views import moved_tensors, trailing_moves
-from mirage_formal.rewrite.builder import KernelGraphBuilder
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.rewrite.failure import MatchFailure, none_on_match_failure
+from mirage_formal.rewrite.graph_builders import KernelGraphBuilder
 from mirage_formal.search.concatenated_inputs import KEEP_ZERO
 
 _Moves = tuple[Move, ...]

@@ -16,8 +16,8 @@ import numpy as np
 
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import SPECS, OpKind
+from mirage_formal.semantics.float64_reference import FloatDomain, Floats
 from mirage_formal.semantics.interpreter import evaluate, trace
-from mirage_formal.semantics.reference import FloatDomain, Floats
 
 #: Points at which a predicate must hold.
 DRAWS: Final = 3

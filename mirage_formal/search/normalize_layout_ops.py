@@ -18,10 +18,10 @@ from math import prod
 
 from mirage_formal.graph.graph import KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
+from mirage_formal.graph.storage_views import is_view, storage_locations
 from mirage_formal.graph.types import Shape
-from mirage_formal.graph.views import is_view, storage_locations
-from mirage_formal.rewrite.builder import KernelGraphBuilder
 from mirage_formal.rewrite.failure import MatchFailure, none_on_match_failure
+from mirage_formal.rewrite.graph_builders import KernelGraphBuilder
 from mirage_formal.search.concatenated_inputs import KEEP_ZERO, reading_operator
 
 _ALONG = (Family.REDUCTION, Family.NORM)

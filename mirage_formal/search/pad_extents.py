@@ -3,7 +3,7 @@
 A grid and a loop divide extents, so a program over 197 tokens or 50,257 columns has almost no kernels. It is searched
 as P', the same operators at extents rounded up. Every candidate for P' is wrapped: zeros are appended to the inputs,
 and the outputs are sliced (``graph.remainder_tiles``). Pads and slices cause no memory traffic and no kernel
-(``graph.views``).
+(``graph.storage_views``).
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.remainder_tiles.extents import resize
-from mirage_formal.graph.remainder_tiles.split import Wrapping
+from mirage_formal.graph.remainder_tiles.padded_extents import resize
+from mirage_formal.graph.remainder_tiles.split import BoundaryOperators
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.prove.counterexamples.definedness import check_conditions
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.rewrite.failure import none_on_match_failure
@@ -44,7 +44,7 @@ class RoundedProgram:
     """
 
     program: KernelGraph
-    wrapping: Wrapping
+    wrapping: BoundaryOperators
     original: KernelGraph
 
     def wrapped(self, candidate: KernelGraph) -> KernelGraph:
@@ -122,7 +122,7 @@ def _program_at(program: KernelGraph, ties: DimClasses, extents: dict[Dim, int])
             if want < have:
                 back.append(Op(OpKind.SLICE, (outputs[i],), Attrs(dim=dim, start=0, stop=want)))
                 outputs[i] = len(program.outputs) + len(back) - 1
-    return RoundedProgram(larger, Wrapping(tuple(front), tuple(reads), tuple(back), tuple(outputs)), program)
+    return RoundedProgram(larger, BoundaryOperators(tuple(front), tuple(reads), tuple(back), tuple(outputs)), program)
 
 
 __all__ = ["RoundedProgram", "round_extents"]

@@ -6,8 +6,8 @@ the same for m = max x, for any other number, and for max(max x, c), which is fi
 to find the same maximum in every candidate. Without it, the search finds the kernels of the plain form, for which code
 generation derives a running maximum again (``codegen.online_softmax``). The maximum of one element is that element.
 
-Views. A transpose, a slice or a reshape of an input is an access to it under other strides (``graph.views``), so the
-search sees its result as an input. Where views stand between operators, the program is rewritten first
+Views. A transpose, a slice or a reshape of an input is an access to it under other strides (``graph.storage_views``),
+so the search sees its result as an input. Where views stand between operators, the program is rewritten first
 (``search.normalize_layout_ops``).
 """
 
@@ -17,19 +17,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.edit import eliminate_dead_code, renumber_graph
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, enumerate_results
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.graph.remainder_tiles.split import Wrapping, split_at
+from mirage_formal.graph.remainder_tiles.split import BoundaryOperators, split_at
+from mirage_formal.graph.storage_views import kernel_count, moved_tensors, storage_locations, trailing_moves
 from mirage_formal.graph.types import row_major
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import kernel_count, moved_tensors, storage_locations, trailing_moves
-from mirage_formal.rewrite.builder import KernelGraphBuilder
+from mirage_formal.graph.verifier import faults, kernel_types
 from mirage_formal.rewrite.failure import MatchFailure, none_on_match_failure
 from mirage_formal.rewrite.fold_constants import fold_constant
-from mirage_formal.rewrite.rules import apply_rules
-from mirage_formal.search.concatenated_inputs import absorb_concatenations, pad_expressions, reading_operator
+from mirage_formal.rewrite.graph_builders import KernelGraphBuilder
+from mirage_formal.rewrite.replacement_rules import apply_rules
+from mirage_formal.search.concatenated_inputs import fuse_concatenations, pad_expressions, reading_operator
 from mirage_formal.search.hoist_layout_ops import hoist_layout_ops
 from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
 
@@ -54,11 +54,11 @@ class PreprocessedProgram:
 
     program: KernelGraph
     inputs: tuple[Input, ...]
-    wrapping: Wrapping | None
+    wrapping: BoundaryOperators | None
 
     def wrapped(self, candidate: KernelGraph) -> KernelGraph:
         """Return a candidate for the given program, made from one for the searched program."""
-        return absorb_concatenations(self.around(candidate))
+        return fuse_concatenations(self.around(candidate))
 
     @property
     def whole(self) -> KernelGraph:

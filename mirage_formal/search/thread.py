@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.edit import number_in_order, renumber
 from mirage_formal.graph.graph import (
     BlockGraph,
@@ -24,6 +23,7 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import SPECS, Level
 from mirage_formal.graph.types import DTensor, Shape
+from mirage_formal.graph.verifier import block_types, kernel_types
 
 
 def fuse_threads(graph: KernelGraph) -> KernelGraph:

@@ -30,8 +30,8 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import SPECS
 from mirage_formal.graph.ops import Level as LevelName
-from mirage_formal.semantics.domain import LEADING, LOOP_AXIS, Domain, T
-from mirage_formal.semantics.operators import RULES, AxisValue, LevelOperators
+from mirage_formal.semantics.operator_semantics import RULES, AxisValue, LevelOperators
+from mirage_formal.semantics.value_domain import LEADING, LOOP_AXIS, Domain, T
 from mirage_formal.support.errors import GraphError
 
 __all__ = ["LEADING", "LOOP_AXIS", "Domain", "Trace", "evaluate", "trace"]

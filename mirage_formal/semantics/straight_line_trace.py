@@ -16,8 +16,8 @@ from typing import Final, Literal
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import COMPARISONS, SPECS, Lax, OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.semantics.domain import UntiledDomain
 from mirage_formal.semantics.interpreter import evaluate
+from mirage_formal.semantics.value_domain import UntiledDomain
 
 
 class ResiduePart(IntEnum):

@@ -9,8 +9,8 @@ from typing import Final
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.semantics.domain import KEEPABLE, UntiledDomain
 from mirage_formal.semantics.interpreter import evaluate
+from mirage_formal.semantics.value_domain import KEEPABLE, UntiledDomain
 
 
 class ShapeDomain(UntiledDomain[Shape]):

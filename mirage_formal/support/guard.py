@@ -123,7 +123,7 @@ def keep_results_on_stop(hint: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def shield_children() -> Iterator[None]:
+def block_interrupts() -> Iterator[None]:
     """Block Ctrl-C for processes that are started inside; the command receives it and ends them."""
     from multiprocessing import resource_tracker
 
@@ -350,4 +350,4 @@ def _flush_output(code: int) -> int:
     return code
 
 
-__all__ = ["DEBUG", "StopSignal", "at_start", "keep_results_on_stop", "run_main", "shield_children", "stopped_by"]
+__all__ = ["DEBUG", "StopSignal", "at_start", "block_interrupts", "keep_results_on_stop", "run_main", "stopped_by"]

@@ -4,7 +4,7 @@ An input beyond a bound is refused before it costs time or memory. A solver beyo
 unknown.
 
 docs/run-directory.md lists them, with those that readers of one format have beside them: of µGraphs in
-``graph/formats/json.py``, of proofs in ``check/proof/reader.py``. They are far above the sizes that a search writes;
+``graph/formats/json.py``, of proofs in ``check/proof/parser.py``. They are far above the sizes that a search writes;
 the memory of a reader stays below 1 GiB.
 """
 

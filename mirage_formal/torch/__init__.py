@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from mirage_formal.api import Graph
-from mirage_formal.frontend.arguments import error_at_user_line
-from mirage_formal.frontend.mirage_api.table import refusal_error
+from mirage_formal.frontend.argument_checks import error_at_user_line
+from mirage_formal.frontend.mirage_api.table import unsupported_name_error
 from mirage_formal.support.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def optimize(
         MirageError: An option is at fault.
     """
     if isinstance(module, Graph):
-        raise refusal_error("optimize")
+        raise unsupported_name_error("optimize")
     require_torch("optimize")
     if args is None:
         text = "optimize: expected arguments of the module, as later calls have them, got none"

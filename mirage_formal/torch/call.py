@@ -8,12 +8,18 @@ from fractions import Fraction
 from math import isfinite, isinf
 from typing import Final, assert_never
 
-from mirage_formal.frontend.arguments import parse_number
+from mirage_formal.frontend.argument_checks import parse_number
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType, Shape
-from mirage_formal.torch.values import ImportedGraph, ImportedProgram, ImportedValue, UniformValue, unsupported_error
+from mirage_formal.torch.imported_values import (
+    ImportedGraph,
+    ImportedProgram,
+    ImportedValue,
+    UniformValue,
+    unsupported_error,
+)
+from mirage_formal.torch.index_maps import View, expand_view
 from mirage_formal.torch.view_propagation import cast, emit_broadcast_operator
-from mirage_formal.torch.views import View, expand_view
 
 #: Result of a rule: the operator's result, or one for each of its results.
 Written = ImportedValue | tuple[ImportedValue, ...]
@@ -282,7 +288,7 @@ def round_number(number: Fraction, dtype: DType) -> Fraction:
     """
     import numpy as np
 
-    from mirage_formal.semantics.functions import round_to_bfloat16
+    from mirage_formal.semantics.function_table import round_to_bfloat16
 
     single = np.float32(float(number))
     match dtype:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
-from mirage_formal.frontend.arguments import error_at_user_line
+from mirage_formal.frontend.argument_checks import error_at_user_line
 from mirage_formal.frontend.origins import Origin
 from mirage_formal.support.errors import UnsupportedError
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import torch
 
+import mirage_formal.torch.index_maps as views
 import mirage_formal.torch.view_rules as moves
-import mirage_formal.torch.views as views
-from mirage_formal.frontend.arguments import error_at_user_line
+from mirage_formal.frontend.argument_checks import error_at_user_line
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import Band, DType
 from mirage_formal.support.errors import MirageError, UnsupportedError
@@ -22,8 +22,7 @@ from mirage_formal.torch.analysis.regions import convex_parts
 from mirage_formal.torch.call import MASK, NARROW, TYPES, OperatorCall, Written, constant_tensor
 from mirage_formal.torch.capture import CapturedGraph, operator_name, source_lines
 from mirage_formal.torch.import_result import Binding, Imported, ImportRemark, Output, Region, UnsupportedNode
-from mirage_formal.torch.op_table import TorchOperatorRow, rules
-from mirage_formal.torch.values import (
+from mirage_formal.torch.imported_values import (
     ImportedProgram,
     ImportedValue,
     InputLayout,
@@ -31,6 +30,7 @@ from mirage_formal.torch.values import (
     UniformValue,
     unsupported_error,
 )
+from mirage_formal.torch.op_table import TorchOperatorRow, rules
 from mirage_formal.torch.view_propagation import cast
 
 _NARROW: Final = frozenset(f"torch.{dtype.value}" for dtype in NARROW)

@@ -13,7 +13,7 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
 from mirage_formal.support.errors import DTypeError, ShapeError
-from mirage_formal.torch.values import ImportedGraph, InputLayout
+from mirage_formal.torch.imported_values import ImportedGraph, InputLayout
 
 
 @dataclass(frozen=True, slots=True)

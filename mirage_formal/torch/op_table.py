@@ -11,7 +11,7 @@ import mirage_formal.torch.pointwise_rules as elements
 import mirage_formal.torch.reduction_rules as along
 import mirage_formal.torch.view_rules as moves
 from mirage_formal.graph.ops import FUNCTIONS, ROUNDINGS, OpKind
-from mirage_formal.semantics.functions import FUNCTION_SPECS, Reals
+from mirage_formal.semantics.function_table import FUNCTION_SPECS, Reals
 from mirage_formal.torch.call import OperatorCall, Written
 
 #: Element types of tensors: floating-point ones, unless ``masks`` names an argument.

@@ -10,8 +10,8 @@ from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType
 from mirage_formal.torch.call import LARGEST, TYPES, Operand, OperatorCall, Written, constant_tensor, is_minus_infinity
 from mirage_formal.torch.call import round_number as rounded_number
-from mirage_formal.torch.values import ImportedGraph, ImportedValue, unsupported_error
-from mirage_formal.torch.views import View
+from mirage_formal.torch.imported_values import ImportedGraph, ImportedValue, unsupported_error
+from mirage_formal.torch.index_maps import View
 
 #: Magnitude of x below which 1 + x loses digits of x, so that log(1 + x) is 2 artanh y with y = x / (2 + x).
 SERIES: Final = Fraction(1, 4)

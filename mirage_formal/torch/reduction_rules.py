@@ -7,15 +7,15 @@ from fractions import Fraction
 from math import prod, sqrt
 from typing import Final
 
-import mirage_formal.torch.views as views
+import mirage_formal.torch.index_maps as views
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType
 from mirage_formal.torch.call import LARGEST, OperatorCall, Written
+from mirage_formal.torch.imported_values import ImportedGraph, ImportedValue, unsupported_error
+from mirage_formal.torch.index_maps import View
 from mirage_formal.torch.pointwise_rules import log_of_sigmoid, log_one_plus
-from mirage_formal.torch.values import ImportedGraph, ImportedValue, unsupported_error
 from mirage_formal.torch.view_propagation import Maker, emit_broadcast_operator, product
 from mirage_formal.torch.view_rules import reshape_value, with_view
-from mirage_formal.torch.views import View
 
 NO_CONVOLUTION: Final = "programs have no convolution, but for one that looks at one place at a time"
 

@@ -13,8 +13,8 @@ from math import prod
 
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType, Shape, broadcast, row_major
-from mirage_formal.torch.values import ImportedGraph, ImportedProgram, ImportedValue, unsupported_error
-from mirage_formal.torch.views import (
+from mirage_formal.torch.imported_values import ImportedGraph, ImportedProgram, ImportedValue, unsupported_error
+from mirage_formal.torch.index_maps import (
     Digit,
     Digits,
     View,

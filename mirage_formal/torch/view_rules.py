@@ -7,13 +7,13 @@ from functools import partial, reduce
 from itertools import accumulate
 from math import prod
 
-import mirage_formal.torch.views as views
+import mirage_formal.torch.index_maps as views
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.torch.call import OperatorCall, Written, round_number
+from mirage_formal.torch.imported_values import ImportedProgram, ImportedValue, unsupported_error
+from mirage_formal.torch.index_maps import View
 from mirage_formal.torch.pointwise_rules import conjoin_masks, select_by_mask
-from mirage_formal.torch.values import ImportedProgram, ImportedValue, unsupported_error
 from mirage_formal.torch.view_propagation import concatenate, materialize_row_major
-from mirage_formal.torch.views import View
 
 
 def with_view(value: ImportedValue, view: View) -> ImportedValue:

@@ -25,7 +25,7 @@ from typing import IO, Any, Final
 
 from mirage_formal.support.errors import ClusterError
 from mirage_formal.workers.cluster_worker import TOPIC, WorkerTask, compute
-from mirage_formal.workers.dispatch import SLOW_AFTER_S, SLOW_FACTOR, AttemptLost, Event, Executor, WorkerSlot
+from mirage_formal.workers.dispatch import SLOW_AFTER_S, SLOW_FACTOR, AttemptFailed, Event, Executor, WorkerSlot
 from mirage_formal.workers.task_progress import EVERY_S
 
 #: Seconds to reach a scheduler, and then for its first worker to appear.
@@ -239,14 +239,14 @@ class Cluster(Executor[_Thread]):
         if time.monotonic() - self._looked >= _LOOK_EVERY_S:
             for slot in self._look():
                 self._cancel_task(slot)
-                yield slot, AttemptLost("its worker left the cluster")
+                yield slot, AttemptFailed("its worker left the cluster")
 
     def _answer(self, slot: _Thread) -> Event:
         """Return the event of a dask task that has ended; without an answer, the try counts as lost."""
         try:
             event: Event = slot.future.result(timeout=_FETCH_S)
         except (Exception, CancelledError) as error:
-            event = AttemptLost(f"its worker or its answer was lost: {_shorten(error)}")
+            event = AttemptFailed(f"its worker or its answer was lost: {_shorten(error)}")
             self._threads()  # if it is the scheduler that was lost, no other try would help
         self._cancel_task(slot)
         return event

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from mirage_formal.support.errors import MirageError
-from mirage_formal.workers.dispatch import AttemptLost, Event, TaskAnswer, TaskDone, TaskFailed, UserError
+from mirage_formal.workers.dispatch import AttemptFailed, Event, TaskAnswer, TaskDone, TaskFailed, UserError
 from mirage_formal.workers.pool import Pool
 from mirage_formal.workers.task_progress import EVERY_S
 
@@ -60,9 +60,9 @@ def compute(order: WorkerTask) -> Event:
                 case TaskDone(value=value, milliseconds=wall, cpu_milliseconds=cpu):
                     return TaskAnswer(value, wall, cpu)
                 case TaskFailed(reason=reason, overdue=overdue):
-                    return AttemptLost(reason, overdue)
+                    return AttemptFailed(reason, overdue)
             if _is_cancelled(worker, order.key):
-                return AttemptLost("its client gave it up")
+                return AttemptFailed("its client gave it up")
             said, now = place.pool.said.get(0), time.monotonic()
             if said is not told and now - then >= order.tell_s:
                 told, then = said, now

@@ -77,7 +77,7 @@ class TaskFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskSlow:
+class TaskOverdue:
     """A task that is still being computed although others took much less.
 
     Attributes:
@@ -103,7 +103,7 @@ class TaskAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class AttemptLost:
+class AttemptFailed:
     """A failed try: the worker died, hung (``overdue``) or raised."""
 
     reason: str
@@ -117,7 +117,7 @@ class UserError:
     error: MirageError
 
 
-Event = TaskAnswer | AttemptLost | UserError
+Event = TaskAnswer | AttemptFailed | UserError
 
 
 @dataclass(eq=False)
@@ -226,7 +226,7 @@ class Executor(ABC, Generic[S]):
         deadline: float = float("inf"),
         tries: int = TRIES,
         once: bool = False,
-    ) -> Iterator[TaskDone[R] | TaskFailed | TaskSlow | None]:
+    ) -> Iterator[TaskDone[R] | TaskFailed | TaskOverdue | None]:
         """Compute ``function(task)`` for every task and yield outcomes as they come, in no particular order.
 
         None is yielded when nothing has happened for ``TICK_S`` seconds, for progress displays.
@@ -317,7 +317,7 @@ class Executor(ABC, Generic[S]):
                 return TaskDone(
                     index, value, book.starts[index], milliseconds, cpu_milliseconds, slot.since, slot.place
                 )
-            case AttemptLost(reason, overdue):
+            case AttemptFailed(reason, overdue):
                 book.failures[index] += 1
                 if any(other.task == index for other in self._slots):
                     return None
@@ -329,7 +329,7 @@ class Executor(ABC, Generic[S]):
 
     def _slow_tasks(
         self, function: Callable[[P], R], tasks: Sequence[P], book: _TaskStates, limit_s: float
-    ) -> Iterator[TaskSlow]:
+    ) -> Iterator[TaskOverdue]:
         """Yield tasks that have become slow, each once, with whether another worker now computes them as well."""
         if len(book.seconds) < _SLOW_SAMPLE:
             return
@@ -345,7 +345,7 @@ class Executor(ABC, Generic[S]):
             )
             if again or index not in book.told:
                 book.told.add(index)
-                yield TaskSlow(index, seconds, typical, again)
+                yield TaskOverdue(index, seconds, typical, again)
 
     def _start_duplicate(
         self, slot: S, function: Callable[[P], R], tasks: Sequence[P], book: _TaskStates, limit_s: float

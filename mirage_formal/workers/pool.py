@@ -27,12 +27,12 @@ from types import ModuleType
 from typing import Any, Final
 
 from mirage_formal.support.errors import MirageError, WorkerError
-from mirage_formal.support.guard import shield_children
+from mirage_formal.support.guard import block_interrupts
 from mirage_formal.workers import task_progress
 from mirage_formal.workers.dispatch import (
     SLOW_AFTER_S,
     SLOW_FACTOR,
-    AttemptLost,
+    AttemptFailed,
     Event,
     Executor,
     TaskAnswer,
@@ -155,11 +155,11 @@ class Pool(Executor[_Worker]):
             event: Event | _ProgressMessage = worker.pipe.recv()
         except (EOFError, OSError):
             self._stop(worker)
-            return AttemptLost(f"its worker died with exit code {worker.process.exitcode}")
+            return AttemptFailed(f"its worker died with exit code {worker.process.exitcode}")
         if isinstance(event, _ProgressMessage):
             worker.said = event.said
             return None
-        if isinstance(event, AttemptLost):
+        if isinstance(event, AttemptFailed):
             self._stop(worker)  # so that another try meets a fresh process
         return event
 
@@ -167,11 +167,11 @@ class Pool(Executor[_Worker]):
         """Kill a busy worker that exceeded its time or memory, and return the event; None if it did not."""
         if time.monotonic() >= worker.until:
             self._stop(worker)
-            return AttemptLost("its worker hung and was killed", overdue=True)
+            return AttemptFailed("its worker hung and was killed", overdue=True)
         if self._memory is not None and (used := _resident_bytes(worker.process.pid)) > self._memory:
             self._stop(worker)
             most = f"{used / _GIB:.2f} GiB of at most {self._memory / _GIB:.2f}"
-            return AttemptLost(f"its worker used {most} and was killed")
+            return AttemptFailed(f"its worker used {most} and was killed")
         return None
 
     def _launch(self) -> _Worker:
@@ -241,7 +241,7 @@ def _run_task(function: Callable[[Any], Any], task: Any) -> Event:
     except MirageError as error:
         return UserError(error)
     except Exception:
-        return AttemptLost(traceback.format_exc(limit=-6))
+        return AttemptFailed(traceback.format_exc(limit=-6))
     return TaskAnswer(value, 1e3 * (time.perf_counter() - begin), 1e3 * (_cpu_seconds() - cpu))
 
 
@@ -277,7 +277,7 @@ def _start_server(threads: int) -> None:
     with _MAIN_LOCK:
         os.environ.update(dict.fromkeys(missing, str(threads)))
         try:
-            with shield_children():
+            with block_interrupts():
                 ensure_running()
         finally:
             for name in missing:

@@ -22,8 +22,8 @@ from unittest.mock import patch
 
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_value
-from mirage_formal.graph.wire import SCHEMA
-from mirage_formal.revalidate import command
+from mirage_formal.graph.graph_schema import SCHEMA
+from mirage_formal.revalidate import check_command
 from mirage_formal.support.errors import MirageError
 from tests.attack import seals
 from tests.attack.texts import STRINGS, spoiled
@@ -77,8 +77,8 @@ def checked(root: Path) -> tuple[int, str, str]:
     """Exit code, output and errors of a check."""
     out, errors = io.StringIO(), io.StringIO()
     # A process for each check would cost more than the check; what it runs is the same.
-    with redirect_stdout(out), redirect_stderr(errors), patch.object(command, "LimitedCheck", InProcess):
-        code = command.main([str(root), "--jobs", "1", "--no-recompile"])
+    with redirect_stdout(out), redirect_stderr(errors), patch.object(check_command, "LimitedCheck", InProcess):
+        code = check_command.main([str(root), "--jobs", "1", "--no-recompile"])
     return code, out.getvalue(), errors.getvalue()
 
 

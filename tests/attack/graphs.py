@@ -8,9 +8,9 @@ from functools import cache
 
 from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.safety.safety import Safe, discharge_safety
-from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Unknown
+from mirage_formal.graph.verifier import faults, kernel_types
 from mirage_formal.run.verify.decide import decide_equality
 from mirage_formal.support.errors import MirageError
 from tests.attack.trial import Breach

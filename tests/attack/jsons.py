@@ -11,10 +11,10 @@ from typing import Any, Final
 from mirage_formal import records
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import ProofError
-from mirage_formal.graph.check import faults
 from mirage_formal.graph.formats.json import from_json
-from mirage_formal.graph.formats.mirage.reader import from_mirage
+from mirage_formal.graph.formats.mirage.checkpoint_reader import from_mirage
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verifier import faults
 from mirage_formal.support.errors import MirageError
 from tests.attack import directories
 from tests.attack.texts import STRINGS, hostile

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from mirage_formal.check.proof.laws import check_lemma
-from mirage_formal.check.proof.reader import Reader
+from mirage_formal.check.proof.parser import Reader
 from mirage_formal.check.proof.ring import ProofError, Ring
 from tests.attack.trial import Breach
 from tests.kit.proofs.proof_judge import Values, at

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mirage_formal.check.proof.laws import check_lemma
-from mirage_formal.check.proof.reader import Reader
+from mirage_formal.check.proof.parser import Reader
 from mirage_formal.check.proof.ring import ProofError, Ring
 from tests.attack.lemmas import evaluated
 from tests.attack.trial import Breach

@@ -10,14 +10,14 @@ from typing import Any
 
 import msgspec
 
-from mirage_formal.autotune.bench import FinalistRow, TuningLimits, TuningResources, TuningResult
-from mirage_formal.autotune.child import GpuMachine, TimingAnswer, TimingJob
 from mirage_formal.autotune.plans import CandidatePlan, TuningDirectory, TuningPlan
 from mirage_formal.autotune.prepare import PRELOAD
 from mirage_formal.autotune.timing import FIRST
+from mirage_formal.autotune.timing_subprocess import GpuMachine, TimingAnswer, TimingJob
 from mirage_formal.autotune.triton.compare_backends import compare_with_cuda
 from mirage_formal.autotune.triton.results import BackendComparison
 from mirage_formal.autotune.tune import tune_run
+from mirage_formal.autotune.tuning_result import FinalistRow, TuningLimits, TuningResources, TuningResult
 from mirage_formal.records import MEASURE_FILE, MeasureRecord, NumericsRecord, TritonRecord, open_sealed
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 from mirage_formal.workers.pool import Pool

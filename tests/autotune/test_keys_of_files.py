@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from mirage_formal.autotune.child import GpuMachine
 from mirage_formal.autotune.plans import MeasuredTime, PreparedKernel, TritonResult, TuningDirectory, TuningPlan
+from mirage_formal.autotune.timing_subprocess import GpuMachine
 from mirage_formal.autotune.triton.compare_backends import result_key
-from mirage_formal.autotune.triton.files import TritonText
-from mirage_formal.cache.directory import Cache, CacheWarning
-from mirage_formal.codegen.triton.options import LaunchOptions
+from mirage_formal.autotune.triton.launch_variants import TritonText
+from mirage_formal.cache.cache_directory import Cache, CacheWarning
+from mirage_formal.codegen.triton.launch_options import LaunchOptions
 from mirage_formal.records import TuningRecord
 
 KEYS = ("a" * 64, "b" * 64)

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from mirage_formal.autotune import timing_cache
-from mirage_formal.autotune.bench import TuningLimits, TuningResult
 from mirage_formal.autotune.plans import KernelOrigin, MeasuredTime, TuningDirectory, is_time_valid
 from mirage_formal.autotune.timing import FIRST
 from mirage_formal.autotune.tune import NoTimesError
+from mirage_formal.autotune.tuning_result import TuningLimits, TuningResult
 from mirage_formal.device import compile as compiler
 from mirage_formal.kernel_build import code_digest
 from mirage_formal.run import settings

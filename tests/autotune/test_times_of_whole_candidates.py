@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from mirage_formal.autotune import finalists
-from mirage_formal.autotune.bench import TuningLimits
-from mirage_formal.autotune.choose import ComposedCandidate, whole_key
 from mirage_formal.autotune.plans import TuningDirectory
+from mirage_formal.autotune.tuning_result import TuningLimits
+from mirage_formal.autotune.tuning_space import ComposedCandidate, whole_key
 from mirage_formal.device.sealed_records import manifest_digest
 from mirage_formal.kernel_build.save import move_built
 from mirage_formal.records import MeasureRecord, PlanRecord

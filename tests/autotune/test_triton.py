@@ -8,16 +8,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from mirage_formal.autotune.bench import FinalistRow, TuningResources
-from mirage_formal.autotune.child import GpuMachine
 from mirage_formal.autotune.plans import TuningDirectory
 from mirage_formal.autotune.timing import FIRST
+from mirage_formal.autotune.timing_subprocess import GpuMachine
 from mirage_formal.autotune.triton.compare_backends import SAFETY, compare_with_cuda
-from mirage_formal.autotune.triton.files import triton_texts
+from mirage_formal.autotune.triton.launch_variants import triton_texts
 from mirage_formal.autotune.triton.results import BackendComparison
-from mirage_formal.cache.directory import CacheWarning
+from mirage_formal.autotune.tuning_result import FinalistRow, TuningResources
+from mirage_formal.cache.cache_directory import CacheWarning
 from mirage_formal.check.__main__ import main as check_main
-from mirage_formal.codegen.triton.options import LaunchOptions
+from mirage_formal.codegen.triton.launch_options import LaunchOptions
 from mirage_formal.records import TritonRecord, sha256
 from tests.autotune.fake_tuning import OPTIONS, TEST, Compiler, Gpu, first_is, names, record, rows, tried
 from tests.kit.runs import small_runs
@@ -231,7 +231,7 @@ def test_times_of_anything_else_do_not_count(run: Path, other: str, monkeypatch:
     key = "triton" if other == "versions" else other
     machine = msgspec.structs.replace(TEST, **({key: changes[other]} if other in changes else {}))
     if other == "text":
-        monkeypatch.setattr("mirage_formal.autotune.triton.files.TITLE", "another text")
+        monkeypatch.setattr("mirage_formal.autotune.triton.launch_variants.TITLE", "another text")
     gpu = Gpu(first_is(20.0), machine)
     found = tried(run, gpu, code="2" if other == "code" else "1")
     assert found.backend == "cuda"

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from mirage_formal.autotune import measured_order as fastest_module
-from mirage_formal.autotune.bench import TuningResources, TuningResult
 from mirage_formal.autotune.measured_order import MeasurementLimits, order_by_measurement
 from mirage_formal.autotune.plans import TuningDirectory
 from mirage_formal.autotune.triton import compare_backends as beside_module
 from mirage_formal.autotune.triton.results import BackendComparison
+from mirage_formal.autotune.tuning_result import TuningResources, TuningResult
 from mirage_formal.kernel_build.alternatives import Alternatives
 from mirage_formal.kernel_build.build import KernelWarning, candidates_of
 from mirage_formal.run.results.result import Result

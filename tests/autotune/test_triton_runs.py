@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.autotune.triton.files import triton_texts
-from mirage_formal.autotune.triton.runs import TritonRuns
-from mirage_formal.codegen.triton.options import LaunchOptions
-from mirage_formal.device.runs import Elements
+from mirage_formal.autotune.triton.launch_variants import triton_texts
+from mirage_formal.autotune.triton.triton_runner import TritonRuns
+from mirage_formal.codegen.triton.launch_options import LaunchOptions
+from mirage_formal.device.cupy_runner import Elements
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType
@@ -36,10 +36,10 @@ import numpy as np
 warnings.simplefilter("ignore")  # padded rows overflow
 sys.modules["cupy"] = np
 from mirage_formal.codegen.numerics.numerics import computed_answer, check
-from mirage_formal.device.runs import Elements
+from mirage_formal.device.cupy_runner import Elements
 from mirage_formal.codegen.executable import load_executable
-from mirage_formal.kernel_build.triton.calls import loaded
-from mirage_formal.autotune.triton.runs import TritonRuns
+from mirage_formal.kernel_build.triton.triton_callable import loaded
+from mirage_formal.autotune.triton.triton_runner import TritonRuns
 executable, text = load_executable(Path(sys.argv[1])), Path(sys.argv[2]).read_text()
 head, found, tail = text.partition("    tl.store(")
 unwritten = head + found + tail.replace("[:, None] < 4)", "[:, None] < 3)", 1)
@@ -55,7 +55,7 @@ _AHEAD = """
 import os, re, sys
 from pathlib import Path
 import torch
-from mirage_formal.kernel_build.triton.calls import loaded
+from mirage_formal.kernel_build.triton.triton_callable import loaded
 from mirage_formal.autotune.triton.precompile import Task, _CompileOnlyFunction, compiled
 cache = Path(os.environ["TRITON_CACHE_DIR"])
 text = Path(sys.argv[1]).read_text()

@@ -11,9 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from mirage_formal.autotune.bench import FinalistRow, TuningLimits
-from mirage_formal.autotune.child import GpuMachine, TimingAnswer, TimingJob
-from mirage_formal.autotune.choose import compose_candidates
 from mirage_formal.autotune.measured_order import MeasurementLimits, order_by_measurement
 from mirage_formal.autotune.plans import (
     At,
@@ -25,12 +22,15 @@ from mirage_formal.autotune.plans import (
     TuningDirectory,
     TuningPlan,
 )
-from mirage_formal.autotune.prepare import Maker, TunedRun, _DescribedForm, plan_of
+from mirage_formal.autotune.prepare import KernelPreparation, TunedRun, _DescribedForm, plan_of
 from mirage_formal.autotune.successive_halving import finalist_batches, kernel_rungs
 from mirage_formal.autotune.timing import FIRST, SECOND, time_kernels
+from mirage_formal.autotune.timing_subprocess import GpuMachine, TimingAnswer, TimingJob
 from mirage_formal.autotune.tune import NoTimesError, tune_on_device
-from mirage_formal.cache.directory import CacheWarning
-from mirage_formal.check.report import CheckFailed
+from mirage_formal.autotune.tuning_result import FinalistRow, TuningLimits
+from mirage_formal.autotune.tuning_space import compose_candidates
+from mirage_formal.cache.cache_directory import CacheWarning
+from mirage_formal.check.check_steps import CheckFailed
 from mirage_formal.device.sealed_records import manifest_digest
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.kernel_build.build import KernelWarning
@@ -291,11 +291,11 @@ def test_why_no_kernel_may_run(
     refused: str, hint: str, made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def prepare(
-        self: Maker, plan: TuningPlan, target: str, wanted: Sequence[At], *rest: Any
+        self: KernelPreparation, plan: TuningPlan, target: str, wanted: Sequence[At], *rest: Any
     ) -> dict[At, PreparedKernel]:
         return {at: PreparedKernel(refused) for at in wanted if refused}
 
-    monkeypatch.setattr(Maker, "prepare", prepare)
+    monkeypatch.setattr(KernelPreparation, "prepare", prepare)
     with pytest.raises(NoTimesError, match="expected candidates with kernels that may run") as raised:
         tuned(made[0], TuningDirectory(tmp_path / "place"), Table(last_is_best), TuningLimits(KERNELS, 2))
     assert raised.value.hint == hint
@@ -350,7 +350,7 @@ def test_candidates_without_a_running_maximum_are_tuned_only_where_all_are(tmp_p
         source = TunedRun(
             encode(graph), "h200", tuple((f"{at} {names[one]}", b"") for at, one in enumerate(given)), "digest"
         )
-        maker = Maker(TuningDirectory(tmp_path), Answers(given), lambda *said: None)  # type: ignore[arg-type]
+        maker = KernelPreparation(TuningDirectory(tmp_path), Answers(given), lambda *said: None)  # type: ignore[arg-type]
         plan = plan_of(source, "sm_80", maker)
         assert [one.name for one in plan.candidates] == expected
         assert len(plan.pieces) == len(expected)

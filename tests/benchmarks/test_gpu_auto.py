@@ -14,8 +14,8 @@ from benchmarks.gpu_cases import Case, triton_of
 from benchmarks.gpu_jobs import Pool
 from benchmarks.gpu_stages import Row, Stages, candidates
 from benchmarks.harness import parser_of
-from mirage_formal.autotune.triton.files import TritonText, triton_texts
-from mirage_formal.codegen.triton.options import LaunchOptions
+from mirage_formal.autotune.triton.launch_variants import TritonText, triton_texts
+from mirage_formal.codegen.triton.launch_options import LaunchOptions
 from mirage_formal.device.measure import Measurement
 from mirage_formal.device.sealed_records import write_measurement, write_triton
 from mirage_formal.records import TritonRecord, TritonVariantRecord

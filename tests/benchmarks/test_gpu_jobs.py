@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, runs_among
-from mirage_formal.kernel_build.triton.files import default_out
+from mirage_formal.kernel_build.triton.triton_output import default_triton_directory
 from tests.kit.paths import REPOSITORY
 from tests.kit.processes import gone
 
@@ -107,4 +107,4 @@ def test_the_child_is_imported_from_this_tree() -> None:
 
 def test_triton_files_beside_runs_are_no_runs(tmp_path: Path) -> None:
     run = tmp_path / "attn-b8"
-    assert runs_among([run, default_out(run)]) == [run]
+    assert runs_among([run, default_triton_directory(run)]) == [run]

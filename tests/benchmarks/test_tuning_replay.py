@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from benchmarks.tuning_replay import completed, noise, recorded, replayed, wholes
-from mirage_formal.autotune.choose import ComposedCandidate, whole_key
 from mirage_formal.autotune.plans import CandidatePlan, MeasuredTime, PiecePlan, ScheduleVariant, TuningPlan
+from mirage_formal.autotune.tuning_space import ComposedCandidate, whole_key
 
 
 def plan() -> TuningPlan:

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from mirage_formal.cli.graphs.user_file import load_programs
-from mirage_formal.kernel_build.triton.files import write_run
-from mirage_formal.partition.answer import search_or_cover
+from mirage_formal.kernel_build.triton.triton_output import write_run
+from mirage_formal.partition.search_strategy import search_or_cover
 from mirage_formal.report.page.html import comparison_page, index, page
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.reading.adjacent_files import BENCH_FILE
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.verify.verdicts import judge_graphs, write_verdicts
+from mirage_formal.run.verify.verdicts import compute_verdicts, write_verdicts
 from tests.kit.reports import bench, write_figures
 from tests.kit.runs import small_runs
 from tests.report.conftest import LAYER
@@ -112,7 +112,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     (root / "two.py").write_text(PROGRAM.replace("reduction(graph.exp(x), 1)", "reduction(graph.exp(x), 0)"))
     (right,), (wrong,) = (load_programs(root / f"{name}.py").values() for name in ("one", "two"))
     with write_verdicts(root / "verdicts", "softmax", right) as keep:
-        for one in judge_graphs(right, [wrong, right], "graphs"):
+        for one in compute_verdicts(right, [wrong, right], "graphs"):
             keep(one)
     shutil.copytree(root / "small", root / "forged")
     hostile = root / "forged" / "run.json"

@@ -10,7 +10,7 @@ import pytest
 from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.report.page.html import page
 from mirage_formal.report.reading import read_report
-from mirage_formal.run.verify.verdicts import judge_graphs, write_verdicts
+from mirage_formal.run.verify.verdicts import compute_verdicts, write_verdicts
 from tests.browser.conftest import Opened
 from tests.browser.test_pictures import shown
 from tests.kit.proofs.claims import load
@@ -41,7 +41,7 @@ def test_an_example_opens_to_its_levels_and_its_proof(opening: Opening, tmp_path
 def test_a_refuted_pair_is_a_worked_example(opening: Opening, tmp_path: Path, name: str) -> None:
     program, candidate = REFUTED[name].tiny()
     with write_verdicts(tmp_path / "verdicts", name, program) as keep:
-        for one in judge_graphs(program, [candidate], "graphs"):
+        for one in compute_verdicts(program, [candidate], "graphs"):
             keep(one)
     report = read_report(tmp_path / "verdicts")
     (graph,) = report.judged

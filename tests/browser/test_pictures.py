@@ -13,7 +13,7 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.report.drawing.svg import graph_svg
 from mirage_formal.report.model import Basis, ReportedCandidate, ReportModel
 from mirage_formal.report.page.html import page
-from mirage_formal.report.proofs.replay import replay_and_explain
+from mirage_formal.report.proofs.proof_replay import replay_and_explain
 from tests.browser.conftest import Opened
 from tests.kit.paths import REPOSITORY
 from tests.kit.reports import example

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.check.abstract import output_parts
-from mirage_formal.check.fingerprint.bound import StatedBound, check_bound
+from mirage_formal.check.abstract_interpretation import output_parts
+from mirage_formal.check.fingerprint.error_bound import StatedBound, check_bound
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.prove.identity_testing.bound import Bound, bound_growth, error_bound
+from mirage_formal.prove.identity_testing.degree_bounds import Bound, bound_degrees, error_bound
 from mirage_formal.prove.identity_testing.primes import field_pair
 from mirage_formal.semantics.straight_line_trace import NotLax, needed_parts, record_tape
 from mirage_formal.support.errors import FormatError
@@ -25,7 +25,7 @@ def stated(graph: KernelGraph) -> Bound | None:
     wanted = needed_parts(tape)
     if isinstance(wanted, NotLax):
         return None
-    side = bound_growth(tape, wanted)
+    side = bound_degrees(tape, wanted)
     return error_bound(side, side, PAIR, 1)
 
 

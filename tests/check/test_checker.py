@@ -439,7 +439,7 @@ def test_the_checker_loads_nothing_of_what_it_checks(runs: dict[str, Path]) -> N
     command = [sys.executable, "-c", script, str(root)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=CHECK.parents[1], check=True)
     loaded = set(done.stdout.split("LOADED")[1].split())
-    assert "mirage_formal.check.fingerprint.field" in loaded
+    assert "mirage_formal.check.fingerprint.field_interpreter" in loaded
     names = {name.removeprefix("mirage_formal.") for name in loaded if "." in name}
     parts = {name if name.startswith("support.") else name.split(".")[0] for name in names}
     # The command is loaded (and the API, by the package itself), and without kernels nothing that derives them.
@@ -447,6 +447,6 @@ def test_the_checker_loads_nothing_of_what_it_checks(runs: dict[str, Path]) -> N
     assert {name for name in loaded if ".revalidate." in name} == {f"{derive}.command", f"{derive}.processes"}
     # Of reports, the package itself loads how its values print, and that loads nothing before something is printed.
     reports = {name for name in loaded if name.startswith("mirage_formal.report")}
-    assert reports <= {"mirage_formal.report", "mirage_formal.report.display"}
+    assert reports <= {"mirage_formal.report", "mirage_formal.report.pretty_printers"}
     assert parts - {"api", "frontend", "support.options", "revalidate", "report"} <= {"check", *BELOW}
     assert "galois" not in loaded  # the process that evaluates the fingerprint loads it

@@ -11,7 +11,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.check.candidate import check_candidate
-from mirage_formal.check.report import CheckFailed
+from mirage_formal.check.check_steps import CheckFailed
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import PROOF_FILE
 from mirage_formal.run.driver import run_search

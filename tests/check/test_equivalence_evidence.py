@@ -13,7 +13,7 @@ from mirage_formal.check import equivalence
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import CheckFailed, check_candidate
 from mirage_formal.check.equivalence import replay_with_obligations
-from mirage_formal.check.proof.sympy_crosscheck import Opinion, SympyAnswer
+from mirage_formal.check.proof.sympy_crosscheck import IdentityCrosscheck, SympyAnswer
 from mirage_formal.check.time_limit import LimitedCheck
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.run.driver import run_search
@@ -251,12 +251,12 @@ def test_what_sympy_refutes_fails_and_what_it_leaves_open_is_shown(
     candidate: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = candidate("rms_norm")
-    undecided = (Opinion(SympyAnswer.UNDECIDED, "too large"), Opinion(SympyAnswer.CONFIRMED))
+    undecided = (IdentityCrosscheck(SympyAnswer.UNDECIDED, "too large"), IdentityCrosscheck(SympyAnswer.CONFIRMED))
     monkeypatch.setattr(equivalence, "second_opinion", lambda theorem: undecided)
     monkeypatch.setattr(LimitedCheck, "result", lambda self: self._function(*self._arguments))  # in this process
     assert main([str(root)]) == 0
     assert " 1/2 " in capsys.readouterr().out
-    monkeypatch.setattr(equivalence, "second_opinion", lambda theorem: (Opinion(SympyAnswer.REFUTED),))
+    monkeypatch.setattr(equivalence, "second_opinion", lambda theorem: (IdentityCrosscheck(SympyAnswer.REFUTED),))
     found = failure(root)
     assert found.step == "second opinion of sympy"
     assert "different" in found.what

@@ -11,12 +11,12 @@ from mirage_formal import records
 from mirage_formal.check import solvers
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import check_candidate
+from mirage_formal.check.check_steps import CheckFailed
 from mirage_formal.check.cuda.manifest import SOLVERS
-from mirage_formal.check.report import CheckFailed
 from mirage_formal.kernel_build.build import build_run
 from mirage_formal.logic.script import Script, parse_script
 from mirage_formal.logic.session import discharge
-from mirage_formal.revalidate import command
+from mirage_formal.revalidate import check_command
 from mirage_formal.revalidate.rederive import derive_kernels
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
@@ -135,7 +135,7 @@ def test_hard_questions_end_with_the_time_of_the_directory(monkeypatch: pytest.M
     solvers.start_budget()
     scripts = [parse_script(HARD.replace("bv1 112", f"bv{number} 112")) for number in range(2, 40)]
     with solvers.directory_budget():
-        found = [solvers.ask_solvers(script) for script in scripts]
+        found = [solvers.query_solvers(script) for script in scripts]
     assert limits[0] == 500
     assert limits == sorted(limits, reverse=True)
     assert len(limits) < len(scripts)
@@ -143,7 +143,7 @@ def test_hard_questions_end_with_the_time_of_the_directory(monkeypatch: pytest.M
     assert [one.asked for one in found] == [True] * len(limits) + [False] * (len(scripts) - len(limits))
     assert found[-1].why == "no time is left of the 1 s that solvers have for one directory"
     with solvers.directory_budget():  # another directory has its own
-        solvers.ask_solvers(scripts[0])
+        solvers.query_solvers(scripts[0])
     assert limits[-1] == 500
 
 
@@ -176,6 +176,6 @@ def test_without_time_for_everything_the_check_fails(
     monkeypatch.setattr(solvers, "CHECK_S", 0.0)
     monkeypatch.setattr(solvers, "_KNOWN", {})
     monkeypatch.setattr(solvers, "_CLOCK", solvers._Clock())  # the tests after this one have their own time
-    monkeypatch.setattr(command, "LimitedCheck", InProcess)
+    monkeypatch.setattr(check_command, "LimitedCheck", InProcess)
     assert main([str(root), "--jobs", str(jobs)]) == 1
     assert "that solvers have for everything that is checked" in capsys.readouterr().err

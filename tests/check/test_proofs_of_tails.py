@@ -11,12 +11,12 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
-from mirage_formal.check.equivalence import opinions, replay_with_obligations
+from mirage_formal.check.equivalence import crosscheck_proof, replay_with_obligations
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.remainder_tiles.extents import resize
+from mirage_formal.graph.remainder_tiles.padded_extents import resize
 from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.prove.counterexamples.definedness import check_conditions
 from mirage_formal.prove.equality.explain import explain
@@ -77,7 +77,7 @@ def test_tails_are_proved_and_the_checker_agrees(pair: list[KernelGraph]) -> Non
     found = replay_with_obligations(program, graph, proof_of(program, graph))
     assert found.added == ()
     assert not any("padded program" in text for text in found.conditions)
-    assert opinions(found).confirmed == len(found.theorem.closings) == 2
+    assert crosscheck_proof(found).confirmed == len(found.theorem.closings) == 2
     assert {ob.lemma for ob in found.obligations} == {"injective", "onto"}
 
 
@@ -134,7 +134,7 @@ def test_keys_of_a_masked_attention_may_be_padded_to_whole_tiles() -> None:
     program, graph = pair(inputs, plain, zero)
     found = replay_with_obligations(program, graph, proof_of(program, graph))
     assert found.conditions == ()
-    assert opinions(found).confirmed == len(found.theorem.closings) == 2
+    assert crosscheck_proof(found).confirmed == len(found.theorem.closings) == 2
     _, shifted = pair(inputs, plain, one)
     assert isinstance(prove(program, shifted), Unknown)
 

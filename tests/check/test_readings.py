@@ -13,16 +13,21 @@ import msgspec
 import numpy as np
 import pytest
 
-from mirage_formal.check.abstract import tensor_expressions
+from mirage_formal.check.abstract_interpretation import tensor_expressions
 from mirage_formal.check.fingerprint import prime_field
-from mirage_formal.check.fingerprint.field import RandomPoint, UndefinedValueError, evaluate_steps, parts_to_evaluate
+from mirage_formal.check.fingerprint.field_interpreter import (
+    RandomPoint,
+    UndefinedValueError,
+    evaluate_steps,
+    parts_to_evaluate,
+)
 from mirage_formal.check.fingerprint.fingerprint import check_fingerprint, is_prime
-from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OPAQUE, SPECS, Attrs, OpKind
 from mirage_formal.graph.verdict import Probable
+from mirage_formal.graph.verifier import faults
 from mirage_formal.logic.terms import Expr, add
-from mirage_formal.prove.abstract.domain import expressions as theirs
+from mirage_formal.prove.abstract.abstract_domain import expressions as theirs
 from mirage_formal.prove.identity_testing.fingerprint import FingerprintSettings, fingerprint
 from mirage_formal.records.fingerprint import FingerprintRecord
 from mirage_formal.support.errors import FormatError, MirageError
@@ -95,7 +100,9 @@ def test_a_result_that_leaves_the_field_is_refused(monkeypatch: pytest.MonkeyPat
     graph = KernelGraph(given(X=(2, 2)), (Op(OpKind.SUM, (0,), Attrs(dim=0)),), (1,))
     point = RandomPoint(P, Q, pow(7, 2, P), {})
     assert evaluate_steps(graph, point, lambda *_: np.full((2, 2), P - 1, dtype=np.uint64))[0].tolist() == [[P - 2] * 2]
-    monkeypatch.setattr("mirage_formal.check.fingerprint.field.total", lambda a, axis: np.asarray(a).sum(axis=axis))
+    monkeypatch.setattr(
+        "mirage_formal.check.fingerprint.field_interpreter.total", lambda a, axis: np.asarray(a).sum(axis=axis)
+    )
     with pytest.raises(TypeError, match="sum has left the field"):
         evaluate_steps(graph, point, lambda *_: np.full((2, 2), P - 1, dtype=np.uint64))
 
@@ -224,7 +231,7 @@ def test_chunks_of_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 
         expected = evaluate_steps(program, point, source)
         for at_once in (1, 100, 1 << 22):
-            monkeypatch.setattr("mirage_formal.check.fingerprint.field._AT_ONCE", at_once)
+            monkeypatch.setattr("mirage_formal.check.fingerprint.field_interpreter._AT_ONCE", at_once)
             for got, want in zip(evaluate_steps(fused, point, source), expected, strict=True):
                 assert (got == want).all()
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.check import report
+from mirage_formal.check import check_steps
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import check_candidate
-from mirage_formal.check.report import CheckFailed, list_files
-from mirage_formal.check.run import read_run
+from mirage_formal.check.check_steps import CheckFailed, list_files
+from mirage_formal.check.run_check import read_run
 from mirage_formal.records import EXHAUSTED_FILE
 from mirage_formal.revalidate.exhausted import check_exhausted
 from mirage_formal.revalidate.rederive import derive_kernels
@@ -309,7 +309,7 @@ def test_a_run_is_not_resumed_with_other_packages(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "value"), [("MAX_ENTRIES", 20), ("MAX_BYTES", 20_000), ("MAX_LEVELS", 0)])
 def test_a_directory_is_bounded(good: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: int) -> None:
     assert getattr(limits, name) > 10 * value
-    monkeypatch.setattr(report, name, value)
+    monkeypatch.setattr(check_steps, name, value)
     with pytest.raises(FormatError, match=f"expected at most {value}"):
         list_files(good)
 

@@ -12,11 +12,11 @@ import pytest
 
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import CheckFailed, check_candidate
-from mirage_formal.check.run import check_members, read_run
+from mirage_formal.check.run_check import check_members, read_run
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
-from mirage_formal.semantics.reference import run as evaluate
+from mirage_formal.semantics.float64_reference import run as evaluate
 from mirage_formal.support.errors import MirageError
 from tests.kit.runs.known_engine import PROGRAMS
 from tests.kit.runs.tampering import (

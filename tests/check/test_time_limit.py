@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from mirage_formal.check.candidate import check_candidate
-from mirage_formal.check.report import CheckFailed, expect_equal, report_established, step
-from mirage_formal.check.time_limit import LIMIT_S, LimitedCheck, OutOfTime
-from mirage_formal.revalidate import command
+from mirage_formal.check.check_steps import CheckFailed, expect_equal, report_established, step
+from mirage_formal.check.time_limit import LIMIT_S, LimitedCheck, TimeLimitExceeded
+from mirage_formal.revalidate import check_command
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
 from tests.kit.processes import HUNG_S, gone
@@ -103,7 +103,7 @@ def test_a_failure_is_the_one_of_the_check() -> None:
 def test_a_call_that_never_returns_is_ended_and_its_step_named() -> None:
     check = LimitedCheck(LIMIT_S, hopeless, "x")
     clock = Clock(check, lambda heard: heard == 5)  # a step and its end, what is told, and two steps
-    with pytest.raises(OutOfTime) as found:
+    with pytest.raises(TimeLimitExceeded) as found:
         check.result()
     assert found.value.established == ["x"]
     assert not check._process.is_alive()
@@ -120,14 +120,14 @@ def test_a_process_that_dies_is_no_success() -> None:
 def test_no_process_outlives_the_limit(tmp_path: Path) -> None:
     check = LimitedCheck(LIMIT_S, with_a_child, str(tmp_path / "pid"))
     Clock(check, lambda heard: (tmp_path / "pid").exists())
-    with pytest.raises(OutOfTime):
+    with pytest.raises(TimeLimitExceeded):
         check.result()
     pid = int((tmp_path / "pid").read_text())
     assert gone([pid])
 
 
 def test_the_command_says_where_time_ran_out_and_never_success(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([str(made), "--time-limit", "0.001"]) == 1
+    assert check_command.main([str(made), "--time-limit", "0.001"]) == 1
     output, errors = capsys.readouterr()
     assert output == ""
     assert "time limit of 0.001 s" in errors
@@ -142,10 +142,10 @@ def test_what_was_established_is_printed(
     done = check_candidate(one)
 
     def over(self: LimitedCheck[object]) -> None:
-        raise OutOfTime([done], "candidates/002-abc/proof.jsonl", "replay the proof")
+        raise TimeLimitExceeded([done], "candidates/002-abc/proof.jsonl", "replay the proof")
 
     monkeypatch.setattr(LimitedCheck, "result", over)
-    assert command.main([str(made), "--time-limit", "5"]) == 1
+    assert check_command.main([str(made), "--time-limit", "5"]) == 1
     output, errors = capsys.readouterr()
     assert output.startswith("NOT the whole directory")
     assert one.name in output
@@ -155,19 +155,19 @@ def test_what_was_established_is_printed(
 
 @pytest.mark.parametrize("limit", ["0", "-1", "nan", "inf"])
 def test_a_limit_that_is_none_is_refused(made: Path, limit: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command.main([str(made), "--time-limit", limit]) == 2
+    assert check_command.main([str(made), "--time-limit", limit]) == 2
     assert "--time-limit" in capsys.readouterr().err
 
 
 def test_conditions_that_the_program_has_not_are_reported_apart(
     made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert command.main([str(made)]) == 0
+    assert check_command.main([str(made)]) == 0
     assert "None is one that the program has not." in capsys.readouterr().out
     (one,) = (made / "candidates").iterdir()
     needs = ("candidate, kernel operator 1: divisor nonzero",)
-    found = command._EstablishedFacts([replace(check_candidate(one), conditions=needs, added=needs)], [])
+    found = check_command._EstablishedFacts([replace(check_candidate(one), conditions=needs, added=needs)], [])
     monkeypatch.setattr(LimitedCheck, "result", lambda self: found)
-    assert command.main([str(made)]) == 0
+    assert check_command.main([str(made)]) == 0
     output = capsys.readouterr().out
     assert f"conditions that the program does not have:\n  {one.name}: {needs[0]}\n" in output

@@ -13,7 +13,7 @@ import pytest
 
 import mirage_formal
 from mirage_formal.cli import app as cli
-from mirage_formal.cli import kit
+from mirage_formal.cli import utilities
 from tests.kit.paths import REPOSITORY
 
 #: Commands of mirage-formal, with the module that is the same command, and the arguments that it takes.
@@ -47,15 +47,15 @@ COMMANDS: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
 #: Modules that can be run and are no command: all of them, text and data of the project, what starts a cluster.
 NO_COMMANDS = {
     "mirage_formal",
-    "mirage_formal.check.equal",  # the smallest check imports no command line
-    "mirage_formal.check.trusted",
-    "mirage_formal.cli.reference",
+    "mirage_formal.check.minimal_check",  # the smallest check imports no command line
+    "mirage_formal.check.trusted_code",
+    "mirage_formal.cli.command_reference",
     "mirage_formal.frontend.mirage_api",
     "mirage_formal.torch.op_table_docs",
     "mirage_formal.workers.cluster_host",
     "mirage_formal.prove.identity_testing.primes",
-    "mirage_formal.torch.integrations.kernelbench.child",  # started by ``kernelbench``, for one problem
-    "mirage_formal.autotune.child",  # started by ``tune``, reads its jobs from standard input
+    "mirage_formal.torch.integrations.kernelbench.problem_subprocess",  # started by ``kernelbench``, for one problem
+    "mirage_formal.autotune.timing_subprocess",  # started by ``tune``, reads its jobs from standard input
 }
 
 
@@ -146,7 +146,7 @@ def test_both_names_run_the_same_function(
     module = COMMANDS[command][0]
     inner = command[1:] if command[0] != "tools" else command[2:]
     monkeypatch.setenv("COLUMNS", "100")
-    assert kit.invoke_command(cli.app, [*command, "--help"]) == 0
+    assert utilities.invoke_command(cli.app, [*command, "--help"]) == 0
     whole = capsys.readouterr().out
     alone = run(module, *inner, "--help")
     assert (alone.returncode, alone.stderr) == (0, "")

@@ -17,13 +17,13 @@ from rich.console import Console
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.cli import app as cli
 from mirage_formal.graph.verdict import Unknown
-from mirage_formal.partition.show import reports_values
+from mirage_formal.partition.cover_table import reports_values
 from mirage_formal.records import RejectedRecord, UnitRecord
 from mirage_formal.records.answer import answer_text
+from mirage_formal.run.candidate_table import print_report
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.show import print_report
-from mirage_formal.run.verify.verdicts import JudgedGraph, print_verdicts, verdicts_json
+from mirage_formal.run.verify.verdicts import VerifiedGraph, print_verdicts, verdicts_json
 from mirage_formal.support.errors import FormatError
 from tests.kit.runs.fake_engine import fused, program
 from tests.kit.runs.small_runs import make
@@ -150,7 +150,7 @@ def test_tables_of_a_search_print_what_records_say(tmp_path: Path, text: str) ->
 @pytest.mark.parametrize("text", [HOSTILE, "[red]x[/red]", "[/]"])
 def test_verdicts_print_what_graphs_say(text: str) -> None:
     graph = fused(program(), 2, 2, 1)
-    judged = [JudgedGraph(0, graph, Unknown(text), 0.1), JudgedGraph(1, None, FormatError(text), 0.1)]
+    judged = [VerifiedGraph(0, graph, Unknown(text), 0.1), VerifiedGraph(1, None, FormatError(text), 0.1)]
     output = printed(print_verdicts, text, judged)
     assert_harmless(output)
     if text != HOSTILE:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mirage_formal.records.answer import ProgressEvent
-from mirage_formal.run.progress.display import JsonLines
+from mirage_formal.run.progress.progress_display import JsonLines
 from tests.kit.processes import Command, Ended
 from tests.kit.runs.small_runs import make
 

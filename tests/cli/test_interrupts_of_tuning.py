@@ -17,9 +17,9 @@ from mirage_formal.autotune import timing
 from mirage_formal.autotune.timing import TimingProcess
 from mirage_formal.cache.lock import lock_directory
 from mirage_formal.cli.graphs import arrays
-from mirage_formal.device import runs, runtime
+from mirage_formal.device import cupy_runner, runtime
 from mirage_formal.records.answer import ProgressEvent
-from mirage_formal.run.progress.display import JsonLines
+from mirage_formal.run.progress.progress_display import JsonLines
 from tests.kit.processes import Command
 from tests.kit.runs import small_runs
 from tests.kit.sampling import THOROUGH
@@ -72,10 +72,10 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, and a tuning directory whose kernels are made and not timed."""
-    from mirage_formal.autotune.bench import TuningLimits, TuningResources
     from mirage_formal.autotune.plans import TuningDirectory
     from mirage_formal.autotune.prepare import PRELOAD
     from mirage_formal.autotune.tune import tune_run
+    from mirage_formal.autotune.tuning_result import TuningLimits, TuningResources
     from mirage_formal.workers.pool import Pool
 
     root = tmp_path_factory.mktemp("stopped")
@@ -191,9 +191,9 @@ def test_a_signal_while_kernels_run(
     monkeypatch.setattr(gpu, "device_count", lambda: 1)
     monkeypatch.setattr(gpu, "current_device", lambda: None)
     monkeypatch.setattr(gpu, "arch_of", lambda device: "sm_90")
-    monkeypatch.setattr(runs, "DeviceRuns", quiet)
+    monkeypatch.setattr(cupy_runner, "DeviceRuns", quiet)
     monkeypatch.setattr(gpu, "record_numerics", lambda *given: records()["numerics.json"])
-    monkeypatch.setattr(runs if step == "DeviceRuns" else gpu, step, stopped)
+    monkeypatch.setattr(cupy_runner if step == "DeviceRuns" else gpu, step, stopped)
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
     line = "tools gpu run run --numerics --measure"
     in_order(mirage(*line.split()), number)

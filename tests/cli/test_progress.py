@@ -15,12 +15,12 @@ from mirage_formal.records import FoundRecord, UnitRecord
 from mirage_formal.records.answer import ProgressEvent, answer_schema
 from mirage_formal.run import progress as values
 from mirage_formal.run.driver import run_search
-from mirage_formal.run.progress import Progress, RunPhase, choice, counts, display
+from mirage_formal.run.progress import Progress, RunPhase, choice, counts, progress_display
 from mirage_formal.run.progress.bars import Bars
-from mirage_formal.run.progress.counts import Forecast, RunCounters
+from mirage_formal.run.progress.counts import RemainingTime, RunCounters
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.work import UnitProgress
-from mirage_formal.search.engine import Stats, Tally, watch_counts
+from mirage_formal.run.task_values import UnitProgress
+from mirage_formal.search.engine_interface import SearchCounters, Stats, watch_counts
 from mirage_formal.support.errors import SpaceError
 from mirage_formal.workers import task_progress
 from mirage_formal.workers.pool import Pool
@@ -45,16 +45,16 @@ def unit(states: int, pruned: dict[str, int], us: float) -> UnitRecord:
 
 
 def test_tallies_are_read_while_they_count_and_nothing_else_is_counted_for_it() -> None:
-    before = Tally()
+    before = SearchCounters()
     with watch_counts() as so_far:
         assert so_far() == Stats()
-        first, second = Tally(), Tally()
+        first, second = SearchCounters(), SearchCounters()
         first.step("states")
         second.step("states")
         second.prune("shape", "block")
         assert so_far() == Stats(states=2, pruned_at={"block": {"shape": 1}})
         with watch_counts() as inner:
-            Tally().step("states")
+            SearchCounters().step("states")
             assert inner().states == 1
         assert so_far().states == 2
     before.step("states")
@@ -124,7 +124,7 @@ def test_totals_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_time_left_is_said_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = clock_of(monkeypatch, counts, still=True)
-    forecast = Forecast()
+    forecast = RemainingTime()
     assert forecast.left_s("a", 3, 40) is None  # what was there before says nothing
     clock.ahead = 10.0
     assert forecast.left_s("a", 4, 40) is None
@@ -137,12 +137,12 @@ def test_the_time_left_is_said_where_it_is_known(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_line_says_where_a_run_stands() -> None:
-    assert display.progress_line(EVENT) == (
+    assert progress_display.progress_line(EVENT) == (
         "attn: searching 1 of 4 | 1,000 states, 500/s | pruned 10: shape 7, copy 3 | "
         "3 candidates, best est. 12.2 us, 2 proved, 1 refused | 2.0 s"
     )
     other = ProgressEvent(command="check", task="", phase="checking", done=0, total=0, elapsed_s=0.0, left_s=None)
-    assert display.progress_line(other) == "checking | 0.0 s"
+    assert progress_display.progress_line(other) == "checking | 0.0 s"
 
 
 def test_bars_fit_60_columns_and_say_what_is_left() -> None:
@@ -168,9 +168,9 @@ def test_many_phases_are_few_bars() -> None:
 
 
 def test_lines_are_news(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = clock_of(monkeypatch, display, still=True)
+    clock = clock_of(monkeypatch, progress_display, still=True)
     file = io.StringIO()
-    with display.ProgressLines("search", file) as lines:
+    with progress_display.ProgressLines("search", file) as lines:
         for done, ahead in ((0, 0.0), (1, 1.0), (2, 600.0)):
             clock.ahead = ahead
             lines.step("searching", done, 9, "attn")
@@ -183,9 +183,9 @@ def test_lines_are_news(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_lines_of_json_follow_their_schema(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = clock_of(monkeypatch, display, still=True)
+    clock = clock_of(monkeypatch, progress_display, still=True)
     file = io.StringIO()
-    with display.JsonLines("search", file) as shown:
+    with progress_display.JsonLines("search", file) as shown:
         watch = shown.watch("attn")
         for done in range(5):
             watch(values.Progress(RunPhase.SEARCH, done, 4, 10 * done, 0, 0, 1.0, remark="slow\x1b[2K"))
@@ -209,12 +209,12 @@ def test_the_display_is_chosen_by_where_it_is_shown(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sys.stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm")
     assert type(choice.display("auto", "x")) is Bars
-    assert type(choice.display("none", "x")) is display.Display
-    assert type(choice.display("json", "x")) is display.JsonLines
+    assert type(choice.display("none", "x")) is progress_display.Display
+    assert type(choice.display("json", "x")) is progress_display.JsonLines
     monkeypatch.setenv("TERM", "dumb")
-    assert type(choice.display("auto", "x")) is display.ProgressLines
+    assert type(choice.display("auto", "x")) is progress_display.ProgressLines
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    assert type(choice.display("auto", "x")) is display.Display
-    assert type(choice.display("bars", "x")) is display.ProgressLines
+    assert type(choice.display("auto", "x")) is progress_display.Display
+    assert type(choice.display("bars", "x")) is progress_display.ProgressLines
     with pytest.raises(SpaceError, match="expected one of auto, bars, json, none, got 'loud'"):
         choice.display("loud", "x")

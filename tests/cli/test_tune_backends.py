@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from mirage_formal.autotune import tune as tune_module
-from mirage_formal.autotune.bench import FinalistRow, TuningResources, TuningResult
 from mirage_formal.autotune.triton.results import BackendComparison, TritonRow
+from mirage_formal.autotune.tuning_result import FinalistRow, TuningResources, TuningResult
 from mirage_formal.device import runtime
 from tests.kit.processes import Command, Ended
 

@@ -10,7 +10,6 @@ import pytest
 
 from mirage_formal.codegen.cost import CANNOT_LAUNCH_US, Cost, block_cost, estimate
 from mirage_formal.codegen.target import Target, load_target
-from mirage_formal.graph.check import kernel_types, shared_bytes
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
@@ -25,6 +24,7 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape, row_major
+from mirage_formal.graph.verifier import kernel_types, shared_bytes
 from mirage_formal.search.thread import fuse_threads
 from mirage_formal.support.errors import GraphError
 from tests.kit.processes import calls

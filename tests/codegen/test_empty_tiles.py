@@ -26,7 +26,7 @@ from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import Band
-from mirage_formal.semantics.reference import run as reference
+from mirage_formal.semantics.float64_reference import run as reference
 from mirage_formal.support.errors import MirageError
 from tests.kit.graphs.text_reader import from_text
 from tests.kit.kernels.band_graphs import FLASH

@@ -19,7 +19,7 @@ from mirage_formal.device import emulate
 from mirage_formal.emulate.runner import compare_on_emulator
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernel_build.build import ARCHS
-from mirage_formal.kernel_build.values import BuiltKernels
+from mirage_formal.kernel_build.built_kernels import BuiltKernels
 from mirage_formal.prove.equality.prove import prove
 from tests.kit.graphs.moves import copies
 from tests.kit.kernels import example_kernels as kit

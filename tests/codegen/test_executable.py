@@ -27,7 +27,7 @@ from mirage_formal.codegen.target import load_target
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.kernel_build.build import build
-from mirage_formal.kernel_build.values import BuiltKernels
+from mirage_formal.kernel_build.built_kernels import BuiltKernels
 from mirage_formal.support.errors import FormatError, MirageError, RunError
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.device_kernels import predefined

@@ -15,9 +15,9 @@ from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.planning.planner import schedules
 from mirage_formal.codegen.program.program import Barrier
 from mirage_formal.codegen.source_map import LineRange, kernel_lines
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.report.drawing.levels import Node, all_nodes, levels
 from tests.codegen.test_golden import KERNELS, TARGET
 from tests.kit.reports import NAMES, example

@@ -13,10 +13,10 @@ from mirage_formal.codegen.lower_bound import COUNTS, lower_bounds
 from mirage_formal.codegen.target import load_target
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs
+from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.types import Band, DTensor, DType, row_major
 from mirage_formal.graph.verdict import Candidate, Probable, Unknown, Verdict
-from mirage_formal.graph.views import kernel_count
-from mirage_formal.search.engine import SearchOptions
+from mirage_formal.search.engine_interface import SearchOptions
 from mirage_formal.search.exhaustive import ExhaustiveEngine
 from mirage_formal.search.known_incompleteness import is_equal
 from mirage_formal.search.space import SearchSpace

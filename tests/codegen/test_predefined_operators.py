@@ -8,19 +8,19 @@ from math import prod
 import numpy as np
 import pytest
 
-from mirage_formal.codegen import predefined
+from mirage_formal.codegen import predefined_kernels
 from mirage_formal.codegen.lowering.strided_regions import Operation
-from mirage_formal.codegen.predefined import operator_program
+from mirage_formal.codegen.predefined_kernels import operator_program
 from mirage_formal.codegen.program.access import Mode, list_accesses
 from mirage_formal.codegen.program.program import Param, Program
 from mirage_formal.codegen.safety.safety import Safe, discharge_safety
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device.emulate import run_kernel as emulate
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import EXTREMES, SPECS, Attrs, Family, Level, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
-from mirage_formal.semantics import reference
+from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.semantics import float64_reference
 from tests.kit.kernels.program_interpreter import from_storage, to_storage
 from tests.kit.kernels.program_interpreter import run as interpret
 
@@ -158,7 +158,7 @@ def test_awkward_extents(kind: OpKind) -> None:
                 arrays = [np.abs(a) + 0.1 for a in arrays]
             arrays = [np.sign(np.maximum(a, 0)) if masked(kind, i) else a for i, a in enumerate(arrays)]
             (found,) = interpret(program, [in_memory(a, place) for a, place in zip(arrays, ways, strict=True)])
-            (wanted,) = reference.run(graph, arrays)
+            (wanted,) = float64_reference.run(graph, arrays)
             np.testing.assert_allclose(found.reshape(wanted.shape), wanted, rtol=3e-5, atol=3e-5, err_msg=str(shape))
 
 
@@ -189,7 +189,7 @@ def test_on_the_emulator(kind: OpKind, attrs: Attrs, shapes: list[Shape], dtype:
     random = np.random.default_rng(1)
     arrays = [to_storage(random.standard_normal(s), dtype) for s in shapes]
     (found,) = emulate(program, [a.reshape(-1) for a in arrays])
-    (wanted,) = reference.run(graph, [from_storage(a, dtype).astype(np.float64) for a in arrays])
+    (wanted,) = float64_reference.run(graph, [from_storage(a, dtype).astype(np.float64) for a in arrays])
     tolerance = {SINGLE: 1e-5, HALF: 1e-3, DType.BFLOAT16: 8e-3}[dtype]
     np.testing.assert_allclose(found.reshape(wanted.shape), wanted, rtol=tolerance, atol=tolerance)
 
@@ -225,7 +225,7 @@ def test_concatenations_of_what_is_repeated_along_rows(dim: int, repeated: int) 
     arrays[repeated] = np.broadcast_to(-np.arange(4, dtype=np.float32).reshape(4, 1), (4, 16))
     given = [a[:, 0] if i == repeated else a.reshape(-1) for i, a in enumerate(arrays)]
     (found,) = emulate(program, given)
-    (wanted,) = reference.run(graph, [a.astype(np.float64) for a in arrays])
+    (wanted,) = float64_reference.run(graph, [a.astype(np.float64) for a in arrays])
     assert np.array_equal(found.reshape(wanted.shape), wanted)
 
 
@@ -261,7 +261,7 @@ def test_maxima_may_be_infinite(dtype: DType) -> None:
 @pytest.mark.parametrize("kind", [K.SUM, K.MEAN, K.MAX, K.SOFTMAX, K.RMS_NORM, K.LAYER_NORM])
 def test_fibre_by_fibre(kind: OpKind, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left for fibres that no block graph fits takes all others too."""
-    monkeypatch.setattr(predefined, "_plan_program", lambda *_: None)
+    monkeypatch.setattr(predefined_kernels, "_plan_program", lambda *_: None)
     test_awkward_extents(kind)
     for long in ((300, 7, 6000, 1), (1_000_003, 1, 3)):  # beyond what is looked at element by element
         _, program = program_of(kind, attributes(kind, long, long.index(1))[0], [long], HALF)

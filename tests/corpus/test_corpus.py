@@ -12,9 +12,9 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.cli.graphs.user_file import RUN_NAME
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.types import DType
-from mirage_formal.semantics.reference import run as reference
+from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.semantics.float64_reference import run as reference
 from tests.kit.graphs.corpus_programs import CORPUS, FILES, build, draw, formula, sizes
 from tests.kit.graphs.moves import zeros
 

@@ -13,7 +13,7 @@ from benchmarks import fuzz_programs
 from benchmarks.in_processes import Row
 from benchmarks.stages import differs, searched
 from mirage_formal.graph.graph import KernelGraph, Op
-from mirage_formal.semantics.reference import run as reference
+from mirage_formal.semantics.float64_reference import run as reference
 from tests.kit.fuzz.random_programs import LONGEST, MOST_OPERATORS, program
 
 #: Programs of one test case.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal.cache.directory import Cache, CacheWarning
+from mirage_formal.cache.cache_directory import Cache, CacheWarning
 from mirage_formal.codegen.cuda import emit_cuda
 from mirage_formal.codegen.executable import Compiled
 from mirage_formal.device import compile as compiler

@@ -23,8 +23,8 @@ from mirage_formal.device import programmatic_launch, runtime, tensors
 from mirage_formal.device.launch import Optimized
 from mirage_formal.device.programmatic_launch import LaunchError, library_function
 from mirage_formal.kernel_build.build import build
-from mirage_formal.kernel_build.values import BuiltKernels
-from mirage_formal.semantics import reference
+from mirage_formal.kernel_build.built_kernels import BuiltKernels
+from mirage_formal.semantics import float64_reference
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.device_kernels import chain, predefined
 from tests.kit.runs.fake_devices import FakeCupy, aligned, ndarray, with_code
@@ -139,7 +139,7 @@ def called(built: BuiltKernels, fake: FakeCupy) -> list[tuple[Any, ...]]:
         fake.stream = stream
         fake.log.clear()
         got = optimized(*[ndarray(aligned(x.astype(np.float16))) for x in arrays]).host
-        (want,) = reference.run(program, [x.astype(np.float16).astype(np.float64) for x in arrays])
+        (want,) = float64_reference.run(program, [x.astype(np.float16).astype(np.float64) for x in arrays])
         assert np.linalg.norm(got.astype(np.float64) - want) <= 2e-3 * np.linalg.norm(want)
     return [entry for entry in fake.log if entry[0] in ("launch", "dependent")]
 

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from mirage_formal.codegen.lowering.strided_regions import Operation
-from mirage_formal.codegen.predefined import operator_program
+from mirage_formal.codegen.predefined_kernels import operator_program
 from mirage_formal.codegen.safety.safety import Safe, discharge_safety
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device import emulate
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import row_major
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.search.thread import fuse_threads
-from mirage_formal.semantics import reference
-from mirage_formal.semantics.functions import FUNCTION_SPECS, Reals
+from mirage_formal.semantics import float64_reference
+from mirage_formal.semantics.function_table import FUNCTION_SPECS, Reals
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.function_values import METHODS
 from tests.kit.kernels.example_kernels import compare, inputs_for
@@ -46,7 +46,7 @@ def test_kernels_of_their_own(kind: OpKind, attrs: Attrs, shapes: tuple[tuple[in
     assert isinstance(discharge_safety(program).verdict, Safe)
     arrays = inputs_for(graph, scale=1.0, low=0.05 if kind in POSITIVE else None)
     (found,) = emulate.run_kernel(program, [np.asarray(a, np.float16).reshape(-1) for a in arrays])
-    (wanted,) = reference.run(graph, arrays)
+    (wanted,) = float64_reference.run(graph, arrays)
     np.testing.assert_allclose(found.reshape(wanted.shape), wanted, rtol=1e-3, atol=1e-6)
 
 

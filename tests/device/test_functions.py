@@ -13,7 +13,7 @@ from mirage_formal.device import emulate
 from mirage_formal.device.tensors import floats_of
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
-from mirage_formal.semantics.functions import FUNCTION_SPECS
+from mirage_formal.semantics.function_table import FUNCTION_SPECS
 from tests.kit.graphs.function_values import METHODS
 from tests.kit.kernels import emulated_programs as programs
 

@@ -21,7 +21,7 @@ from mirage_formal.device.launch import Optimized
 from mirage_formal.device.tensors import TensorError
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build.build import build
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from mirage_formal.support.errors import MirageError
 from tests.kit.graphs import workloads as w
 from tests.kit.runs.fake_devices import FakeCupy, FakeTorch, Parameter, Tensor, aligned, with_code
@@ -88,7 +88,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> An
 @pytest.fixture(scope="module")
 def arrays() -> tuple[list[np.ndarray], np.ndarray]:
     drawn = draw_all(program(), 0, 0.3)
-    return [x.astype(np.float16) for x in drawn], reference.run(program(), drawn)[0]
+    return [x.astype(np.float16) for x in drawn], float64_reference.run(program(), drawn)[0]
 
 
 def close(got: Any, want: np.ndarray) -> None:
@@ -156,7 +156,7 @@ def test_the_cpu_and_the_gpu_share_one_function(
     def refuse(value: Any, slot: Any) -> None:
         raise Refused(slot.where)
 
-    monkeypatch.setattr(tensors, "refuse_gradient", refuse)
+    monkeypatch.setattr(tensors, "reject_gradient", refuse)
     first, *rest = arrays[0]
     with pytest.raises(Refused):
         place.optimized(place.parameter(first), *map(place.tensor, rest))

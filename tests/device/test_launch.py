@@ -25,9 +25,9 @@ from mirage_formal.graph.graph import Input, KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernel_build.build import build
+from mirage_formal.kernel_build.built_kernels import BuiltKernels
 from mirage_formal.kernel_build.save import save_built
-from mirage_formal.kernel_build.values import BuiltKernels
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from mirage_formal.support.errors import DTypeError, ShapeError, UnsupportedError
 from tests.kit.graphs import workloads as w
 from tests.kit.paths import REPOSITORY
@@ -59,7 +59,7 @@ def _forget() -> Any:
 
 def inputs(program: KernelGraph, seed: int = 0) -> tuple[list[np.ndarray], np.ndarray]:
     arrays = draw_all(program, seed, 0.3)
-    return [aligned(x.astype(np.float16)) for x in arrays], reference.run(program, arrays)[0]
+    return [aligned(x.astype(np.float16)) for x in arrays], float64_reference.run(program, arrays)[0]
 
 
 def close(got: np.ndarray, want: np.ndarray) -> None:

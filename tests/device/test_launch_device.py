@@ -14,13 +14,13 @@ import pytest
 
 from mirage_formal.codegen.executable import KernelLaunch, load_executable, without_dependent_launches
 from mirage_formal.codegen.numerics.numerics import Inputs, check, draw_all
+from mirage_formal.device.cupy_runner import DeviceRuns
 from mirage_formal.device.launch import Optimized
 from mirage_formal.device.measure import TorchRecorder, measure
 from mirage_formal.device.programmatic_launch import launcher
-from mirage_formal.device.runs import DeviceRuns
 from mirage_formal.device.runtime import device_count
 from mirage_formal.device.tensors import TensorError
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from mirage_formal.support.errors import DTypeError, ShapeError
 
 KERNELS = Path(os.environ.get("MIRAGE_GPU_KERNELS", "runs/gpu/fixtures"))
@@ -51,7 +51,7 @@ def tensors(name: str, seed: int = 0, scale: float = 0.5) -> tuple[Optimized, li
         dtype = getattr(torch, item.tensor.dtype.value)
         tensor = torch.empty_strided(item.tensor.shape, item.strides, dtype=dtype, device="cuda")
         made.append(tensor.copy_(torch.from_numpy(array)))
-    return Optimized.of(executable), made, list(reference.run(executable.program, arrays))
+    return Optimized.of(executable), made, list(float64_reference.run(executable.program, arrays))
 
 
 def close(got: Any, want: np.ndarray, limit: float = 2e-3) -> None:

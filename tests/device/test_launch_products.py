@@ -25,7 +25,7 @@ from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.kernel_build.build import build
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from tests.kit.kernels.device_kernels import predefined
 from tests.kit.runs.fake_devices import FakeCupy, aligned, ndarray
 
@@ -117,7 +117,7 @@ def test_predefined_operators(monkeypatch: pytest.MonkeyPatch, cublas: FakeCubla
     executable, fake = installed(monkeypatch, graph)
     arrays = draw_all(graph, 0, 0.5)
     got = Optimized.of(executable)(*(laid_out(i, a) for i, a in zip(graph.inputs, arrays, strict=True)))
-    for x, want in zip(got, reference.run(graph, arrays), strict=True):
+    for x, want in zip(got, float64_reference.run(graph, arrays), strict=True):
         assert np.linalg.norm(x.host - want) <= 2e-3 * np.linalg.norm(want)
     assert cublas.calls == 2
     assert cublas.streams == [7, 7]
@@ -151,7 +151,7 @@ def test_layouts(
     executable, _ = installed(monkeypatch, graph)
     arrays = draw_all(graph, 0, 1.0)
     got = Optimized.of(executable)(*(laid_out(i, x) for i, x in zip(inputs, arrays, strict=True)))
-    np.testing.assert_allclose(got.host, reference.run(graph, arrays)[0], rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(got.host, float64_reference.run(graph, arrays)[0], rtol=1e-5, atol=1e-5)
 
 
 def test_products_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +170,7 @@ def test_products_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
         out = [aligned(np.full(t.elements, 0xFFFF, np.uint16)) for t in types]
         loaded = LoadedExecutable(executable, 0, library=False)
         loaded.run([x.ctypes.data for x in raw], [x.ctypes.data for x in out], 7)
-        for bits, t, want in zip(out, types, reference.run(graph, arrays), strict=True):
+        for bits, t, want in zip(out, types, float64_reference.run(graph, arrays), strict=True):
             got = bits_to_floats(bits, dtype, np).reshape(t.shape)
             assert np.linalg.norm(got - want) <= near * np.linalg.norm(want)
         # Each product waits for what is before it on the stream.

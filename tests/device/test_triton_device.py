@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.autotune.child import describe_machine
-from mirage_formal.autotune.triton.files import TritonText, triton_texts
+from mirage_formal.autotune.timing_subprocess import describe_machine
+from mirage_formal.autotune.triton.launch_variants import TritonText, triton_texts
 from mirage_formal.autotune.triton.precompile import Task, compile_file
 from mirage_formal.codegen.executable import load_executable
 from mirage_formal.codegen.numerics.numerics import computed_answer, draw_all
-from mirage_formal.codegen.triton.options import LaunchOptions
+from mirage_formal.codegen.triton.launch_options import LaunchOptions
 from mirage_formal.device.runtime import arch_of, current_device, device_count
-from mirage_formal.kernel_build.triton.calls import TritonOptimized
+from mirage_formal.kernel_build.triton.triton_callable import TritonOptimized
 from tests.device.test_launch_device import KERNELS, NAMES
 
 pytestmark = [
@@ -39,7 +39,7 @@ def written(name: str, place: Path) -> list[tuple[TritonText, Path]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_files_are_right_and_have_times(name: str, tmp_path: Path) -> None:
-    from mirage_formal.autotune.triton.runs import TritonFileRunner
+    from mirage_formal.autotune.triton.triton_runner import TritonFileRunner
 
     assert describe_machine().triton
     files = TritonFileRunner()

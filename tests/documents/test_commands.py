@@ -22,7 +22,7 @@ CALL: Final = re.compile(
     r"(?:^|[\s(`])(?:mirage-formal|(?:\S*/)?python3? -m (mirage_formal(?:\.[\w.]+)?))((?: [^#`]*)?)"
 )
 #: Modules that take options and are no part of the command line.
-OTHERS: Final = frozenset({"mirage_formal.check.equal", "mirage_formal.check.trusted"})
+OTHERS: Final = frozenset({"mirage_formal.check.minimal_check", "mirage_formal.check.trusted_code"})
 
 
 @cache

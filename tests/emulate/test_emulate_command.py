@@ -18,7 +18,7 @@ from mirage_formal.device import emulate as device
 from mirage_formal.emulate.__main__ import main
 from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.partition.answer import search_or_cover
+from mirage_formal.partition.search_strategy import search_or_cover
 from mirage_formal.records import GRAPH_FILE
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 import mirage_formal as mi
-from mirage_formal.graph.check import block_types, faults, kernel_types
 from mirage_formal.graph.graph import GraphDefined, InputIterator, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.verifier import block_types, faults, kernel_types
 from tests.kit.graphs.function_values import METHODS
 
 

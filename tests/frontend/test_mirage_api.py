@@ -24,7 +24,7 @@ from mirage_formal.frontend.mirage_api.rows import (
     OPTIONS,
     SECTIONS,
     InterfaceName,
-    Section,
+    ObjectRows,
     SupportLevel,
 )
 from mirage_formal.frontend.mirage_api.table import document
@@ -35,7 +35,7 @@ from tests.kit.paths import REPOSITORY
 DOCUMENT = REPOSITORY / "docs" / "mirage_api.md"
 
 
-def rows(section: Section, *offers: SupportLevel) -> list[InterfaceName]:
+def rows(section: ObjectRows, *offers: SupportLevel) -> list[InterfaceName]:
     return [row for row in section.rows if row.offer in offers]
 
 

@@ -13,7 +13,7 @@ import pytest
 import mirage_formal as mi
 from mirage_formal.api import request
 from mirage_formal.cli.app import app
-from mirage_formal.frontend.builder import KernelBuilder
+from mirage_formal.frontend.kernel_builder import KernelBuilder
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build.compile_unsearched import make_callable
 from tests.frontend.mirage_scripts import SCRIPTS, Array, Entry

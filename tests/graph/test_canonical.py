@@ -10,7 +10,6 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from mirage_formal.graph.canonical import canonical, digest
-from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import (
     BlockGraph,
@@ -25,7 +24,8 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import SPECS, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
-from mirage_formal.semantics import reference
+from mirage_formal.graph.verifier import faults, kernel_types
+from mirage_formal.semantics import float64_reference
 from mirage_formal.support.errors import GraphError
 from tests.kit.graphs.graph_strategies import (
     BLOCK_KINDS,
@@ -142,7 +142,7 @@ def _values(graph: KernelGraph, seed: int) -> tuple[np.ndarray, ...]:
     random = np.random.default_rng(seed)
     arrays = [random.uniform(0.5, 1.5, item.tensor.shape) for item in graph.inputs]
     with np.errstate(all="ignore"):
-        return reference.run(graph, arrays)
+        return float64_reference.run(graph, arrays)
 
 
 @settings(max_examples=100)

@@ -12,10 +12,10 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.codegen.program.index import DigitBuilder, IndexBuilder
 from mirage_formal.codegen.program.integers import evaluate_expression
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.memory.place import INTEGERS, StorageLocation
-from mirage_formal.graph.views import moved_tensors, storage_locations
+from mirage_formal.graph.storage_views import moved_tensors, storage_locations
+from mirage_formal.graph.verifier import kernel_types
 
 SEEDS = range(150)
 

@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.frontend.builder import KernelBuilder
+from mirage_formal.frontend.kernel_builder import KernelBuilder
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.canonical import canonical
-from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.remainder_tiles.extents import decompose_remainder_tiles, resize
-from mirage_formal.graph.remainder_tiles.matching import match_extents
+from mirage_formal.graph.remainder_tiles.padded_extents import decompose_remainder_tiles, resize
+from mirage_formal.graph.remainder_tiles.padded_pair import match_extents
 from mirage_formal.graph.remainder_tiles.split import split_pads_and_slices
 from mirage_formal.graph.types import Shape
-from mirage_formal.prove.abstract.domain import expressions
-from mirage_formal.semantics import reference
+from mirage_formal.graph.verifier import faults, kernel_types
+from mirage_formal.prove.abstract.abstract_domain import expressions
+from mirage_formal.semantics import float64_reference
 from tests.kit.kernels.tails import Wrapped, chain, product
 
 K = OpKind
@@ -41,7 +41,7 @@ def test_what_is_taken_apart_is_put_together_again(pair: list[KernelGraph], orde
     assert faults(again) == []
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=item.tensor.shape) for item in program.inputs]
-    for mine, theirs in zip(reference.run(again, arrays), reference.run(graph, arrays), strict=True):
+    for mine, theirs in zip(float64_reference.run(again, arrays), float64_reference.run(graph, arrays), strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
 
@@ -54,7 +54,9 @@ def test_the_program_between_the_pads() -> None:
     assert match_extents(program, graph) == (found.program, found.candidate)
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=item.tensor.shape) for item in program.inputs]
-    for mine, theirs in zip(reference.run(found.padded, arrays), reference.run(program, arrays), strict=True):
+    for mine, theirs in zip(
+        float64_reference.run(found.padded, arrays), float64_reference.run(program, arrays), strict=True
+    ):
         np.testing.assert_allclose(mine, theirs, rtol=1e-12)
 
 
@@ -224,7 +226,9 @@ def test_results_in_another_order() -> None:
     types = kernel_types(found.program)
     assert [types[n].shape for n in found.program.outputs] == [(5, 1), (5, 48)]
     values = np.random.default_rng(0).normal(size=(5, 37))
-    for mine, theirs in zip(reference.run(found.padded, [values]), reference.run(program, [values]), strict=True):
+    for mine, theirs in zip(
+        float64_reference.run(found.padded, [values]), float64_reference.run(program, [values]), strict=True
+    ):
         np.testing.assert_allclose(mine, theirs, rtol=1e-12)
 
 
@@ -242,7 +246,7 @@ def test_two_slices_of_one_result() -> None:
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=(5, 9)) for _ in range(2)]
     again = wrapping.around(both.inputs, inner)
-    for mine, theirs in zip(reference.run(again, arrays), reference.run(both, arrays), strict=True):
+    for mine, theirs in zip(float64_reference.run(again, arrays), float64_reference.run(both, arrays), strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
 
@@ -278,5 +282,7 @@ def test_a_mean_keeps_its_divisor(eps: float | None) -> None:
     rng = np.random.default_rng(0)
     values, weight = rng.normal(size=(5, 19)), rng.normal(size=(19,))
     given = [np.pad(values, ((0, 0), (0, 13))), np.pad(weight, (0, 13))]
-    for mine, theirs in zip(reference.run(longer, given), reference.run(program, [values, weight]), strict=True):
+    for mine, theirs in zip(
+        float64_reference.run(longer, given), float64_reference.run(program, [values, weight]), strict=True
+    ):
         np.testing.assert_allclose(mine[:, :19], theirs, rtol=1e-12)

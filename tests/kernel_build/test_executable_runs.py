@@ -17,7 +17,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal import gpu as command
-from mirage_formal.autotune.child import GpuMachine, TimingAnswer, TimingJob, compare_and_time
+from mirage_formal.autotune.timing_subprocess import GpuMachine, TimingAnswer, TimingJob, compare_and_time
 from mirage_formal.check.__main__ import main as check_main
 from mirage_formal.codegen.executable import Executable, KernelLaunch, load_executable
 from mirage_formal.codegen.lowering import assemble
@@ -29,9 +29,9 @@ from mirage_formal.graph.formats.json import encode
 from mirage_formal.kernel_build import __main__ as build_command
 from mirage_formal.kernel_build.alternatives import Alternatives
 from mirage_formal.kernel_build.build import KernelWarning, build, build_run, discharge_obligations
-from mirage_formal.kernel_build.values import KernelRefused
+from mirage_formal.kernel_build.built_kernels import KernelRejected
 from mirage_formal.records import KERNELS
-from mirage_formal.run_directory.directory import DirectoryWarning
+from mirage_formal.run_directory.directory_layout import DirectoryWarning
 from mirage_formal.support.errors import RunError, UnsupportedError
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.program_interpreter import run as interpret
@@ -64,7 +64,7 @@ def test_a_broken_obligation_is_refused() -> None:
     built = build(w.ntrans_fused(n=512), w.ntrans(n=512), H200)
     (kernel,) = built.programs.values()
     assert {record.finding for record in built.obligations} == {"held"}
-    with pytest.raises(KernelRefused, match="an obligation is"):
+    with pytest.raises(KernelRejected, match="an obligation is"):
         discharge_obligations(replace(kernel, body=without_barriers(kernel.body)))
 
 
@@ -87,7 +87,7 @@ def test_the_next_candidate_takes_the_place_of_a_refused_one(monkeypatch: pytest
         assert alone.built().executable.graph == w.ntrans(n=512)  # the program, a kernel for each of its operators
     with pytest.warns(KernelWarning), pytest.raises(UnsupportedError, match=r"candidate bad: .*obligation"):
         alone.first().built()
-    with pytest.raises(KernelRefused):
+    with pytest.raises(KernelRejected):
         both.own()
 
 
@@ -176,7 +176,7 @@ def device(monkeypatch: pytest.MonkeyPatch, results: list[Any]) -> Any:
     np_pool = SimpleNamespace(free_all_blocks=lambda: None)
     monkeypatch.setattr(np, "get_default_memory_pool", lambda: np_pool, raising=False)
     module = SimpleNamespace(DeviceRuns=Runs)
-    monkeypatch.setitem(sys.modules, "mirage_formal.device.runs", module)
+    monkeypatch.setitem(sys.modules, "mirage_formal.device.cupy_runner", module)
     monkeypatch.setattr("mirage_formal.kernel_build.device_records.device_name", lambda: "Interpreter")
     for name, answer in (("device_count", 1), ("current_device", 0)):
         monkeypatch.setattr(command, name, lambda answer=answer: answer)

@@ -18,7 +18,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build import build as builder
 from mirage_formal.kernel_build import compile_unsearched
 from mirage_formal.kernel_build.build import KernelWarning
-from mirage_formal.kernel_build.values import BuiltKernels, KernelRefused
+from mirage_formal.kernel_build.built_kernels import BuiltKernels, KernelRejected
 from mirage_formal.support.errors import MirageError
 from tests.kit.graphs.mirage_programs import CASES, WRITTEN, inputs_of
 from tests.kit.runs.fake_devices import FakeCupy, aligned, ndarray, with_code
@@ -139,10 +139,10 @@ def test_a_kernel_that_cannot_be_planned_says_why(machine: Machine) -> None:
     tiles = [block.new_input(t, (-1, -1, -1), -1) for t in (X, W)]
     block.new_output(block.forloop_accum(block.matmul(*tiles)), (-1, -1, -1))
     graph.mark_output(graph.customized([X, W], block)[0])
-    with pytest.raises(KernelRefused, match="shared memory") as raised:
+    with pytest.raises(KernelRejected, match="shared memory") as raised:
         graph(*[np.zeros((512, 512), np.float16)] * 2)
     assert isinstance(raised.value, MirageError)
-    with pytest.raises(KernelRefused):
+    with pytest.raises(KernelRejected):
         mi.generate_cuda_program(graph)
 
 

@@ -12,11 +12,11 @@ from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.codegen.target import load_target
 from mirage_formal.emulate.runner import EmulatedExecutable
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.graph.views import kernel_count
+from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.kernel_build.build import build_form
-from mirage_formal.kernel_build.forms import forms
+from mirage_formal.kernel_build.candidate_forms import forms
 from mirage_formal.kernel_build.vertical_fusion import JOINED, fuse_vertically
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from tests.kit.proofs.claims import Saved, kernel, on, program
 
 H200 = load_target("h200")
@@ -52,7 +52,7 @@ def test_two_kernels_on_one_grid_are_one() -> None:
     arrays: list[Any] = [
         rng.standard_normal(item.tensor.shape).astype(np.float16).astype(float) for item in graph.inputs
     ]
-    (wanted,), (found,) = reference.run(graph, arrays), EmulatedExecutable(made)(arrays)
+    (wanted,), (found,) = float64_reference.run(graph, arrays), EmulatedExecutable(made)(arrays)
     assert np.abs(found - wanted).max() < 2e-3 * np.abs(wanted).max()
 
 
@@ -76,7 +76,9 @@ def test_what_a_loop_carries_may_be_what_the_other_loop_has_summed() -> None:
     assert len(op.operands) == 5
     rng = np.random.default_rng(2)
     arrays = [rng.standard_normal(item.tensor.shape) for item in graph.inputs]
-    np.testing.assert_allclose(reference.run(made.graph, arrays)[0], reference.run(graph, arrays)[0], rtol=1e-9)
+    np.testing.assert_allclose(
+        float64_reference.run(made.graph, arrays)[0], float64_reference.run(graph, arrays)[0], rtol=1e-9
+    )
 
 
 def read_in_the_loop(g: Graph, x: Tensor, w: Tensor, h: Tensor, u: Tensor, b: Tensor) -> Tensor:
@@ -123,4 +125,6 @@ def test_views_and_other_kernels_around_them_stay() -> None:
     assert kernel_count(made.graph) == kernel_count(graph) - 1
     rng = np.random.default_rng(1)
     arrays = [0.1 * rng.standard_normal(item.tensor.shape) for item in graph.inputs]
-    np.testing.assert_allclose(reference.run(made.graph, arrays)[0], reference.run(graph, arrays)[0], rtol=1e-9)
+    np.testing.assert_allclose(
+        float64_reference.run(made.graph, arrays)[0], float64_reference.run(graph, arrays)[0], rtol=1e-9
+    )

@@ -14,7 +14,7 @@ from mirage_formal.codegen.program.program import GridWait, Program
 from mirage_formal.codegen.safety import safety
 from mirage_formal.codegen.target import load_target
 from mirage_formal.kernel_build.build import discharge_obligations
-from mirage_formal.kernel_build.values import KernelRefused
+from mirage_formal.kernel_build.built_kernels import KernelRejected
 from tests.kit.graphs import workloads as w
 
 
@@ -53,6 +53,6 @@ def test_what_does_not_hold_is_not_kept(asked: list[Program]) -> None:
     wide = program()
     wrong = replace(wide, params=tuple(replace(p, elements=p.elements // 2) for p in wide.params))
     for _ in range(2):
-        with pytest.raises(KernelRefused, match="obligation"):
+        with pytest.raises(KernelRejected, match="obligation"):
             discharge_obligations(wrong)
     assert len(asked) == 2

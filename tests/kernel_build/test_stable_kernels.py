@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.check.partitioning.parts import ReplacedGraph, Replacement, replace_parts
+from mirage_formal.check.partitioning.subgraphs import ReplacedGraph, Replacement, replace_parts
 from mirage_formal.codegen.executable import Binary, KernelLaunch, load_executable
 from mirage_formal.codegen.online_softmax import stabilize as optimizer
-from mirage_formal.codegen.online_softmax.stabilize import NotStable
+from mirage_formal.codegen.online_softmax.stabilize import NoStableForm
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device import tensors
 from mirage_formal.device.launch import Optimized
@@ -24,14 +24,14 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.kernel_build.alternatives import Alternatives
 from mirage_formal.kernel_build.build import KernelWarning, build
+from mirage_formal.kernel_build.built_kernels import KernelRejected
 from mirage_formal.kernel_build.save import save_built
-from mirage_formal.kernel_build.stable import NotProvedError, stabilize_proved
-from mirage_formal.kernel_build.values import KernelRefused
+from mirage_formal.kernel_build.stable_forms import NotProvedError, stabilize_proved
 from mirage_formal.logic import session
 from mirage_formal.logic.script import parse_script
 from mirage_formal.prove.equality import prove
 from mirage_formal.records import FormRecord, decode
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from tests.kit.graphs import workloads as w
 from tests.kit.runs.fake_devices import FakeCupy
 
@@ -124,19 +124,19 @@ def wrong_digits(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("fault", [unproved, wrong_form, wrong_proof, wrong_digits])
 def test_without_a_proof_it_is_refused(monkeypatch: pytest.MonkeyPatch, fault: Any) -> None:
     fault(monkeypatch)
-    from mirage_formal.kernel_build import stable as module
+    from mirage_formal.kernel_build import stable_forms as module
 
     module._solver_complaint.cache_clear()
     with pytest.raises(NotProvedError):
         stabilize_proved(SPLIT)
-    with pytest.raises(KernelRefused, match="NotProved"):
+    with pytest.raises(KernelRejected, match="NotProved"):
         build(SPLIT, PROGRAM, H200)
     module._solver_complaint.cache_clear()
 
 
 def test_where_there_is_no_such_form_the_graph_goes_on_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     """Numerics are the judge then."""
-    monkeypatch.setattr(optimizer, "stabilize_with_groups", lambda graph: NotStable("a sum leaves the kernel"))
+    monkeypatch.setattr(optimizer, "stabilize_with_groups", lambda graph: NoStableForm("a sum leaves the kernel"))
     built = build(SPLIT, PROGRAM, H200)
     assert built.executable.graph == SPLIT
     assert built.stable.note == "no running maximum: a sum leaves the kernel"
@@ -163,6 +163,6 @@ def test_a_call_on_a_device_survives_logits_beyond_float32(monkeypatch: pytest.M
     assert logits.max() > 200
     optimized = Optimized.of(replace(built.executable, launches=launches, files=files))
     got = optimized(*(fake.asarray(x) for x in (q, k, v))).get()
-    (exact,) = reference.run(PROGRAM, [x.astype(np.float64) for x in (q, k, v)])
+    (exact,) = float64_reference.run(PROGRAM, [x.astype(np.float64) for x in (q, k, v)])
     assert np.abs(got - exact).max() < 2e-3 * np.abs(exact).max()
     tensors.adapter.cache_clear()

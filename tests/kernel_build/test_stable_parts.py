@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
+from mirage_formal.check.check_steps import CheckFailed
 from mirage_formal.check.cuda.manifest import check_kernels
-from mirage_formal.check.partitioning.parts import Replacement, extract_operators, partition, replace_parts
+from mirage_formal.check.partitioning.subgraphs import Replacement, extract_operators, partition, replace_parts
 from mirage_formal.check.proof.ring import ProofError
-from mirage_formal.check.report import CheckFailed
 from mirage_formal.codegen.online_softmax import stabilize as stabilizer
-from mirage_formal.codegen.online_softmax.stabilize import NotStable, stabilize, stabilize_with_groups
+from mirage_formal.codegen.online_softmax.stabilize import NoStableForm, stabilize, stabilize_with_groups
 from mirage_formal.codegen.target import load_target
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.edit import renumber
@@ -26,12 +26,12 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernel_build.build import build
+from mirage_formal.kernel_build.built_kernels import KernelRejected
 from mirage_formal.kernel_build.save import save_built
-from mirage_formal.kernel_build.stable import NotProvedError, stabilize_proved
-from mirage_formal.kernel_build.values import KernelRefused
+from mirage_formal.kernel_build.stable_forms import NotProvedError, stabilize_proved
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.records import FormRecord, decode
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from mirage_formal.support.errors import FormatError
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.softmax_forms import built, candidates
@@ -120,18 +120,21 @@ def test_a_part_that_knows_too_little_is_taken_with_all_around_it() -> None:
     assert isinstance(form, stabilizer.StableGraph)
     assert len(form.runs) > 1
     last = extract_operators(graph, form.runs[-1].operators).program
-    assert isinstance(stabilize(last), NotStable)
+    assert isinstance(stabilize(last), NoStableForm)
     found = stabilize_proved(graph)
     assert [part.operators for part in record_of(found.proof).parts] == [tuple(range(len(graph.ops)))]
     draw = np.random.default_rng(3)
     arrays = [draw.standard_normal((8, 64)) for _ in range(2)]
-    assert np.allclose(reference.run(graph, arrays)[0], reference.run(found.graph, arrays)[0])
+    assert np.allclose(float64_reference.run(graph, arrays)[0], float64_reference.run(found.graph, arrays)[0])
 
 
 def test_it_computes_what_the_candidate_does() -> None:
     draw = np.random.default_rng(3)
     arrays = [draw.standard_normal(item.tensor.shape) for item in WHOLE.inputs]
-    (wanted,), (got,) = reference.run(PROGRAM, arrays), reference.run(stabilize_proved(WHOLE).graph, arrays)
+    (wanted,), (got,) = (
+        float64_reference.run(PROGRAM, arrays),
+        float64_reference.run(stabilize_proved(WHOLE).graph, arrays),
+    )
     assert np.allclose(wanted, got)
 
 
@@ -189,7 +192,7 @@ def test_a_part_with_another_meaning_is_refused(
     monkeypatch.setattr(stabilizer, "stabilize", wrong)
     with pytest.raises(NotProvedError):
         stabilize_proved(WHOLE)
-    with pytest.raises(KernelRefused, match="NotProved"):
+    with pytest.raises(KernelRejected, match="NotProved"):
         build(WHOLE, PROGRAM, H200)
 
 

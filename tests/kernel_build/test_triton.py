@@ -18,8 +18,8 @@ from mirage_formal.device import launch
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.kernel_build import __main__ as command
 from mirage_formal.kernel_build.alternatives import Alternatives
-from mirage_formal.kernel_build.triton import program as triton
-from mirage_formal.kernel_build.triton.calls import TritonOptimized, load_module
+from mirage_formal.kernel_build.triton import triton_generator as triton
+from mirage_formal.kernel_build.triton.triton_callable import TritonOptimized, load_module
 
 
 def attention() -> mf.Graph:
@@ -122,13 +122,15 @@ def test_calls_run_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
     made: list[str] = []
     optimized = TritonOptimized(program, lambda: made.append("text") or "text")  # type: ignore[func-returns-value]
-    monkeypatch.setattr("mirage_formal.kernel_build.triton.calls.load_module", lambda text: SimpleNamespace(run=run))
+    monkeypatch.setattr(
+        "mirage_formal.kernel_build.triton.triton_callable.load_module", lambda text: SimpleNamespace(run=run)
+    )
     kind = SimpleNamespace(
         device=lambda value: 0, specs=lambda slots: (), addresses=lambda values, specs, device: [0] * len(values)
     )
-    monkeypatch.setattr("mirage_formal.kernel_build.triton.calls.adapter", lambda kind_: kind)
+    monkeypatch.setattr("mirage_formal.kernel_build.triton.triton_callable.adapter", lambda kind_: kind)
     torch = SimpleNamespace(cuda=SimpleNamespace(device=lambda device: _nothing()))
-    monkeypatch.setattr("mirage_formal.kernel_build.triton.calls.import_module", lambda name: torch)
+    monkeypatch.setattr("mirage_formal.kernel_build.triton.triton_callable.import_module", lambda name: torch)
     from mirage_formal.device.tensors import TensorLibrary
 
     for _ in range(2):
@@ -153,8 +155,8 @@ def test_what_is_prepared_was_launched_once(gpu: bool, monkeypatch: pytest.Monke
     cuda = SimpleNamespace(is_available=lambda: gpu, current_device=lambda: 3, device=device)
     torch = SimpleNamespace(cuda=cuda, empty_strided=lambda *given, **more: (*given, more["dtype"], more["device"]))
     module = SimpleNamespace(run=lambda *given: seen.append(given), INPUTS=(((4, 8), (8, 1), "half"),))
-    monkeypatch.setattr("mirage_formal.kernel_build.triton.calls.load_module", lambda text: module)
-    monkeypatch.setattr("mirage_formal.kernel_build.triton.calls.import_module", lambda name: torch)
+    monkeypatch.setattr("mirage_formal.kernel_build.triton.triton_callable.load_module", lambda text: module)
+    monkeypatch.setattr("mirage_formal.kernel_build.triton.triton_callable.import_module", lambda name: torch)
     optimized = TritonOptimized(attention().freeze(), lambda: "text")
     optimized.prepare()
     optimized.prepare(1)

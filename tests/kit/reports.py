@@ -20,7 +20,16 @@ import msgspec
 from benchmarks.gpu_stages import Row as Bench
 from benchmarks.gpu_table import table
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.records.reproduction import Answers, Comparison, Growth, Host, OracleArmRecord, Row, Source, Table5
+from mirage_formal.records.reproduction import (
+    Answers,
+    Comparison,
+    Host,
+    OracleArmRecord,
+    Row,
+    Source,
+    Table5,
+    UnprunedEstimate,
+)
 from tests.kit.graphs.text_reader import from_text
 from tests.kit.paths import REPOSITORY
 
@@ -141,7 +150,9 @@ def _row(arm: str, ops: int, *, complete: bool = True) -> Row:
         key=KEY, arm=arm, block_ops=ops - 2, paper_ops=ops, workers=2, complete=complete, wall_s=12.5, cpu_s=20.0,
         states=123456, pruned={"<b>": 7}, configurations=1, expressions=None, classes=3, oracle_calls=9, cache_hits=1,
         oracle_unknown=0, complete_graphs=4, fingerprint_tests=4, candidates=4, structures=2, reference=1,
-        extrapolated=None if complete else Growth(states=1e12, seconds=1e7, factor=20.5, measured={5: 10, 6: 200}),
+        extrapolated=None
+        if complete
+        else UnprunedEstimate(states=1e12, seconds=1e7, factor=20.5, measured={5: 10, 6: 200}),
     )  # fmt: skip
 
 

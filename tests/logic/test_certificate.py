@@ -13,8 +13,8 @@ from mirage_formal.logic.axioms import load_axioms, parse_axioms
 from mirage_formal.logic.certificate import Certificate, Instance, audit, to_smt2
 from mirage_formal.logic.session import Satisfiability, discharge
 from mirage_formal.logic.terms import Expr, Sum, add, div, mul, sum_, unary, var
-from mirage_formal.prove.abstract.oracle import NormalFormOracle
-from mirage_formal.prove.abstract.rewrite import Normaliser, certify
+from mirage_formal.prove.abstract.certifying_normalizer import Normaliser, certify
+from mirage_formal.prove.abstract.subexpression_oracle import NormalFormOracle
 from mirage_formal.support.errors import FormatError
 from tests.kit.proofs.expressions import PARTS, WORKLOADS
 

@@ -23,7 +23,7 @@ from mirage_formal.logic.terms import (
     mul,
     order_key,
     parse_extent,
-    parse_leaf,
+    parse_symbol,
     postorder,
     sum_,
     term_to_text,
@@ -113,7 +113,7 @@ def test_order_is_the_same_in_every_process() -> None:
 @given(st.text(min_size=1).filter(lambda s: not any(0xD800 <= ord(c) < 0xE000 for c in s)))
 def test_any_name_has_a_symbol(name: str) -> None:
     symbol = head(var(name))
-    assert parse_leaf(symbol) is var(name)
+    assert parse_symbol(symbol) is var(name)
     assert symbol.isascii()
     assert not set(symbol) & set(" ()|;\"'\\")
 
@@ -121,7 +121,7 @@ def test_any_name_has_a_symbol(name: str) -> None:
 @given(st.fractions())
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_constants_have_symbols(value: Fraction) -> None:
-    assert parse_leaf(head(const(value))) is const(value)
+    assert parse_symbol(head(const(value))) is const(value)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_constants_have_symbols(value: Fraction) -> None:
     ["", "X", "var.", "var.%zz", "var.a b", "const.", "const.2/4", "const.1/0", "const.1e99999999", "const.0x1", "t1"],
 )
 def test_no_other_symbol_is_a_leaf(symbol: str) -> None:
-    assert parse_leaf(symbol) is None
+    assert parse_symbol(symbol) is None
 
 
 def test_extents_of_sum_symbols() -> None:

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.check.__main__ import main as check
-from mirage_formal.check.partitioning.parts import extract_operators
+from mirage_formal.check.partitioning.subgraphs import extract_operators
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.target import load_target
 from mirage_formal.emulate.runner import compare_on_emulator
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.views import is_view, kernel_count
+from mirage_formal.graph.storage_views import is_view, kernel_count
 from mirage_formal.kernel_build.build import build
 from mirage_formal.partition.cover_search import search_covers
 from mirage_formal.partition.covers import Cover, select_covers

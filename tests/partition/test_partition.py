@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from mirage_formal.check.partitioning.parts import extract_operators
+from mirage_formal.check.partitioning.subgraphs import extract_operators
 from mirage_formal.cli.graphs.user_file import load_programs
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.target import load_target
-from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.views import is_view
+from mirage_formal.graph.storage_views import is_view
+from mirage_formal.graph.verifier import faults
 from mirage_formal.partition.partition import (
     Partition,
     PartLimits,

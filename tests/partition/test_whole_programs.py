@@ -25,22 +25,22 @@ from mirage_formal.device import launch
 from mirage_formal.device.launch import NoDeviceWarning
 from mirage_formal.emulate.runner import compare_on_emulator
 from mirage_formal.graph.graph import KernelGraph, operators
+from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import kernel_count
 from mirage_formal.kernel_build.build import build, build_run
-from mirage_formal.partition.answer import needs_partitioning, search_or_cover
 from mirage_formal.partition.cover_search import WholeReport, search_covers
-from mirage_formal.partition.show import cover_notes, print_any, reports_values
+from mirage_formal.partition.cover_table import describe_best_cover, print_any, reports_values
+from mirage_formal.partition.search_strategy import needs_partitioning, search_or_cover
 from mirage_formal.partition.spaces import is_searchable, part_config
 from mirage_formal.records import decode
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
-from mirage_formal.run.calls import search_unit
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.progress import Progress, RunPhase
-from mirage_formal.run.results.report import RunReport
+from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Settings, make_job
+from mirage_formal.run.task_entry_points import search_unit
 from mirage_formal.search.preprocess import preprocess
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from mirage_formal.support.errors import MirageError, RunError, UnsupportedError
 from mirage_formal.workers.dispatch import TaskFailed
 from mirage_formal.workers.pool import Pool
@@ -60,7 +60,7 @@ def agree(program: KernelGraph, graph: KernelGraph) -> None:
     """The two graphs' outputs on random inputs, in float64."""
     numbers = np.random.default_rng(7)
     arrays = [numbers.uniform(-1, 1, source.tensor.shape) for source in program.inputs]
-    for want, got in zip(reference.run(program, arrays), reference.run(graph, arrays), strict=True):
+    for want, got in zip(float64_reference.run(program, arrays), float64_reference.run(graph, arrays), strict=True):
         assert np.abs(want).max() > 0.01
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
 
@@ -102,8 +102,8 @@ def test_what_is_printed(report: WholeReport) -> None:
     assert f"kernels: {report.record.best.kernels} instead of 15" in " ".join(out.getvalue().split())
     shown = msgspec.json.decode(msgspec.json.encode(reports_values([(report, None)])))
     assert shown[0]["summary"]["covers"][0]["graph_digest"] == report.record.best.graph_digest
-    assert not any("others may be cheaper" in note for note in cover_notes(report))
-    assert any(note.startswith("parts: for 3 operators") for note in cover_notes(replace(report, limited=3)))
+    assert not any("others may be cheaper" in note for note in describe_best_cover(report))
+    assert any(note.startswith("parts: for 3 operators") for note in describe_best_cover(replace(report, limited=3)))
 
 
 def test_a_whole_is_called(report: WholeReport) -> None:
@@ -113,7 +113,7 @@ def test_a_whole_is_called(report: WholeReport) -> None:
     given = [numbers.uniform(-1, 1, source.tensor.shape).astype(np.float16) for source in layers().inputs]
     with pytest.warns(NoDeviceWarning):
         got = report.result(*given)
-    wanted = reference.run(layers(), [array.astype(np.float64) for array in given])
+    wanted = float64_reference.run(layers(), [array.astype(np.float64) for array in given])
     for want, one in zip(wanted, got, strict=True):
         np.testing.assert_allclose(one.astype(np.float64), want, rtol=2e-3, atol=2e-3)
 
@@ -333,7 +333,7 @@ def test_kernels_of_a_resumed_run_are_not_removed_unasked(tmp_path: Path, monkey
     assert isinstance(first, RunReport)
     (outcome,) = build_run(tmp_path / "run", 1, ())
     assert outcome[1].startswith("built")
-    monkeypatch.setattr("mirage_formal.partition.answer._is_good_enough", lambda report, share: False)
+    monkeypatch.setattr("mirage_formal.partition.search_strategy._is_good_enough", lambda report, share: False)
     again = search_or_cover(program, Settings(workers=1, resume=True), tmp_path / "run")
     assert isinstance(again, RunReport)
     assert list((tmp_path / "run" / "kernels").glob("*/launch.json"))

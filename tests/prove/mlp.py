@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
-from mirage_formal.frontend.functions import Functions, H
+from mirage_formal.frontend.elementwise_functions import Functions, H
 from mirage_formal.search.thread import fuse_threads
 from tests.kit.proofs.claims import Pair, Saved, Shapes, claim, kernel, on, pair
 

@@ -102,14 +102,14 @@ def test_lines_of_a_proof_log_are_told_apart() -> None:
 )
 def test_paths_that_lead_elsewhere_are_refused(tmp_path: Path, path: str) -> None:
     with pytest.raises(FormatError, match="inside the directory"):
-        records.confine_path(tmp_path, path)
+        records.resolve_inside(tmp_path, path)
 
 
 def test_paths_inside_are_accepted_unless_they_run_over_a_link(tmp_path: Path) -> None:
-    assert records.confine_path(tmp_path, "proof/001.smt2") == tmp_path / "proof" / "001.smt2"
+    assert records.resolve_inside(tmp_path, "proof/001.smt2") == tmp_path / "proof" / "001.smt2"
     (tmp_path / "proof").symlink_to(tmp_path.parent)
     with pytest.raises(FormatError, match="symbolic link"):
-        records.confine_path(tmp_path, "proof/001.smt2")
+        records.resolve_inside(tmp_path, "proof/001.smt2")
 
 
 def test_reading_is_bounded_and_takes_regular_files_only(tmp_path: Path) -> None:

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage_formal import records
-from mirage_formal.check.proof.reader import parse_tables
+from mirage_formal.check.proof.parser import parse_tables
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.graph.formats.json import from_json
-from mirage_formal.graph.formats.mirage.reader import from_mirage
+from mirage_formal.graph.formats.mirage.checkpoint_reader import from_mirage
 from mirage_formal.records import ClosingRecord, ManifestRecord, NumericsRecord, RunRecord, UnitRecord
 from mirage_formal.records.partition import WholeRecord
 from mirage_formal.support import limits, strict_json

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.cli.graphs.user_file import load_programs
-from mirage_formal.partition.answer import search_or_cover
+from mirage_formal.partition.search_strategy import search_or_cover
 from mirage_formal.run.settings import Settings
 from tests.kit.runs import small_runs
 

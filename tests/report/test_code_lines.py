@@ -16,7 +16,7 @@ from mirage_formal.report.drawing.levels import all_nodes, levels
 from mirage_formal.report.model import Code
 from mirage_formal.report.page.html import page, render
 from mirage_formal.report.reading import read_report
-from mirage_formal.report.reading.kernels import lines_of
+from mirage_formal.report.reading.kernel_reader import lines_of
 from tests.kit.runs import tampering
 from tests.report.test_hostile import harmless
 

@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given, settings
 
 from mirage_formal.check.proof.ring import ProofError
-from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, ThreadDefined
 from mirage_formal.graph.ops import SPECS, Level
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.verifier import faults
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.report.drawing.levels import all_nodes, levels
 from mirage_formal.report.drawing.svg import graph_svg, level_svg
 from mirage_formal.report.model import Basis, ReportedCandidate, SpecialValues
 from mirage_formal.report.page.html import render
-from mirage_formal.report.proofs.formulas import formula_text, latex, mathml
-from mirage_formal.report.proofs.program import definitions
-from mirage_formal.report.proofs.replay import replay_and_explain
+from mirage_formal.report.proofs.program_formulas import definitions
+from mirage_formal.report.proofs.proof_formulas import formula_text, latex, mathml
+from mirage_formal.report.proofs.proof_replay import replay_and_explain
 from mirage_formal.report.reading import read_report
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings

@@ -16,14 +16,14 @@ from typer.testing import CliRunner
 
 from benchmarks.gpu_table import PEERS
 from mirage_formal.cli.app import app
-from mirage_formal.kernel_build.triton.files import default_out, write_run
+from mirage_formal.kernel_build.triton.triton_output import default_triton_directory, write_run
 from mirage_formal.report.drawing.levels import all_nodes, levels
 from mirage_formal.report.model import ReportedCandidate, report_values
 from mirage_formal.report.page.html import page, render
 from mirage_formal.report.reading import ReadLimits, read_report
 from mirage_formal.report.reading.adjacent_files import BENCH_FILE, triton_directory
-from mirage_formal.report.sentences import peer_rows
-from mirage_formal.report.terminal import report_text
+from mirage_formal.report.sentences import baseline_rows
+from mirage_formal.report.text_report import report_text
 from mirage_formal.support.errors import MirageError
 from tests.kit.reports import bench, write_figures
 from tests.report.test_hostile import Elements, harmless
@@ -46,13 +46,16 @@ def best(run: Path) -> ReportedCandidate:
 
 
 def test_triton_is_shown_beside_cuda(run: Path) -> None:
-    assert triton_directory(run) == default_out(run)
+    assert triton_directory(run) == default_triton_directory(run)
     assert best(run).triton is None
     ((name, said), *_) = write_run(run, 1)
     assert said.startswith("built")
     found = best(run).triton
     assert found is not None
-    assert (found.name, found.text) == (f"attn-b1-triton/{name}.py", (default_out(run) / f"{name}.py").read_text())
+    assert (found.name, found.text) == (
+        f"attn-b1-triton/{name}.py",
+        (default_triton_directory(run) / f"{name}.py").read_text(),
+    )
     made = page(read_report(run))
     harmless(made)
     text = Elements(made).text
@@ -129,7 +132,7 @@ def test_its_form_is_drawn_where_no_kernels_are_built(run: Path) -> None:
 )
 def test_nothing_is_said_about_the_lines_of_another_text(run: Path, change: Any) -> None:
     ((name, _), *_) = write_run(run, 1)
-    path = default_out(run) / f"{name}.py"
+    path = default_triton_directory(run) / f"{name}.py"
     path.write_text(change(path.read_text()))
     one = best(run)
     assert one.triton is not None
@@ -140,7 +143,7 @@ def test_nothing_is_said_about_the_lines_of_another_text(run: Path, change: Any)
 def test_a_title_of_its_own_changes_nothing(run: Path) -> None:
     ((name, _), *_) = write_run(run, 1)
     before = best(run).triton
-    path = default_out(run) / f"{name}.py"
+    path = default_triton_directory(run) / f"{name}.py"
     path.write_text(path.read_text().replace('"""001', '"""My own', 1))
     after = best(run).triton
     assert before is not None
@@ -160,8 +163,8 @@ def test_lines_are_found_for_as_many_as_asked_for(run: Path) -> None:
 
 @pytest.mark.parametrize("data", [b"\xff\xfe", b"# " + b"x" * (1 << 19)], ids=["no text", "too long"])
 def test_what_cannot_be_shown_is_a_remark_and_no_fault(run: Path, data: bytes) -> None:
-    default_out(run).mkdir()
-    (default_out(run) / f"{Path(best(run).directory).name}.py").write_bytes(data)
+    default_triton_directory(run).mkdir()
+    (default_triton_directory(run) / f"{Path(best(run).directory).name}.py").write_bytes(data)
     one = best(run)
     assert one.triton is None
     assert one.remarks[-1].endswith("cannot be shown")
@@ -170,8 +173,8 @@ def test_what_cannot_be_shown_is_a_remark_and_no_fault(run: Path, data: bytes) -
 def test_what_lies_elsewhere_is_not_read(run: Path) -> None:
     name = Path(best(run).directory).name
     (run.parent / "secret.py").write_text("SECRET = 1")
-    default_out(run).mkdir()
-    (default_out(run) / f"{name}.py").symlink_to(run.parent / "secret.py")
+    default_triton_directory(run).mkdir()
+    (default_triton_directory(run) / f"{name}.py").symlink_to(run.parent / "secret.py")
     assert "SECRET" not in page(read_report(run))
 
 
@@ -186,7 +189,7 @@ def test_peers_are_shown_with_the_command_that_timed_them(run: Path) -> None:
     (run.parent / BENCH_FILE).write_text(json.dumps(values))
     peers = best(run).peers
     assert peers is not None
-    assert [(name, us, ratio) for name, us, ratio, _ in peer_rows(peers)] == [
+    assert [(name, us, ratio) for name, us, ratio, _ in baseline_rows(peers)] == [
         ("torch eager", "8.00", "2.00"),
         ("torch.compile, default mode", "6.00", "1.50"),
         ("torch.compile, max-autotune", "5.00", "1.25"),

@@ -26,7 +26,7 @@ from mirage_formal.report.model import (
 )
 from mirage_formal.report.page.html import comparison_page, index, page
 from mirage_formal.report.reading import read_report
-from mirage_formal.report.terminal import report_text
+from mirage_formal.report.text_report import report_text
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs import tampering
 from tests.kit.runs.tampering import TEXTS, obeyed

@@ -8,7 +8,7 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.report.drawing.layered import assign_layers
+from mirage_formal.report.drawing.layered_layout import assign_layers
 
 
 @st.composite

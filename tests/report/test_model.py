@@ -13,7 +13,7 @@ import pytest
 from mirage_formal.report.model import Basis, CheckResult, ReportModel, report_values
 from mirage_formal.report.reading import ReadLimits, read_report, run_check
 from mirage_formal.report.sentences import checked_by
-from mirage_formal.report.terminal import report_text
+from mirage_formal.report.text_report import report_text
 from mirage_formal.support.errors import RunError
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs import tampering

@@ -18,7 +18,7 @@ from mirage_formal.report.model import ReportedVerdict, ReportModel
 from mirage_formal.report.page.code import highlight
 from mirage_formal.report.page.html import comparison_page, index, page
 from mirage_formal.report.reading import read_report
-from mirage_formal.run.verify.verdicts import judge_graphs, write_verdicts
+from mirage_formal.run.verify.verdicts import compute_verdicts, write_verdicts
 from mirage_formal.support.errors import MirageError
 from tests.kit.paths import REPOSITORY
 from tests.report.test_hostile import Elements, harmless
@@ -45,7 +45,7 @@ def verdicts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     (right,) = load_programs(root / "right.py").values()
     with write_verdicts(root / "out", "softmax", program) as keep:
-        for one in judge_graphs(program, [wrong, right], "graphs"):
+        for one in compute_verdicts(program, [wrong, right], "graphs"):
             keep(one)
     return root / "out"
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal.kernel_build.triton.files import default_out, write_run
+from mirage_formal.kernel_build.triton.triton_output import default_triton_directory, write_run
 from mirage_formal.report.model import ReportModel, report_values
 from mirage_formal.report.page.html import page
 from mirage_formal.report.reading import read_report
 from mirage_formal.report.reading.adjacent_files import BENCH_FILE
-from mirage_formal.report.terminal import report_text
+from mirage_formal.report.text_report import report_text
 from tests.kit.reports import bench
 from tests.kit.runs import tampering
 from tests.report.test_hostile import harmless
@@ -123,7 +123,7 @@ def test_covers_have_their_triton_files_and_their_lines(copied: Path) -> None:
         assert one.triton is not None
         name = Path(one.directory).name
         assert (one.triton.name, name in built) == (f"layer-b1-triton/{name}.py", True)
-        assert one.triton.text == (default_out(copied) / f"{name}.py").read_text()
+        assert one.triton.text == (default_triton_directory(copied) / f"{name}.py").read_text()
         assert one.triton.lines
     html = page(report)
     harmless(html)

@@ -12,7 +12,7 @@ from mirage_formal.report.model import Search
 from mirage_formal.report.page.html import render
 from mirage_formal.report.page.search import pruned_rows
 from mirage_formal.report.reading import read_report
-from mirage_formal.report.terminal import report_text
+from mirage_formal.report.text_report import report_text
 from tests.kit.runs import tampering
 from tests.report.test_units import SEARCH, cells, edited
 

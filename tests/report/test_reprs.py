@@ -9,8 +9,8 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.report.display import MOST
 from mirage_formal.report.notebook import MOST_TEXT, visible
+from mirage_formal.report.pretty_printers import MOST
 from mirage_formal.run.results.result import Result, Results
 from mirage_formal.support.errors import RunError, UnsupportedError
 from tests.kit.graphs.text_reader import from_text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mirage_formal.report.proofs.replay import replay_and_explain
+from mirage_formal.report.proofs.proof_replay import replay_and_explain
 from tests.kit.paths import REPOSITORY
 from tests.kit.reports import NAMES, example
 

@@ -14,8 +14,8 @@ import pytest
 from mirage_formal.report.model import Search, SearchedUnit, Span, report_values
 from mirage_formal.report.page.html import page, render
 from mirage_formal.report.reading import read_report
-from mirage_formal.report.reading.runs import POINTS, totals_over_time
-from mirage_formal.report.terminal import report_text
+from mirage_formal.report.reading.run_reader import POINTS, totals_over_time
+from mirage_formal.report.text_report import report_text
 from tests.kit.runs import tampering
 from tests.report.test_hostile import Elements, harmless
 

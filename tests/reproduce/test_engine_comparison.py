@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 from msgspec.structs import replace as with_fields
 
-from mirage_formal.graph.check import faults
 from mirage_formal.graph.formats.json import decode_graph
 from mirage_formal.graph.graph import GraphDefined, Op
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.verifier import faults
 from mirage_formal.records.reproduction import Row
-from mirage_formal.reproduce.arms import ARMS, RowLimits, run_row
-from mirage_formal.reproduce.compare import compare_engines, incompleteness_reason, scale_down
+from mirage_formal.reproduce.engine_comparison import compare_engines, incompleteness_reason, scale_down
 from mirage_formal.reproduce.inputs import WORKLOADS
+from mirage_formal.reproduce.search_variants import ARMS, RowLimits, run_row
 from mirage_formal.search.known_incompleteness import IncompletenessReason
 from mirage_formal.search.space import load_space
 from tests.kit.sampling import number

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from mirage_formal.reproduce import arms
-from mirage_formal.reproduce.arms import ARMS, RowLimits, RowTask, run_row, search_row_unit
+from mirage_formal.reproduce import search_variants
 from mirage_formal.reproduce.inputs import rmsnorm
+from mirage_formal.reproduce.search_variants import ARMS, RowLimits, RowTask, run_row, search_row_unit
 from mirage_formal.search.space import load_space
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 
@@ -40,7 +40,7 @@ class _Pool:
 
 
 def test_lost_units_are_counted(monkeypatch: Any) -> None:
-    monkeypatch.setattr(arms, "Pool", _Pool)
+    monkeypatch.setattr(search_variants, "Pool", _Pool)
     limits = RowLimits(600.0, 1 << 40)
     whole = run_row("0" * 64, ARMS["exhaustive-1"], PROGRAM, SPACE, limits)
     assert whole.complete

@@ -10,12 +10,12 @@ import pytest
 
 from mirage_formal.logic.session import SubexpressionAnswer
 from mirage_formal.logic.terms import Expr, mul, sum_, var
-from mirage_formal.prove.abstract.domain import expressions
-from mirage_formal.prove.abstract.oracle import NormalFormOracle
-from mirage_formal.reproduce import oracle as module
-from mirage_formal.reproduce.egraph import EGraph, GrowthEnding, extents_of
+from mirage_formal.prove.abstract.abstract_domain import expressions
+from mirage_formal.prove.abstract.subexpression_oracle import NormalFormOracle
+from mirage_formal.reproduce import oracle_comparison as module
+from mirage_formal.reproduce.egraph import EGraph, StopReason, extents_of
 from mirage_formal.reproduce.inputs import ntrans, rmsnorm
-from mirage_formal.reproduce.oracle import NORMAL_FORM, QueryProgram, SearchTask, oracle, queries_of_search
+from mirage_formal.reproduce.oracle_comparison import NORMAL_FORM, QueryProgram, SearchTask, oracle, queries_of_search
 from mirage_formal.search.space import load_space
 
 SPACE = load_space("tiny").with_overrides(max_block_ops=3, griddims=[(2, 1, 1)], fmaps=[-1, 1])
@@ -87,7 +87,7 @@ def test_questions_are_distinct_and_answered_alike_by_saturated_egraph() -> None
     assert len(set(queries)) == len(queries) > 50
     (target,) = expressions(ASKER.program).outputs
     graph = EGraph(extents_of(target))
-    assert graph.grow(target, 100_000, 60.0).ending is GrowthEnding.SATURATED
+    assert graph.grow(target, 100_000, 60.0).ending is StopReason.SATURATED
     exact = NormalFormOracle([target])
     assert all(graph.holds(e) == (exact.contains(e) is SubexpressionAnswer.PROVED) for e in queries)
 
@@ -96,10 +96,10 @@ def test_an_egraph_ends_at_its_limit() -> None:
     (target,) = expressions(ntrans(2, 4)).outputs
     graph = EGraph(extents_of(target))
     grown = graph.grow(target, 1_000, 60.0)
-    assert grown.ending is GrowthEnding.NODES
+    assert grown.ending is StopReason.NODES
     assert graph.holds(target)
     graph.forget()
-    assert graph.grow(var("x"), 10, 60.0).ending is GrowthEnding.SATURATED
+    assert graph.grow(var("x"), 10, 60.0).ending is StopReason.SATURATED
     assert not graph.holds(target)
 
 
@@ -109,6 +109,6 @@ def test_lookup_says_no_where_a_factor_is_too_many() -> None:
     h, x, alpha = var("H"), var("X"), var("alpha")
     part = mul(alpha, sum_(2, mul(sum_(2, h), mul(x, alpha))))
     graph = EGraph(extents_of(target))
-    assert graph.grow(target, 200_000, 60.0).ending is GrowthEnding.SATURATED
+    assert graph.grow(target, 200_000, 60.0).ending is StopReason.SATURATED
     assert graph.holds(part)
     assert not graph.holds(mul(h, part))

@@ -13,9 +13,9 @@ from msgspec.structs import replace as with_fields
 
 from mirage_formal.records.reproduction import Row, Table5
 from mirage_formal.reproduce import table5 as module
-from mirage_formal.reproduce.arms import RowLimits
-from mirage_formal.reproduce.book import RecordFile
 from mirage_formal.reproduce.output.render import format_number, markdown_table
+from mirage_formal.reproduce.row_journal import RecordFile
+from mirage_formal.reproduce.search_variants import RowLimits
 from mirage_formal.reproduce.table5 import TablePlan, extrapolate, table5
 from mirage_formal.support.errors import RunError, SpaceError
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.check.report import CheckFailed
+from mirage_formal.check.check_steps import CheckFailed
 from mirage_formal.codegen.cuda import emit_cuda
 from mirage_formal.codegen.program import program as ir
 from mirage_formal.codegen.program.serialization import decode_programs, encode_programs

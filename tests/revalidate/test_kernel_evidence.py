@@ -18,8 +18,8 @@ import pytest
 
 from mirage_formal import records
 from mirage_formal.check.__main__ import main
+from mirage_formal.check.check_steps import CheckFailed
 from mirage_formal.check.cuda.manifest import SOLVERS
-from mirage_formal.check.report import CheckFailed
 from mirage_formal.check.solvers import UNSAT, SolverAnswers
 from mirage_formal.codegen.cuda import emit_cuda
 from mirage_formal.codegen.program import program as ir
@@ -28,7 +28,7 @@ from mirage_formal.device import compile as nvrtc
 from mirage_formal.device.compile import available
 from mirage_formal.kernel_build.build import discharge_obligations
 from mirage_formal.logic.script import Script
-from mirage_formal.revalidate import command, rederive
+from mirage_formal.revalidate import check_command, rederive
 from mirage_formal.revalidate.rederive import derive_kernels
 from tests.kit.runs.small_runs import first, kernel_runs
 from tests.kit.runs.tampering import InProcess, copy, edit, read_lines, sign_kernels, write_lines
@@ -228,7 +228,7 @@ def test_machine_code_that_is_not_compiled_again_is_said_to_be_the_authors(
         other_code(directory)
     sign_sources(directory)
     with monkeypatch.context() as here:
-        here.setattr(command, "LimitedCheck", InProcess)
+        here.setattr(check_command, "LimitedCheck", InProcess)
         assert main([str(attention), "--jobs", "1", "--no-recompile"]) == 0
     output = capsys.readouterr().out
     assert ("files, not compiled again, as asked" in output) == made
@@ -388,7 +388,7 @@ def test_no_solver_is_asked_about_a_text_of_a_file(
         asked.append(script)
         return SolverAnswers(UNSAT)
 
-    monkeypatch.setattr(rederive, "ask_solvers", answer)
+    monkeypatch.setattr(rederive, "query_solvers", answer)
     directory = first(attention)
     trivial_question(directory)
     sign_sources(directory)
@@ -402,7 +402,7 @@ def test_what_solvers_leave_open_is_not_counted_unless_the_analysis_settles_it(
     directory = first(attention)
     entries = read_lines(directory / "obligations.jsonl")
     before = derive_kernels(directory)
-    monkeypatch.setattr(rederive, "ask_solvers", lambda script: SolverAnswers({"z3": "unknown", "cvc5": "unknown"}))
+    monkeypatch.setattr(rederive, "query_solvers", lambda script: SolverAnswers({"z3": "unknown", "cvc5": "unknown"}))
     found = derive_kernels(directory)
     assert SOLVERS not in found.again
     by_solver = sum(record["means"] == "solver" for record in entries)
@@ -410,7 +410,7 @@ def test_what_solvers_leave_open_is_not_counted_unless_the_analysis_settles_it(
     assert by_solver > 0
     assert sum(found.again.values()) == len(entries) - by_solver
     assert before.recorded == {}
-    monkeypatch.setattr(rederive, "ask_solvers", lambda script: SolverAnswers({"z3": "unsat", "cvc5": "sat"}))
+    monkeypatch.setattr(rederive, "query_solvers", lambda script: SolverAnswers({"z3": "unsat", "cvc5": "sat"}))
     with pytest.raises(CheckFailed) as failure:
         derive_kernels(directory)
     assert "expected unsat" in failure.value.what

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mirage_formal.check import solvers
-from mirage_formal.check.report import CheckFailed, expect_equal, step
+from mirage_formal.check.check_steps import CheckFailed, expect_equal, step
 from mirage_formal.revalidate import processes
 from mirage_formal.revalidate.processes import check_each
 from tests.kit.processes import HUNG_S

@@ -12,10 +12,10 @@ from mirage_formal import records
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.graph.canonical import canonical
 from mirage_formal.graph.verdict import Equivalent, Probable
+from mirage_formal.run.candidate_table import describe_run, warnings
 from mirage_formal.run.driver import run_search
-from mirage_formal.run.results.report import RunReport
+from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Settings, make_job
-from mirage_formal.run.show import run_notes, warnings
 from mirage_formal.support.errors import RunError, SpaceError
 from tests.kit.runs.fake_engine import program, roots
 
@@ -39,7 +39,7 @@ def test_what_is_not_proved_is_not_reported_and_the_next_takes_its_place(
     assert result.verdict.proof == (result.directory / "proof" / "equivalence.json").read_bytes()
     assert any("divisor nonzero" in condition for condition in result.verdict.conditions)
     assert any("not proved" in text for text in warnings(report))
-    assert not any("probable" in text for text in run_notes(report))
+    assert not any("probable" in text for text in describe_run(report))
     assert check([str(tmp_path / "run")]) == 0
     output = capsys.readouterr().out
     assert "equivalent" in output
@@ -65,7 +65,7 @@ def test_on_demand_it_is_reported_as_probable_and_every_output_says_so(
     assert "probable" in str(first)
     assert "equivalent" in str(second)
     assert [item.verdict for item in report.summary.candidates] == ["probable", "equivalent"]
-    assert any("probable (1 of 2): NOT proved" in text for text in run_notes(report))
+    assert any("probable (1 of 2): NOT proved" in text for text in describe_run(report))
     assert not (first.directory / "proof" / "equivalence.json").exists()
     assert check([str(tmp_path / "run")]) == 0
     output = capsys.readouterr().out

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.check.__main__ import main as check
-from mirage_formal.graph.check import faults
+from mirage_formal.graph.verifier import faults
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.progress import Progress, RunPhase
-from mirage_formal.run.results.report import RunReport
+from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Settings
 from tests.kit.runs.fake_engine import program
 

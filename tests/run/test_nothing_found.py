@@ -25,9 +25,9 @@ from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.target import load_target
 from mirage_formal.frontend.origins import unknown_origins
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.partition.answer import search_or_cover
+from mirage_formal.partition.search_strategy import search_or_cover
 from mirage_formal.records import UnitRecord
-from mirage_formal.run.results.report import RunReport
+from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Settings
 from mirage_formal.support.errors import NothingFoundError, Reason
 from tests.kit.paths import REPOSITORY

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from mirage_formal.codegen.numerics.values import PredictedNumerics
+from mirage_formal.codegen.numerics.predicted_numerics import PredictedNumerics
 from mirage_formal.records import FoundRecord, UnitRecord, report_order
 from mirage_formal.run.ranking import order_by_rounding_error, rank, select_candidates
 

@@ -23,20 +23,21 @@ from mirage_formal.api.request import superoptimize
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import kernel_count
 from mirage_formal.records import (
     CertificateRecord,
     ClosingRecord,
     EquivalenceRecord,
     UnitRecord,
 )
+from mirage_formal.run.candidate_table import describe_run, warnings
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.progress import Progress, RunPhase
 from mirage_formal.run.ranking import rank
-from mirage_formal.run.results.report import RunReport
+from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Settings, make_job
-from mirage_formal.run.show import run_notes, warnings
+from mirage_formal.run.task_values import AcceptedCandidate, CandidateTask, CertificateClaim, UnitTask
 from mirage_formal.run.tasks import (
     certify,
     discharge_texts,
@@ -44,7 +45,6 @@ from mirage_formal.run.tasks import (
     search_unit,
     verify_candidate,
 )
-from mirage_formal.run.work import AcceptedCandidate, CandidateTask, CertificateClaim, UnitTask
 from mirage_formal.support.errors import RunError
 from mirage_formal.workers import dispatch
 from tests.kit.paths import REPOSITORY
@@ -234,7 +234,7 @@ def test_a_time_limit_ends_the_search_and_can_be_resumed(
     stopped = run_search(given, settings("Slow", time_limit=HUNG_S), tmp_path / "run", watch=watch)
     assert stopped.summary.status == "time-limit"
     assert stopped.summary.units_done == 2
-    assert "time limit" in run_notes(stopped)[0]
+    assert "time limit" in describe_run(stopped)[0]
     assert stopped.results
     (shared(given) / "go").touch()
     resumed = run_search(given, settings("Slow", resume=True), tmp_path / "run")
@@ -304,7 +304,7 @@ def test_an_interrupt_keeps_what_is_verified(
     stopped = run_search(program(), settings(workers=1), tmp_path / "run", watch=Interrupter(phase, done))
     assert stopped.summary.status == "interrupted"
     assert bool(stopped.results) is some
-    assert "Interrupted" in run_notes(stopped)[0]
+    assert "Interrupted" in describe_run(stopped)[0]
     resumed = run_search(program(), settings(resume=True), tmp_path / "run")
     assert resumed.summary.status == "complete"
     assert digests(resumed) == digests(example)

@@ -8,18 +8,18 @@ import mirage_formal as mf
 from mirage_formal.check.equivalence import replay_with_obligations
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.target import load_target
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.formats.json import decode_graph
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.run import split_k_candidates as dealt_module
 from mirage_formal.run.ranking import graph_pattern
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.split_k_candidates import split_loops_of_candidates
+from mirage_formal.run.task_values import UnitTask
 from mirage_formal.run.tasks import plan, search_unit
-from mirage_formal.run.work import UnitTask
 from tests.kit.proofs.claims import Saved, kernel, on, program
 
 H200 = load_target("h200")

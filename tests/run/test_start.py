@@ -18,7 +18,7 @@ COMPUTING = {
     "mirage_formal.run.tasks",
     "mirage_formal.kernel_build.build",
     "mirage_formal.check.equivalence",
-    "mirage_formal.search.guided.engine",
+    "mirage_formal.search.guided.guided_engine",
     "mirage_formal.prove.identity_testing.fingerprint",
 }
 
@@ -26,7 +26,7 @@ SEARCH = """
 import sys
 from pathlib import Path
 from mirage_formal.run.settings import Settings
-from mirage_formal.partition.answer import search_or_cover
+from mirage_formal.partition.search_strategy import search_or_cover
 from mirage_formal.run.executors import make_executor
 from mirage_formal.cli.graphs.user_file import load_programs
 from mirage_formal.workers.dispatch import TaskDone
@@ -66,7 +66,7 @@ def test_a_default_search_loads_neither_galois_nor_sympy_and_its_parent_no_engin
     found, searching, parent, worker = _python(SEARCH.format(example=str(example), out=str(tmp_path / "run")))
     assert int(found.split()[0]) > 0
     assert set(searching.split()) == set()
-    assert set(parent.split()) & (UNUSED | {"numpy", "mirage_formal.search.guided.engine"}) == set()
+    assert set(parent.split()) & (UNUSED | {"numpy", "mirage_formal.search.guided.guided_engine"}) == set()
     assert set(worker.split()) & UNUSED == set()
     # The worker has proved.
     assert {"numpy", "mirage_formal.run.tasks", "mirage_formal.prove.identity_testing.fingerprint"} <= set(

@@ -14,10 +14,10 @@ import pytest
 
 from mirage_formal import gpu, records
 from mirage_formal.cli.graphs import arrays
-from mirage_formal.cli.graphs.subject import subject
+from mirage_formal.cli.graphs.subject import read_graph
 from mirage_formal.codegen.executable import Executable
 from mirage_formal.device.launch import Optimized
-from mirage_formal.run.result_cache.kernels import stored_kernels
+from mirage_formal.run.result_cache.stored_kernel_check import stored_kernels
 from mirage_formal.support.errors import FormatError
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs import tampering
@@ -47,7 +47,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[Executable]:
         monkeypatch.setattr(module, "device_count", lambda: 1)
         monkeypatch.setattr(module, "current_device", lambda: 0)
         monkeypatch.setattr(module, "arch_of", lambda device: "sm_90a")
-    monkeypatch.setitem(sys.modules, "mirage_formal.device.runs", SimpleNamespace(DeviceRuns=taken))
+    monkeypatch.setitem(sys.modules, "mirage_formal.device.cupy_runner", SimpleNamespace(DeviceRuns=taken))
     monkeypatch.setattr(Optimized, "of", staticmethod(taken))
     return found
 
@@ -120,7 +120,7 @@ def test_what_was_changed_is_not_launched(
     (report,) = gpu.run_all(attention, 1, 0, measure=False, numerics=False, library=True)
     assert not report["ok"]
     assert report["error"].startswith("FormatError")
-    one = subject(attention, 1)
+    one = read_graph(attention, 1)
     with pytest.raises(FormatError, match="expected"):
         arrays.compute_outputs(one, [], "gpu")
     assert launched == []
@@ -136,7 +136,7 @@ def test_what_was_built_is_launched(runs: dict[str, Path], name: str, launched: 
         assert report["remarks"] == []
         assert report["error"] == "RuntimeError: loaded"
     with pytest.raises(RuntimeError, match="loaded"):
-        arrays.compute_outputs(subject(runs[name], 1), [], "auto")
+        arrays.compute_outputs(read_graph(runs[name], 1), [], "auto")
     assert len(launched) == 3
 
 
@@ -166,7 +166,7 @@ real = importlib.util.find_spec
 importlib.util.find_spec = lambda name, package=None: None if name in ("z3", "cvc5") else real(name, package)
 from pathlib import Path
 from mirage_formal.support.errors import FormatError
-from mirage_formal.run.result_cache.kernels import stored_kernels
+from mirage_formal.run.result_cache.stored_kernel_check import stored_kernels
 print(*stored_kernels(Path({str(good)!r})).remarks, sep="\\n")
 try:
     stored_kernels(Path({str(bad)!r}))

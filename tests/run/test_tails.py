@@ -9,17 +9,17 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.check.candidate import check_candidate
-from mirage_formal.check.report import CheckFailed
+from mirage_formal.check.check_steps import CheckFailed
 from mirage_formal.codegen.target import load_target
 from mirage_formal.emulate.runner import compare_on_emulator
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import kernel_count
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.kernel_build.build import build
 from mirage_formal.run.driver import run_search
-from mirage_formal.run.results.report import RunReport
+from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.run.tasks import PADDED, plan
 from tests.kit.sampling import number

@@ -16,8 +16,8 @@ from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probab
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.records import VerdictRecord
 from mirage_formal.run.settings import Settings, make_job
+from mirage_formal.run.task_values import UnitTask
 from mirage_formal.run.tasks import FingerprintFilter, load_engine, plan, replay_proof, search_unit, verdict_record
-from mirage_formal.run.work import UnitTask
 from mirage_formal.support.errors import UnsupportedError
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.fake_engine import fused, program

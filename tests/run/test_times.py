@@ -19,7 +19,7 @@ from mirage_formal.run.driver import run_search
 from mirage_formal.run.progress import Progress, RunPhase, times
 from mirage_formal.run.progress.times import Samples, SearchClock
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.work import UnitProgress
+from mirage_formal.run.task_values import UnitProgress
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 from tests.kit.processes import Clock, clock_of
 from tests.kit.runs.fake_engine import UNITS, fresh_name, program, shared

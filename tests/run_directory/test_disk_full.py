@@ -21,9 +21,9 @@ from mirage_formal.kernel_build.build import build
 from mirage_formal.kernel_build.save import save_built
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.executors import make_executor
-from mirage_formal.run.results.report import RunReport
+from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.verify.verdicts import JudgedGraph, write_verdicts
+from mirage_formal.run.verify.verdicts import VerifiedGraph, write_verdicts
 from mirage_formal.support.errors import RunError
 from mirage_formal.workers.dispatch import Executor
 from tests.kit.paths import REPOSITORY
@@ -179,7 +179,7 @@ def test_kernels_that_do_not_fit_leave_the_earlier_ones(
 
 
 def test_verdicts_that_do_not_fit_are_named(usual: RunReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = JudgedGraph(0, usual.results[0].graph, Equivalent(b"{}", ()), 0.0)
+    one = VerifiedGraph(0, usual.results[0].graph, Equivalent(b"{}", ()), 0.0)
 
     def judged(root: Path) -> None:
         with write_verdicts(root, "x", usual.results[0].graph) as keep:

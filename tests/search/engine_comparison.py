@@ -17,9 +17,9 @@ from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.graph.verdict import Candidate, Probable, Unknown, Verdict
-from mirage_formal.search.engine import Engine, SearchOptions
+from mirage_formal.search.engine_interface import Engine, SearchOptions
 from mirage_formal.search.exhaustive import ExhaustiveEngine
-from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.search.guided.guided_engine import GuidedEngine
 from mirage_formal.search.known_incompleteness import IncompletenessReason, is_equal, missing_reason
 from mirage_formal.search.space import SearchSpace, load_space
 

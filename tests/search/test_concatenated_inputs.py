@@ -11,14 +11,14 @@ import mirage_formal as mf
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.codegen.target import load_target
 from mirage_formal.emulate.runner import compare_on_emulator
-from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import kernel_count
+from mirage_formal.graph.verifier import faults
 from mirage_formal.kernel_build.build import build
 from mirage_formal.prove.equality.prove import prove
-from mirage_formal.search.concatenated_inputs import absorb_concatenations, pad_expressions
+from mirage_formal.search.concatenated_inputs import fuse_concatenations, pad_expressions
 from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
 from mirage_formal.search.preprocess import preprocess
 from tests.kit.graphs.workloads import Build, program, same
@@ -98,7 +98,7 @@ def candidate(given: KernelGraph, grid: tuple[int, int, int]) -> KernelGraph:
 def test_the_kernel_computes_the_sum_itself(grid: tuple[int, int, int]) -> None:
     given = program(rotated)
     made = candidate(given, grid)
-    found = absorb_concatenations(made)
+    found = fuse_concatenations(made)
     assert faults(found) == []
     assert (kernel_count(made), kernel_count(found)) == (5, 1)
     assert isinstance(prove(given, found), Equivalent)
@@ -123,7 +123,7 @@ def test_a_pad_of_the_sum_is_a_sum_of_pads() -> None:
         (OutputSaver(2, (0, 1, None)),),
     )
     made = replace(given, ops=(*given.ops[:-1], GraphDefined(given.ops[-1].operands, block)))
-    found = absorb_concatenations(made)
+    found = fuse_concatenations(made)
     assert kernel_count(found) == 1
     assert isinstance(prove(given, found), Equivalent)
     assert compare_on_emulator(build(found, given, H200), scales=(0.5,)).answer == "within"
@@ -146,7 +146,7 @@ def test_a_pad_is_made_once() -> None:
         (OutputSaver(3, (0, None, None)),),
     )
     made = replace(given, ops=(*given.ops[:-1], GraphDefined(given.ops[-1].operands, block)))
-    found = absorb_concatenations(made)
+    found = fuse_concatenations(made)
     assert kernel_count(found) == 1
     assert [op.kind for op in found.ops if isinstance(op, Op)] == [K.PAD]
     assert isinstance(prove(given, found), Equivalent)
@@ -155,7 +155,7 @@ def test_a_pad_is_made_once() -> None:
 def test_what_other_operators_read_is_stored() -> None:
     given = program(rotated)
     whole = preprocess(given).whole
-    assert absorb_concatenations(whole) == whole
+    assert fuse_concatenations(whole) == whole
 
 
 @pytest.mark.usefixtures("check_here")
@@ -173,7 +173,7 @@ def test_the_whole_program_is_found_and_check_accepts_it(tmp_path: Path, name: s
 def test_attrs_of_a_wrong_pad_are_refused() -> None:
     """One row further on: the sum is another tensor, and the prover says so."""
     given = program(rotated)
-    found = absorb_concatenations(candidate(given, (1, 1, 1)))
+    found = fuse_concatenations(candidate(given, (1, 1, 1)))
     ops = tuple(
         replace(op, attrs=Attrs(dim=2, before=op.attrs.after, after=op.attrs.before))
         if isinstance(op, Op) and op.kind is K.PAD

@@ -18,9 +18,9 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs
-from mirage_formal.graph.rules import device_results
-from mirage_formal.search.engine import SearchOptions
-from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.graph.type_rules import device_results
+from mirage_formal.search.engine_interface import SearchOptions
+from mirage_formal.search.guided.guided_engine import GuidedEngine
 from mirage_formal.search.known_incompleteness import IncompletenessReason, missing_reason
 from mirage_formal.search.space import SearchSpace
 from tests.kit.sampling import THOROUGH, but, number

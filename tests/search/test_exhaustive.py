@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from mirage_formal.graph.canonical import canonical, digest
-from mirage_formal.graph.check import DeviceLimits, faults, kernel_types
 from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import (
     BlockGraph,
@@ -27,15 +26,16 @@ from mirage_formal.graph.graph import (
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.graph.verdict import Candidate, Different, Probable, Unknown, Verdict
+from mirage_formal.graph.verifier import DeviceLimits, faults, kernel_types
 from mirage_formal.logic.terms import Expr
-from mirage_formal.prove.abstract.domain import expressions
+from mirage_formal.prove.abstract.abstract_domain import expressions
 from mirage_formal.prove.abstract.normal_form import NormalForms
 from mirage_formal.prove.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.search.bounds import SearchSpace
-from mirage_formal.search.engine import SearchOptions, Stats, Tally, Unit, UnitResult
+from mirage_formal.search.engine_interface import SearchCounters, SearchOptions, Stats, Unit, UnitResult
 from mirage_formal.search.exhaustive import ExhaustiveEngine
-from mirage_formal.search.exhaustive import kernel as kernel_module
-from mirage_formal.search.exhaustive.kernel import KernelSearch
+from mirage_formal.search.exhaustive import kernel_enumeration as kernel_module
+from mirage_formal.search.exhaustive.kernel_enumeration import KernelSearch
 from mirage_formal.search.exhaustive.pruner import Pruner
 from mirage_formal.search.space import load_space
 from mirage_formal.support.errors import UnsupportedError
@@ -321,7 +321,7 @@ def test_options_override_the_limits_of_the_space() -> None:
 
 
 def test_counts_add_up() -> None:
-    tally = Tally()
+    tally = SearchCounters()
     tally.add("states", 3)
     tally.prune("shape", "block")
     tally.prune("shape", "block")

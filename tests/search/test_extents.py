@@ -13,10 +13,10 @@ from mirage_formal.graph.ops import IN_PLACE, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.prove.equality.prove import prove
-from mirage_formal.search.engine import SearchOptions
-from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.guided.extents import Assignment, DagFilter, ExtentAssigner, Extents, shape_of
+from mirage_formal.search.engine_interface import SearchOptions
+from mirage_formal.search.guided.extent_choice import Assignment, DagFilter, ExtentAssigner, Extents, shape_of
 from mirage_formal.search.guided.extract import Dag
+from mirage_formal.search.guided.guided_engine import GuidedEngine
 from mirage_formal.search.guided.solved_kernel import SolvedKernel
 from mirage_formal.search.space import SearchSpace, load_space
 from tests.search.test_guided import PROGRAMS

@@ -17,7 +17,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.search.preprocess import preprocess
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from tests.kit.graphs.text_reader import from_text
 
 K = OpKind
@@ -92,10 +92,10 @@ def test_a_constant_is_an_attribute(name: str) -> None:
     assert read(found) <= {"X", "M"}
     assert isinstance(prove(given, found), Equivalent)
     arrays = values(1)
-    (expected,) = reference.run(given, arrays)
+    (expected,) = float64_reference.run(given, arrays)
     arrays[1] = np.resize([np.nan, np.inf, -np.inf], (4, 6))
     for graph in (given, found):
-        assert np.array_equal(reference.run(graph, arrays)[0], expected)
+        assert np.array_equal(float64_reference.run(graph, arrays)[0], expected)
 
 
 @pytest.mark.parametrize("name", KEPT)
@@ -103,7 +103,7 @@ def test_what_is_no_operand_of_one_number_stays(name: str) -> None:
     given = program(KEPT[name])
     found = preprocess(given).whole
     assert "T" in read(found)
-    assert np.array_equal(reference.run(found, values(2))[0], reference.run(given, values(2))[0])
+    assert np.array_equal(float64_reference.run(found, values(2))[0], float64_reference.run(given, values(2))[0])
 
 
 _KERNEL = """mugraph 1

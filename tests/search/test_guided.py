@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 
 from mirage_formal.graph.canonical import digest
-from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.verifier import faults, kernel_types
 from mirage_formal.prove.equality.prove import prove
-from mirage_formal.search.engine import SearchOptions
-from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.search.engine_interface import SearchOptions
+from mirage_formal.search.guided.guided_engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace, load_space
-from mirage_formal.semantics.reference import run
+from mirage_formal.semantics.float64_reference import run
 from tests.kit.sampling import THOROUGH
 from tests.search.engine_comparison import latent
 

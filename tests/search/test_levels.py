@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from mirage_formal.records import LEVELS
-from mirage_formal.search.engine import SearchOptions, Stats, counts_by_reason
+from mirage_formal.search.engine_interface import SearchOptions, Stats, counts_by_reason
 from mirage_formal.search.exhaustive import ExhaustiveEngine
-from mirage_formal.search.exhaustive.block import BlockSearch
-from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.search.exhaustive.block_enumeration import BlockSearch
+from mirage_formal.search.guided.guided_engine import GuidedEngine
 from mirage_formal.search.guided.saturation import PRUNED, Closure, Saturator
 from mirage_formal.search.space import load_space
 from tests.search.test_guided import rms_linear

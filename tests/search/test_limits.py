@@ -10,12 +10,12 @@ import pytest
 from mirage_formal.logic.session import SubexpressionAnswer
 from mirage_formal.logic.terms import add, mul, sum_, unary, var
 from mirage_formal.prove.abstract.normal_form import NormalForms
-from mirage_formal.prove.abstract.oracle import NormalFormOracle
+from mirage_formal.prove.abstract.subexpression_oracle import NormalFormOracle
 from mirage_formal.reproduce.inputs import rmsnorm
-from mirage_formal.search.engine import CutError, SearchOptions, Stats, Tally, UnitResult
+from mirage_formal.search.engine_interface import LimitReached, SearchCounters, SearchOptions, Stats, UnitResult
 from mirage_formal.search.exhaustive import ExhaustiveEngine
-from mirage_formal.search.exhaustive import block as block_module
-from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.search.exhaustive import block_enumeration as block_module
+from mirage_formal.search.guided.guided_engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace, load_space
 
 PROGRAM = rmsnorm(2, 4, 6)
@@ -74,8 +74,8 @@ def test_a_unit_ends_at_its_deadline() -> None:
     counts = total(SearchOptions("exhaustive", deadline=time.monotonic() - 1))
     assert counts.cut > 0
     assert counts.states == 0
-    tally = Tally(deadline=time.monotonic() - 1)
-    with pytest.raises(CutError):
+    tally = SearchCounters(deadline=time.monotonic() - 1)
+    with pytest.raises(LimitReached):
         tally.step("states")
     assert tally.stats() == Stats()
 

@@ -11,17 +11,17 @@ import mirage_formal as mf
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.target import load_target
 from mirage_formal.emulate.runner import compare_on_emulator
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.storage_views import kernel_count, moved_tensors
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import kernel_count, moved_tensors
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.kernel_build.build import build
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.search.hoist_layout_ops import hoist_layout_ops
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program, is_fusible
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.search.space import load_space
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from tests.kit.graphs.workloads import program
 
 H200 = load_target("h200")
@@ -131,11 +131,11 @@ def test_one_kernel_does_what_the_program_does(build_one: Callable[[mf.Graph], m
     assert not moved_tensors(preprocess(one).program)
     numbers = np.random.default_rng(7)
     arrays = [numbers.uniform(0.5, 1.5, item.tensor.shape) for item in one.inputs]
-    (want,) = reference.run(one, arrays)
+    (want,) = float64_reference.run(one, arrays)
     made = candidates(one)
     for graph in made[:4]:
         assert kernel_count(graph) == 1
-        np.testing.assert_allclose(reference.run(graph, arrays)[0], want, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(float64_reference.run(graph, arrays)[0], want, rtol=1e-9, atol=1e-12)
         assert isinstance(prove(one, graph, (preprocess(one).whole,)), Equivalent)
     found = build(made[0], one, H200)
     assert len(found.executable.launches) == 1
@@ -173,7 +173,9 @@ def test_no_move_passes_what_it_changes() -> None:
         one = program(build_one)
         made = hoist_layout_ops(one) or one
         arrays = [np.random.default_rng(1).uniform(0.5, 1.5, item.tensor.shape) for item in one.inputs]
-        np.testing.assert_allclose(reference.run(made, arrays)[0], reference.run(one, arrays)[0], rtol=1e-9)
+        np.testing.assert_allclose(
+            float64_reference.run(made, arrays)[0], float64_reference.run(one, arrays)[0], rtol=1e-9
+        )
 
 
 def test_rows_that_are_not_whole_vectors_are_not_written_elsewhere() -> None:
@@ -194,5 +196,7 @@ def test_an_output_that_is_read_as_well_is_no_end() -> None:
     graph.mark_output(graph.relu(shown))
     one = graph.freeze()
     arrays = [np.random.default_rng(2).uniform(0.5, 1.5, item.tensor.shape) for item in one.inputs]
-    for got, want in zip(reference.run(preprocess(one).whole, arrays), reference.run(one, arrays), strict=True):
+    for got, want in zip(
+        float64_reference.run(preprocess(one).whole, arrays), float64_reference.run(one, arrays), strict=True
+    ):
         np.testing.assert_allclose(got, want, rtol=1e-9)

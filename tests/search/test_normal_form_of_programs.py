@@ -12,14 +12,14 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.check.__main__ import main as check
-from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.storage_views import kernel_count, storage_locations
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import kernel_count, storage_locations
+from mirage_formal.graph.verifier import faults
 from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
 from mirage_formal.search.preprocess import preprocess
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from tests.kit.fuzz.random_programs import program as random_program
 from tests.kit.graphs.workloads import Build, program, same
 from tests.kit.sampling import but
@@ -110,7 +110,7 @@ def test_random_programs_compute_the_same(first: int) -> None:
         given = next(value for value in names.values() if isinstance(value, mf.Graph)).freeze()
         for found in (normalize_layout_ops(given), preprocess(given).whole):
             if found is not None and found != given:
-                for wanted, got in zip(written.outputs, reference.run(found, written.inputs), strict=True):
+                for wanted, got in zip(written.outputs, float64_reference.run(found, written.inputs), strict=True):
                     np.testing.assert_allclose(got, wanted, rtol=1e-7, atol=1e-9)
 
 

@@ -9,7 +9,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mirage_formal.graph.check import faults, kernel_types, shared_bytes
 from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import (
     BlockGraph,
@@ -25,8 +24,9 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import COMPARISONS, SPECS, Attrs, Family, Level, OpKind
 from mirage_formal.graph.types import DTensor, DType
+from mirage_formal.graph.verifier import faults, kernel_types, shared_bytes
 from mirage_formal.search.thread import fuse_threads
-from mirage_formal.semantics.reference import run
+from mirage_formal.semantics.float64_reference import run
 
 X = (0, None, None)
 SHAPE, ROW = (8, 16), (8, 1)

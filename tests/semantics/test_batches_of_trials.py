@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.semantics.batched import BatchedDomain, run_many
+from mirage_formal.semantics.batched_reference import BatchedDomain, run_many
+from mirage_formal.semantics.float64_reference import FloatDomain, run
 from mirage_formal.semantics.interpreter import evaluate
-from mirage_formal.semantics.reference import FloatDomain, run
 from mirage_formal.semantics.working_set import working_set_size
 from tests.kit.graphs.random_graphs import random_graph
 from tests.kit.proofs.claims import load

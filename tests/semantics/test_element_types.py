@@ -12,8 +12,8 @@ import mirage_formal as mf
 from mirage_formal.codegen.numerics.rounding import LARGEST
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
-from mirage_formal.semantics.reference import run
-from mirage_formal.semantics.typed import round_to_dtype, run_typed
+from mirage_formal.semantics.float64_reference import run
+from mirage_formal.semantics.typed_evaluation import round_to_dtype, run_typed
 from mirage_formal.support.errors import ShapeError
 
 INF, NAN = float("inf"), float("nan")

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Lax, Level, OpKind
 from mirage_formal.graph.types import DType
-from mirage_formal.prove.abstract.domain import expressions
+from mirage_formal.graph.verifier import faults
+from mirage_formal.prove.abstract.abstract_domain import expressions
 from mirage_formal.prove.identity_testing.draw import field_point
-from mirage_formal.prove.identity_testing.field import run_tape
 from mirage_formal.prove.identity_testing.primes import field_pair
-from mirage_formal.semantics import reference
+from mirage_formal.prove.identity_testing.tape_evaluation import run_tape
+from mirage_formal.semantics import float64_reference
 from mirage_formal.semantics.straight_line_trace import NotLax, lax_class, needed_parts, record_tape
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.random_graphs import READS_MASK, with_masks
@@ -77,7 +77,7 @@ def test_float64(kind: OpKind, value: bool) -> None:
     graph = example(kind, value=value)
     numbers = np.random.default_rng(1)
     arrays = with_masks(graph, [numbers.uniform(1, 2, source.tensor.shape) for source in graph.inputs])
-    (out,) = reference.run(graph, arrays)
+    (out,) = float64_reference.run(graph, arrays)
     assert np.isfinite(out).all()
 
 

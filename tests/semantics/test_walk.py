@@ -20,9 +20,9 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import Dim3, DTensor, DType, row_major
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from mirage_formal.semantics.interpreter import trace
-from mirage_formal.semantics.operators import RULES
+from mirage_formal.semantics.operator_semantics import RULES
 from mirage_formal.support.errors import GraphError
 from tests.kit.graphs import reference_interpreter
 from tests.kit.graphs.random_graphs import random_graph, with_masks
@@ -58,7 +58,7 @@ def test_walk_equals_literal_evaluation(seed: int) -> None:
     arrays = with_masks(graph, [numbers.uniform(0.5, 1.5, source.tensor.shape) for source in graph.inputs])
     with np.errstate(all="ignore"):
         want = reference_interpreter.evaluate(graph, arrays, reference_interpreter.FloatArithmetic())
-    got = reference.run(graph, arrays)
+    got = float64_reference.run(graph, arrays)
     for expected, actual in zip(want, got, strict=True):
         assert actual.shape == expected.shape
         fine = np.isfinite(expected) & (np.abs(expected) < 1e100)
@@ -94,7 +94,7 @@ def test_slab_is_cut_before_the_loop_chunk() -> None:
         grid=(2, 1, 1),
         loop=3,
     )
-    seen = trace(graph, [np.arange(12.0)], reference.FloatDomain())
+    seen = trace(graph, [np.arange(12.0)], float64_reference.FloatDomain())
     loaded = seen.blocks[0][0]
     assert loaded.shape == (2, 1, 1, 3, 2)
     assert loaded[0, 0, 0, :, :].tolist() == [[0, 1], [2, 3], [4, 5]]
@@ -110,7 +110,7 @@ def test_grid_axes_split_one_dim_in_the_order_x_y_z() -> None:
         [OutputSaver(1, (0, 0, 0))],
         grid=(2, 3, 4),
     )
-    seen = trace(graph, [np.arange(24.0)], reference.FloatDomain())
+    seen = trace(graph, [np.arange(24.0)], float64_reference.FloatDomain())
     loaded = seen.blocks[0][0]
     assert loaded.shape == (2, 3, 4, 1, 1)
     assert loaded[1, 2, 3, 0, 0] == 23
@@ -128,7 +128,7 @@ def test_an_untouched_axis_stays_replicated_and_a_loop_invariant_sum_counts_iter
         grid=(2, 1, 1),
         loop=5,
     )
-    seen = trace(graph, [np.arange(4.0)], reference.FloatDomain())
+    seen = trace(graph, [np.arange(4.0)], float64_reference.FloatDomain())
     assert seen.blocks[0][0].shape == (1, 1, 1, 1, 4)
     assert seen.outputs[0].tolist() == [0, 5, 10, 15, 0, 5, 10, 15]
 
@@ -162,12 +162,12 @@ def _bad(**change: Any) -> KernelGraph:
     ],
 )
 def test_ill_formed_graphs_are_refused(change: dict[str, Any], message: str) -> None:
-    assert reference.run(_bad(), [np.ones((4, 6))])[0].shape == (4, 2)
+    assert float64_reference.run(_bad(), [np.ones((4, 6))])[0].shape == (4, 2)
     with pytest.raises(GraphError, match=message):
-        reference.run(_bad(**change), [np.ones((4, 6))])
+        float64_reference.run(_bad(**change), [np.ones((4, 6))])
 
 
 def test_an_accumulator_outside_a_block_is_refused() -> None:
     graph = KernelGraph((_input("a", 4),), (Op(OpKind.ACCUM_SUM, (0,)),), (1,))
     with pytest.raises(GraphError, match="outside a block"):
-        reference.run(graph, [np.ones(4)])
+        float64_reference.run(graph, [np.ones(4)])

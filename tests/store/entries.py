@@ -15,12 +15,12 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.cache.searches import ROOT, SWITCH, SearchCache
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.partition import answer
+from mirage_formal.partition import search_strategy
 from mirage_formal.partition.cover_search import WholeReport
 from mirage_formal.records import RunRecord, decode, read_file
 from mirage_formal.records.store_entry import SearchEntry
-from mirage_formal.run.result_cache import recall
-from mirage_formal.run.results.report import RunReport
+from mirage_formal.run.result_cache import cache_lookup
+from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Settings
 from tests.kit.graphs.workloads import TINY, layers
 from tests.kit.runs.tampering import files, sign_candidate
@@ -51,7 +51,7 @@ class Case:
 
     def call(self, out: Path) -> RunReport | WholeReport:
         """The call again."""
-        return answer.search_or_cover(self.program, self.settings, out, name="case")
+        return search_strategy.search_or_cover(self.program, self.settings, out, name="case")
 
 
 def single() -> tuple[KernelGraph, Settings]:
@@ -73,7 +73,7 @@ def using(store: Path) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(SWITCH, raising=False)
         patch.setenv(ROOT, str(store))
-        recall._replayed.clear()
+        cache_lookup._replayed.clear()
         yield
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal.cache import directory
-from mirage_formal.cache.directory import Cache, CacheWarning
+from mirage_formal.cache import cache_directory
+from mirage_formal.cache.cache_directory import Cache, CacheWarning
 from mirage_formal.records.store_entry import CacheEntry
 from mirage_formal.support.errors import FormatError, MirageError
 
@@ -88,7 +88,7 @@ def test_the_least_recently_used_entries_make_room(numbers: Cache[str, int], mon
         os.utime(path / "entry.json", (number, number))
     assert numbers.get("a") == 1  # it was used
     (numbers.root / "numbers" / "notes.txt").write_text("mine")
-    monkeypatch.setattr(directory, "MOST_BYTES", 25_000)
+    monkeypatch.setattr(cache_directory, "MOST_BYTES", 25_000)
     numbers.put("d", 1, {"data": bytes(1_000)})
     assert [key for key in "abcd" if numbers.path(key).is_dir()] == ["a", "c", "d"]
     assert (numbers.root / "numbers" / "notes.txt").read_text() == "mine"

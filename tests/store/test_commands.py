@@ -185,8 +185,8 @@ def test_an_entry_of_the_earlier_format_is_read(one: Case, command: Commands, tm
 
 
 def test_an_entry_that_the_clock_cut_short_counts_for_no_longer_search(one: Case, tmp_path: Path) -> None:
+    from mirage_formal.run.result_cache.cache_lookup import find_entry
     from mirage_formal.run.result_cache.keys import entry_key
-    from mirage_formal.run.result_cache.recall import find_entry
     from mirage_formal.run.settings import make_job
 
     mine = copy_of(one, tmp_path)

@@ -16,7 +16,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.cache.searches import ROOT, SWITCH, SearchCache
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from mirage_formal.support.errors import FormatError, RunError, SpaceError, TargetError
 from tests.kit.paths import REPOSITORY
 from tests.store.entries import Case, edit_json, several, sign_run, single, warm
@@ -106,7 +106,9 @@ def test_loaded_results_are_those_of_the_search(one: Case, whole: Case) -> None:
         for result in found:
             rng = np.random.default_rng(0)
             arrays = [rng.uniform(0.5, 1, item.tensor.shape) for item in case.program.inputs]
-            pairs = zip(reference.run(case.program, arrays), reference.run(result.graph, arrays), strict=True)
+            pairs = zip(
+                float64_reference.run(case.program, arrays), float64_reference.run(result.graph, arrays), strict=True
+            )
             for want, got in pairs:
                 np.testing.assert_allclose(got, want, rtol=1e-9)
 

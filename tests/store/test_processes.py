@@ -25,10 +25,10 @@ PROCESSES = 8
 FILL = """
 import multiprocessing, os, sys, time
 from pathlib import Path
-from mirage_formal.partition import answer
+from mirage_formal.partition import search_strategy
 from mirage_formal.run.driver import write_stored_run as _
-from mirage_formal.partition.recall import write_stored_answer
-from mirage_formal.run.result_cache.recall import claim_entry
+from mirage_formal.partition.stored_covers import write_stored_answer
+from mirage_formal.run.result_cache.cache_lookup import claim_entry
 from mirage_formal.cache.lock import lock_directory
 from mirage_formal.support.errors import RunError
 from mirage_formal.run.settings import make_job

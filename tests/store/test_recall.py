@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.cache import directory, searches
+from mirage_formal.cache import cache_directory, searches
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.result_cache import keys
-from mirage_formal.run.results.report import RunReport
+from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Settings
 
 
@@ -115,7 +115,7 @@ def test_the_oldest_entries_make_room(tmp_path: Path, store: Path, monkeypatch: 
     foreign = store / "notes.txt"
     foreign.write_text("mine")
     os.utime(foreign, (0, 0))
-    monkeypatch.setattr(directory, "MOST_BYTES", searches.SearchCache().read_record(oldest).bytes + 10)
+    monkeypatch.setattr(cache_directory, "MOST_BYTES", searches.SearchCache().read_record(oldest).bytes + 10)
     searched(tmp_path / "second", program(columns=64))
     assert not oldest.exists()
     assert len(searches.SearchCache().entries()) == 1

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from mirage_formal.cache.directory import CacheWarning
-from mirage_formal.partition import answer
+from mirage_formal.cache.cache_directory import CacheWarning
+from mirage_formal.partition import search_strategy
 from mirage_formal.partition.cover_search import WholeReport
 from mirage_formal.records.store_entry import SearchEntry
-from mirage_formal.run.result_cache import recall
+from mirage_formal.run.result_cache import cache_lookup
 from mirage_formal.run.result_cache.entry_checks import check_evidence
-from mirage_formal.run.results.report import RunReport
+from mirage_formal.run.results.run_report import RunReport
 from tests.kit.runs.tampering import files
 from tests.store.entries import Case, copy_of, edit_json, several, sign, sign_run, single, using, warm
 
@@ -44,7 +44,7 @@ class Again:
         with using(case.store):
             self._found = case.call(case.store.parent / f"again-{secrets.token_hex(4)}")
         self.count = 0
-        monkeypatch.setattr(answer, "_search_or_cover_uncached", self)
+        monkeypatch.setattr(search_strategy, "_search_or_cover_uncached", self)
 
     def __call__(self, *given: Any, **about: Any) -> RunReport | WholeReport:
         self.count += 1
@@ -54,7 +54,7 @@ class Again:
 def refused(case: Case, again: Again, out: Path) -> str:
     """That an entry is refused, once, what it should hold is made again, and is recalled then; returns the reason."""
     before = again.count
-    recall._replayed.clear()
+    cache_lookup._replayed.clear()
     with pytest.warns(CacheWarning) as said:
         case.call(out / "first")
     assert again.count == before + 1

@@ -14,7 +14,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.torch.modules import backend  # noqa: E402
-from mirage_formal.torch.modules.report import ModuleReport, RegionReport  # noqa: E402
+from mirage_formal.torch.modules.module_report import ModuleReport, RegionReport  # noqa: E402
 from tests.kit.paths import REPOSITORY  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]

@@ -12,8 +12,8 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 
 import mirage_formal as mf  # noqa: E402
-from mirage_formal.torch.modules.eager import torch_program  # noqa: E402
-from mirage_formal.torch.modules.operators import TorchOperator, _RecomputedGradient, torch_operator  # noqa: E402
+from mirage_formal.torch.modules.custom_operators import TorchOperator, _RecomputedGradient, torch_operator  # noqa: E402
+from mirage_formal.torch.modules.eager_execution import torch_program  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:no GPU with CuPy"),

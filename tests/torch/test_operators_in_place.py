@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
 import mirage_formal as mf  # noqa: E402
-from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch  # noqa: E402
+from mirage_formal.torch.comparison.import_comparison import arguments_of, compare_with_torch  # noqa: E402
 from tests.kit.torch.comparison import compare, compare_rewritten  # noqa: E402
 
 

@@ -11,7 +11,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.graph.graph import GraphDefined  # noqa: E402
-from mirage_formal.graph.views import kernel_count  # noqa: E402
+from mirage_formal.graph.storage_views import kernel_count  # noqa: E402
 from tests.kit.graphs.moves import copies  # noqa: E402
 
 nn, F = torch.nn, torch.nn.functional

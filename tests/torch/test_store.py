@@ -14,9 +14,9 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip in
 
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.cache.searches import ROOT, SWITCH, SearchCache  # noqa: E402
-from mirage_formal.run.result_cache import recall  # noqa: E402
+from mirage_formal.run.result_cache import cache_lookup  # noqa: E402
 from mirage_formal.run.results.result import Result  # noqa: E402
-from mirage_formal.torch.modules import choose  # noqa: E402
+from mirage_formal.torch.modules import region_search  # noqa: E402
 from tests.kit.paths import REPOSITORY  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
@@ -58,7 +58,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv(SWITCH)
     monkeypatch.setenv(ROOT, str(tmp_path / "store"))
     monkeypatch.chdir(tmp_path)
-    recall._replayed.clear()
+    cache_lookup._replayed.clear()
     return tmp_path / "store"
 
 
@@ -76,7 +76,7 @@ def test_a_second_process_finds_what_the_first_has_searched(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]  # nothing is left about
     assert list((store / "parts").iterdir()) == []
 
-    monkeypatch.setattr(choose, "search_into_store", None)  # nothing is searched
+    monkeypatch.setattr(region_search, "search_into_store", None)  # nothing is searched
     again = mf.optimize(model, given, workers=1, time_limit=60)
     assert again.mirage_report().regions[0].candidate == region.candidate
 
@@ -114,11 +114,11 @@ def test_on_a_gpu_what_the_store_has_is_measured_within_the_limit(
         raise AssertionError("a search")
 
     monkeypatch.setattr("mirage_formal.autotune.measured_order.order_by_measurement", fastest)
-    monkeypatch.setattr("mirage_formal.partition.answer._search_or_cover_uncached", none)
+    monkeypatch.setattr("mirage_formal.partition.search_strategy._search_or_cover_uncached", none)
     monkeypatch.setattr("mirage_formal.api.request.start_workers", none)
     monkeypatch.setattr("mirage_formal.device.runtime.device_count", lambda: 1)
-    monkeypatch.setattr(choose, "device_count", lambda: 1)
-    monkeypatch.setattr(choose, "_device", lambda imported, region: "cuda")
+    monkeypatch.setattr(region_search, "device_count", lambda: 1)
+    monkeypatch.setattr(region_search, "_device", lambda imported, region: "cuda")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     prepared: list[int] = []
     monkeypatch.setattr(Result, "prepare", lambda self, device: prepared.append(device))

@@ -20,18 +20,18 @@ import pytest
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import SEARCH_FILE, UnitRecord, decode
+from mirage_formal.run.candidate_table import describe_run, warnings
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.executors import make_executor
 from mirage_formal.run.preload import PRELOAD
 from mirage_formal.run.progress import Progress, RunPhase
-from mirage_formal.run.results.report import RunReport
+from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import ENGINES, Settings, environment
-from mirage_formal.run.show import run_notes, warnings
 from mirage_formal.support.errors import ClusterError, MirageError, SpaceError
 from mirage_formal.workers import cluster as module
 from mirage_formal.workers import dispatch
 from mirage_formal.workers.cluster import Cluster
-from mirage_formal.workers.dispatch import TaskDone, TaskSlow
+from mirage_formal.workers.dispatch import TaskDone, TaskOverdue
 from mirage_formal.workers.task_progress import report_progress
 from tests.kit.paths import REPOSITORY
 from tests.kit.processes import HUNG_S, alive, clock_of, first_try, gone
@@ -206,7 +206,7 @@ def test_a_straggler_is_computed_again_elsewhere_and_the_first_answer_wins(hurri
     path = str(tmp_path / "a")
     list(hurried.run(identity, range(4), limit_s=60))  # so that no start of a process counts as a task's time
     outcomes = [o for o in hurried.run(hang_first, ["", "", "", path], limit_s=500) if o is not None]
-    slow = [o for o in outcomes if isinstance(o, TaskSlow)]
+    slow = [o for o in outcomes if isinstance(o, TaskOverdue)]
     assert slow[-1].again
     assert {o.index for o in slow} == {3}
     assert len(slow) <= 2
@@ -226,7 +226,7 @@ def test_a_straggling_unit_is_shown_with_its_label(hurried: Cluster, given: Kern
 
     report = run_search(given, settings("Straggling"), tmp_path / "run", executor=hurried, watch=watch)
     assert any(text.startswith("slow: unit 5 (unit 5): ") and "others" in text for text in report.remarks)
-    assert any(text in run_notes(report) for text in report.remarks)
+    assert any(text in describe_run(report) for text in report.remarks)
     assert report.remarks[-1] in seen
     assert found(report) == found(run_search(given, settings(workers=2), tmp_path / "whole"))
 

@@ -16,7 +16,7 @@ import pytest
 from mirage_formal.support.errors import ShapeError
 from mirage_formal.workers import dispatch
 from mirage_formal.workers.cluster import Cluster
-from mirage_formal.workers.dispatch import TRIES, Executor, TaskDone, TaskFailed, TaskSlow
+from mirage_formal.workers.dispatch import TRIES, Executor, TaskDone, TaskFailed, TaskOverdue
 from mirage_formal.workers.pool import Pool
 from tests.kit.paths import REPOSITORY
 from tests.kit.processes import HUNG_S, alive, clock_of, first_try, gone
@@ -246,9 +246,9 @@ def test_a_slow_task_is_reported_once(tmp_path: Path) -> None:
         for outcome in pool.run(wait_for, ["", "", "", str(go)], limit_s=HUNG_S):
             found.append(outcome)
             # Not at once: it is not reported again.
-            if found.count(None) > 5 and any(isinstance(o, TaskSlow) for o in found[:-3]):
+            if found.count(None) > 5 and any(isinstance(o, TaskOverdue) for o in found[:-3]):
                 go.touch()
-    [slow] = [o for o in found if isinstance(o, TaskSlow)]
+    [slow] = [o for o in found if isinstance(o, TaskOverdue)]
     assert (slow.index, slow.again) == (3, False)
     assert slow.seconds >= max(0.3, 2 * slow.typical_s)
     assert sum(isinstance(o, TaskDone) for o in found) == 4

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 
 import pytest
 
+from mirage_formal.run.candidate_table import warnings
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.show import warnings
 from mirage_formal.support.errors import WorkerError
 from mirage_formal.workers import pool
 from mirage_formal.workers.pool import Pool

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from mirage_formal.autotune.bench import FinalistRow, TuningResources
-from mirage_formal.autotune.child import GpuMachine, TimingAnswer, TimingJob
 from mirage_formal.autotune.plans import TritonResult
 from mirage_formal.autotune.timing import FIRST, SECOND, Device
-from mirage_formal.autotune.triton.files import DEEP, NARROW, STAGES, WARPS, TritonText, triton_texts
+from mirage_formal.autotune.timing_subprocess import GpuMachine, TimingAnswer, TimingJob
+from mirage_formal.autotune.triton.launch_variants import DEEP, NARROW, STAGES, WARPS, TritonText, triton_texts
 from mirage_formal.autotune.triton.precompile import Task, compile_file
 from mirage_formal.autotune.triton.results import BackendComparison, TritonRow
+from mirage_formal.autotune.tuning_result import FinalistRow, TuningResources
 from mirage_formal.codegen.executable import load_executable
-from mirage_formal.codegen.triton.options import LaunchOptions
+from mirage_formal.codegen.triton.launch_options import LaunchOptions
 from mirage_formal.device.sealed_records import write_triton
 from mirage_formal.records import KERNELS, MEASURE_FILE, TritonRecord, TritonVariantRecord, write_atomic
 from mirage_formal.records.measurement import TRITON_GAIN, is_faster

@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-from mirage_formal.kernel_build.triton.calls import load_module
+from mirage_formal.kernel_build.triton.triton_callable import load_module
 from mirage_formal.support.errors import UnsupportedError
 
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mirage_formal.check.report import expect_equal, step
-from mirage_formal.graph.check import kernel_types
+from mirage_formal.check.check_steps import expect_equal, step
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DTensor
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import (
     MEASURE_FILE,
     NUMERICS_FILE,

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from mirage_formal.check.check_steps import expect_equal, step
 from mirage_formal.check.cuda.cubin import Resources, resources
-from mirage_formal.check.report import expect_equal, step
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.storage_views import launched_operators, storage_locations
 from mirage_formal.graph.types import DTensor
-from mirage_formal.graph.views import launched_operators, storage_locations
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import (
     LAUNCH_FILE,
     PLAN_FILE,
@@ -24,8 +24,8 @@ from mirage_formal.records import (
     LaunchRecord,
     PlanRecord,
     ProductLaunch,
-    confine_path,
     read_file,
+    resolve_inside,
     sha256,
 )
 from mirage_formal.support.errors import FormatError
@@ -38,9 +38,10 @@ def check_launches(root: Path, record: LaunchRecord, graph: KernelGraph) -> None
     """Check that the launches compute the operators of the µGraph, as far as their arguments show it.
 
     Sound: every operator has one launch, in order, which reads the operator's operands and writes its results, whole,
-    unless its result lies in another tensor (``graph.views``), which has all of its elements; a graph-defined one has
-    the grid of its block graph, and need not read band masks and views of them, whose elements the µGraph determines;
-    copies make the outputs that nothing else makes. What a kernel does with its arguments is not established here.
+    unless its result lies in another tensor (``graph.storage_views``), which has all of its elements; a graph-defined
+    one has the grid of its block graph, and need not read band masks and views of them, whose elements the µGraph
+    determines; copies make the outputs that nothing else makes. What a kernel does with its arguments is not
+    established here.
 
     Raises:
         CheckFailed: Names the file and step.
@@ -62,7 +63,7 @@ def check_launches(root: Path, record: LaunchRecord, graph: KernelGraph) -> None
             _check_launch(launch, reads, writes, graph, values)
             if isinstance(launch, KernelLaunch):
                 for name in (launch.source, *(binary.file for binary in launch.cubins.values())):
-                    confine_path(root, name)
+                    resolve_inside(root, name)
         if isinstance(launch, KernelLaunch):
             with step(root / launch.source, "source of a kernel"):
                 _check_source(root, launch)
@@ -136,7 +137,7 @@ def _is_band_mask(graph: KernelGraph, value: int) -> bool:
 
 
 def _check_source(root: Path, launch: KernelLaunch) -> None:
-    data = read_file(confine_path(root, launch.source))
+    data = read_file(resolve_inside(root, launch.source))
     expect_equal("sha256", launch.sha256, sha256(data))
     if not re.search(rf"__global__[^;{{]*\b{re.escape(launch.name)}\s*\(", data.decode()):
         raise FormatError(f"expected the kernel {launch.name}, got none of this name")
@@ -190,7 +191,7 @@ def _check_plan(launch: KernelLaunch, plan: KernelPlanRecord, graph: KernelGraph
 
 
 def _check_code(root: Path, kernel: str, binary: Binary, compiled: CompiledRecord) -> Resources:
-    data = read_file(confine_path(root, binary.file))
+    data = read_file(resolve_inside(root, binary.file))
     expect_equal("sha256", binary.sha256, sha256(data))
     expect_equal("spilled bytes in the plan", binary.spill_bytes, compiled.spill_bytes)
     expect_equal("registers in the plan", binary.registers, compiled.registers)

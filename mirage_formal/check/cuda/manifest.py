@@ -16,16 +16,16 @@ from typing import Final
 
 import msgspec
 
+from mirage_formal.check.check_steps import check_manifest, expect_equal, step
 from mirage_formal.check.cuda.cubin import Resources
 from mirage_formal.check.cuda.device import Numerics, check_measure, check_numerics
 from mirage_formal.check.cuda.launches import check_launches, check_plans
-from mirage_formal.check.partitioning.parts import ReplacedGraph, Replacement, replace_parts
-from mirage_formal.check.report import check_manifest, expect_equal, step
+from mirage_formal.check.partitioning.subgraphs import ReplacedGraph, Replacement, replace_parts
 from mirage_formal.check.solvers import directory_budget, expect_unsat
 from mirage_formal.graph.canonical import digest
-from mirage_formal.graph.check import faults
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verifier import faults
 from mirage_formal.records import (
     DEVICE_FILES,
     LAUNCH_FILE,
@@ -44,11 +44,11 @@ from mirage_formal.records import (
     MeasureRecord,
     ObligationRecord,
     PlanRecord,
-    confine_path,
     decode,
     open_sealed,
     read_file,
     read_lines,
+    resolve_inside,
     sha256,
     unpack_texts,
 )
@@ -138,7 +138,7 @@ def check_kernels(root: Path, *, solvers: bool = True) -> BoundKernels:
 
     Sound: digests tie every file to the manifest, which names the candidate. The µGraph of the launches is the
     candidate's own, or one whose equality with the candidate is established here. No obligation counts as established.
-    That the candidate is one of the run is for ``check.run`` to see.
+    That the candidate is one of the run is for ``check.run_check`` to see.
 
     Args:
         root: The directory.
@@ -153,7 +153,7 @@ def check_kernels(root: Path, *, solvers: bool = True) -> BoundKernels:
     with step(path, "read the manifest of kernels", corrupt=True):
         manifest = decode(read_file(path), KernelManifestRecord, MANIFEST_FILE)
         for name in manifest.files:
-            confine_path(root, name)
+            resolve_inside(root, name)
     with step(path, "seal"):
         open_sealed(read_file(path), KernelManifestRecord, MANIFEST_FILE)
     check_manifest(root, MANIFEST_FILE, manifest.files, DEVICE_FILES)

@@ -13,15 +13,15 @@ from typing import Any, Final, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.check.abstract import output_parts
-from mirage_formal.check.fingerprint import field
-from mirage_formal.check.fingerprint.bound import StatedBound, check_bound
+from mirage_formal.check.abstract_interpretation import output_parts
+from mirage_formal.check.fingerprint import field_interpreter
+from mirage_formal.check.fingerprint.error_bound import StatedBound, check_bound
 from mirage_formal.check.fingerprint.prime_field import galois_version
 from mirage_formal.check.inlining import inline_threads
-from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockOp, GraphDefined, KernelGraph, KernelOp, Op, ThreadDefined, enumerate_results
 from mirage_formal.graph.ops import OPAQUE, SPECS, Family, Lax, OpKind
 from mirage_formal.graph.types import DTensor, STensor
+from mirage_formal.graph.verifier import block_types, kernel_types
 from mirage_formal.records.fingerprint import Draw, FingerprintRecord, InputDigest, Redraw
 from mirage_formal.support.errors import FormatError
 
@@ -39,7 +39,7 @@ ROOT: Final = 256
 MAX_ELEMENTS: Final = 1 << 31
 MAX_LOOP: Final = 1 << 16
 MAX_BLOCKS: Final = 1 << 22
-_PARTS: Final = {"p": field.P, "q": field.Q}
+_PARTS: Final = {"p": field_interpreter.P, "q": field_interpreter.Q}
 _PIECE: Final = 1 << 20
 #: Reason why no bound applies, which abstract expressions do not show.
 _MASKS: Final = "masks have two values: outside the theorem"
@@ -90,7 +90,7 @@ def check_fingerprint(program: KernelGraph, candidate: KernelGraph, record: Fing
     stated = StatedBound(record.bound_log2, record.bound_reason, loose)
     primes = (record.p, record.q)
     check_bound(output_parts(program), output_parts(candidate), primes, record.rounds, stated, outside)
-    keyed: set[OpKind] = {field.function_key(op.kind) for ops in matter for op in ops if op.kind in OPAQUE}
+    keyed: set[OpKind] = {field_interpreter.function_key(op.kind) for ops in matter for op in ops if op.kind in OPAQUE}
     for draw in record.draws:
         _check_draw(program, candidate, record, draw, keyed)
     if record.verdict == "unknown":
@@ -115,7 +115,7 @@ def _check_no_picture(program: KernelGraph, candidate: KernelGraph, record: Fing
     )
     for graph in (program, candidate):
         try:
-            field.parts_to_evaluate(graph)
+            field_interpreter.parts_to_evaluate(graph)
         except FormatError:
             return
     sizes = [_sizes(graph) for graph in (program, candidate)]
@@ -238,7 +238,7 @@ def _largest_pair(bits: int) -> tuple[int, int]:
 
 def _operators(graph: KernelGraph) -> list[Op]:
     """Return the operators on which an output's value depends, with thread graphs inlined."""
-    kernel, blocks = field.parts_to_evaluate(graph)
+    kernel, blocks = field_interpreter.parts_to_evaluate(graph)
     found: list[Op] = []
     number = len(graph.inputs)
     for index, op in enumerate(graph.ops):
@@ -272,7 +272,7 @@ class _RoundInputs:
         self.known: dict[tuple[int, int], NDArray[Any]] = {}
 
     def __call__(self, index: int, part: int) -> NDArray[Any]:
-        part = field.P if index in self.masks else part  # the same numbers in both fields
+        part = field_interpreter.P if index in self.masks else part  # the same numbers in both fields
         if (index, part) not in self.known:
             value = self._drawn(index, part, 0)
             for entry in self.draw.redraws:
@@ -337,13 +337,13 @@ def _check_draw(
     _expect(f"{where}: outputs of the program", outputs, draw.expected)
     _expect(
         f"{where}: outputs of the candidate",
-        tuple(_digest(y) for y in field.evaluate_steps(candidate, point, inputs)),
+        tuple(_digest(y) for y in field_interpreter.evaluate_steps(candidate, point, inputs)),
         draw.got,
     )
     _expect(f"{where}: candidate and program", draw.expected, draw.got)
 
 
-def _point(record: FingerprintRecord, number: int, keyed: set[OpKind]) -> field.RandomPoint:
+def _point(record: FingerprintRecord, number: int, keyed: set[OpKind]) -> field_interpreter.RandomPoint:
     """Return the random point of a round, as the seed gives it."""
     source = _stream(record.seed, number, "omega")
     omega = 1
@@ -353,28 +353,28 @@ def _point(record: FingerprintRecord, number: int, keyed: set[OpKind]) -> field.
         raise FormatError(f"round {number}: expected omega of order q, got {omega}")
     drawn = {kind: _stream(record.seed, number, f"opaque/{kind.value}").random_raw(2) for kind in keyed}
     keys = {kind: (int(pair[0]), int(pair[1])) for kind, pair in drawn.items()}
-    return field.RandomPoint(record.p, record.q, omega, keys)
+    return field_interpreter.RandomPoint(record.p, record.q, omega, keys)
 
 
 _KNOWN: dict[tuple[object, ...], tuple[str, ...]] = {}
 
 
 def _program_outputs(
-    program: KernelGraph, point: field.RandomPoint, inputs: _RoundInputs, given: tuple[InputDigest, ...]
+    program: KernelGraph, point: field_interpreter.RandomPoint, inputs: _RoundInputs, given: tuple[InputDigest, ...]
 ) -> tuple[str, ...]:
     """Return digests of a program's outputs, cached because candidates of one run share them for equal inputs."""
     key = (program, point.p, point.q, point.omega, tuple(sorted(point.keys.items())), given)
     if key not in _KNOWN:
         _KNOWN.clear()
-        _KNOWN[key] = tuple(_digest(value) for value in field.evaluate_steps(program, point, inputs))
+        _KNOWN[key] = tuple(_digest(value) for value in field_interpreter.evaluate_steps(program, point, inputs))
     return _KNOWN[key]
 
 
 def _read_input_parts(graph: KernelGraph) -> set[tuple[int, int]]:
     """Return the input parts on which an output depends."""
-    kernel, _ = field.parts_to_evaluate(graph)
+    kernel, _ = field_interpreter.parts_to_evaluate(graph)
     return {
-        (index, field.P if _is_mask(graph, index) else part)
+        (index, field_interpreter.P if _is_mask(graph, index) else part)
         for index in range(len(graph.inputs))
         for part in kernel[index]
     }
@@ -385,7 +385,7 @@ def _check_redraws(
     record: FingerprintRecord,
     draw: Draw,
     inputs: _RoundInputs,
-    point: field.RandomPoint,
+    point: field_interpreter.RandomPoint,
     read: list[tuple[int, int]],
 ) -> None:
     """Check that inputs were drawn again only after one of the graphs had no value, and for the stated cause."""
@@ -406,12 +406,14 @@ def _check_redraws(
     inputs.up_to(len(attempts))
 
 
-def _undefined_reason(graphs: tuple[KernelGraph, KernelGraph], point: field.RandomPoint, inputs: _RoundInputs) -> str:
+def _undefined_reason(
+    graphs: tuple[KernelGraph, KernelGraph], point: field_interpreter.RandomPoint, inputs: _RoundInputs
+) -> str:
     """Return the reason why one of the graphs has no value at these inputs, or that both have one."""
     try:
         for graph in graphs:
-            field.evaluate_steps(graph, point, inputs)
-    except field.UndefinedValueError as error:
+            field_interpreter.evaluate_steps(graph, point, inputs)
+    except field_interpreter.UndefinedValueError as error:
         return str(error)
     return _BOTH
 

@@ -12,13 +12,13 @@ from math import prod
 from typing import Final
 
 from mirage_formal.check.proof.operator_terms import LOOP, UNARY, UNINTERPRETED, Terms
-from mirage_formal.check.proof.pieces import PieceOperators, PieceValue, align_cuts, replace_item
-from mirage_formal.check.proof.reader import MAX_TABLE, parse_integer, parse_list
+from mirage_formal.check.proof.parser import MAX_TABLE, parse_integer, parse_list
+from mirage_formal.check.proof.pieces import PieceOperators, PieceValue, align_segments, replace_item
 from mirage_formal.check.proof.ring import ProofError, require
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, BlockContext, OpKind
 from mirage_formal.graph.types import Shape
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.support.errors import GraphError
 
 LEADING: Final = LOOP + 1
@@ -264,7 +264,7 @@ class Elaboration(PieceOperators):
             a = self.repeat(a, i, b.shape[i]) if a.shape[i] == 1 else a
             b = self.repeat(b, i, a.shape[i]) if b.shape[i] == 1 else b
         a, b = self.fewer(a, b)
-        a, b = align_cuts(self.terms, a, b, (i for i in range(len(a.cuts)) if i != axis))
+        a, b = align_segments(self.terms, a, b, (i for i in range(len(a.cuts)) if i != axis))
         count = len(a.cuts[axis])
         moved = {replace_item(place, axis, place[axis] + count): term for place, term in b.terms.items()}
         cuts = (*a.cuts[:axis], a.cuts[axis] + b.cuts[axis], *a.cuts[axis + 1 :])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from mirage_formal.check.proof.index_substitution import Substitution, folding_substitution
-from mirage_formal.check.proof.reader import MAX_EXPONENT, Reader, parse_integer, parse_list, parse_rational, parse_word
+from mirage_formal.check.proof.parser import MAX_EXPONENT, Reader, parse_integer, parse_list, parse_rational, parse_word
 from mirage_formal.check.proof.ring import NONE, Coef, Digits, Mono, Poly, Ring, require
 
 Chains = list[tuple[int, tuple[int, ...]]]

@@ -44,7 +44,7 @@ class PieceValue:
         return [self.terms[place] for place in sorted(self.terms)]
 
 
-def common_cut(a: Cut, b: Cut) -> Cut:
+def common_refinement(a: Cut, b: Cut) -> Cut:
     """Return the coarsest segments that refine both cuts."""
     ends = sorted({*accumulate(a), *accumulate(b)})
     return tuple(end - start for start, end in zip((0, *ends), ends, strict=False))
@@ -62,18 +62,18 @@ def refine(terms: Terms, x: PieceValue, axis: int, cut: Cut) -> PieceValue:
     cuts = (*x.cuts[:axis], cut, *x.cuts[axis + 1 :])
     out: dict[Place, int] = {}
     olds, starts = (0, *accumulate(x.cuts[axis])), (0, *accumulate(cut))
-    for place in places(cuts):
+    for place in grid_indices(cuts):
         start = starts[place[axis]]
         old = bisect_right(olds, start) - 1
         out[place] = terms.slice(x.terms[replace_item(place, axis, old)], axis, start - olds[old], cut[place[axis]])
     return PieceValue(cuts, out)
 
 
-def align_cuts(terms: Terms, a: PieceValue, b: PieceValue, axes: Iterable[int]) -> tuple[PieceValue, PieceValue]:
+def align_segments(terms: Terms, a: PieceValue, b: PieceValue, axes: Iterable[int]) -> tuple[PieceValue, PieceValue]:
     """Return two values with common segments along these axes, where neither has extent 1."""
     for axis in axes:
         if a.shape[axis] != 1 and b.shape[axis] != 1:
-            cut = common_cut(a.cuts[axis], b.cuts[axis])
+            cut = common_refinement(a.cuts[axis], b.cuts[axis])
             a, b = refine(terms, a, axis, cut), refine(terms, b, axis, cut)
     return a, b
 
@@ -83,7 +83,7 @@ def paired_terms(terms: Terms, left: Sequence[PieceValue], right: Sequence[Piece
     require([x.shape for x in left] == [x.shape for x in right], "expected the shapes of the program's outputs")
     out: list[tuple[int, int]] = []
     for a, b in zip(left, right, strict=True):
-        a, b = align_cuts(terms, a, b, range(len(a.cuts)))
+        a, b = align_segments(terms, a, b, range(len(a.cuts)))
         out += zip(a.pieces(), b.pieces(), strict=True)
     return out
 
@@ -92,7 +92,7 @@ def _broadcast(a: Sequence[Cut], b: Sequence[Cut]) -> tuple[Cut, ...]:
     return tuple(y if sum(x) == 1 else x for x, y in zip(a, b, strict=True))
 
 
-def places(cuts: Sequence[Cut]) -> Iterator[Place]:
+def grid_indices(cuts: Sequence[Cut]) -> Iterator[Place]:
     """Yield the places of a grid of pieces."""
     return product(*(range(len(cut)) for cut in cuts))
 
@@ -116,9 +116,9 @@ class PieceOperators:
     def paired(self, a: PieceValue, b: PieceValue, make: Callable[[int, int], int]) -> PieceValue:
         """Return the pieces of broadcast operands, combined by ``make``."""
         a, b = self.fewer(a, b)
-        a, b = align_cuts(self.terms, a, b, range(len(a.cuts)))
+        a, b = align_segments(self.terms, a, b, range(len(a.cuts)))
         cuts = _broadcast(a.cuts, b.cuts)
-        return PieceValue(cuts, {place: make(a.piece(place), b.piece(place)) for place in places(cuts)})
+        return PieceValue(cuts, {place: make(a.piece(place), b.piece(place)) for place in grid_indices(cuts)})
 
     def unary(self, kind: str, x: PieceValue) -> PieceValue:
         """Return an elementwise operator of a value."""
@@ -136,12 +136,12 @@ class PieceOperators:
         """Return the product over the last two axes, summed over the segments of the contracted one."""
         a, b = self.fewer(a, b)
         rank = len(a.cuts)
-        cut = common_cut(a.cuts[-1], b.cuts[-2])
-        a, b = align_cuts(self.terms, a, b, range(rank - 2))
+        cut = common_refinement(a.cuts[-1], b.cuts[-2])
+        a, b = align_segments(self.terms, a, b, range(rank - 2))
         a, b = refine(self.terms, a, rank - 1, cut), refine(self.terms, b, rank - 2, cut)
         cuts = (*_broadcast(a.cuts[:-2], b.cuts[:-2]), a.cuts[-2], b.cuts[-1])
         out: dict[Place, int] = {}
-        for place in places(cuts):
+        for place in grid_indices(cuts):
             *lead, i, j = place
             for k in range(len(cut)):
                 part = self.terms.matmul(a.piece((*lead, i, k)), b.piece((*lead, k, j)))
@@ -186,7 +186,7 @@ class PieceOperators:
     def slice(self, x: PieceValue, axis: int, start: int, stop: int) -> PieceValue:
         """Return elements start .. stop - 1 of an axis; segments are split at both ends first."""
         ends = sorted({0, start, stop, x.shape[axis]})
-        cut = common_cut(x.cuts[axis], tuple(b - a for a, b in pairwise(ends)))
+        cut = common_refinement(x.cuts[axis], tuple(b - a for a, b in pairwise(ends)))
         x = refine(self.terms, x, axis, cut)
         starts = (0, *accumulate(x.cuts[axis]))
         kept = [i for i in range(len(x.cuts[axis])) if start <= starts[i] < stop]

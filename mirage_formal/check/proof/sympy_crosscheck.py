@@ -15,7 +15,7 @@ from fractions import Fraction
 from math import gcd, isqrt, lcm
 from typing import Any, Final, NoReturn
 
-from mirage_formal.check.proof.closing import Closing
+from mirage_formal.check.proof.closing_identities import Closing
 from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.ring import Coef, Mono
 
@@ -36,7 +36,7 @@ class SympyAnswer(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Opinion:
+class IdentityCrosscheck:
     """Verdict of sympy on one identity, and the reason if it is undecided."""
 
     answer: SympyAnswer
@@ -51,22 +51,22 @@ class _Root(tuple[str, int]):
     """Name of the root of a number."""
 
 
-def second_opinion(theorem: Theorem) -> tuple[Opinion, ...]:
+def crosscheck_theorem(theorem: Theorem) -> tuple[IdentityCrosscheck, ...]:
     """Return sympy's verdict on each closing identity of a theorem, in their order."""
-    return tuple(opinion(closing) for closing in theorem.closings)
+    return tuple(crosscheck_identity(closing) for closing in theorem.closings)
 
 
-def opinion(closing: Closing) -> Opinion:
+def crosscheck_identity(closing: Closing) -> IdentityCrosscheck:
     """Return sympy's verdict on one closing identity."""
     try:
         field = _Field(closing)
         equal = field.equal(closing.left, closing.right)
     except _Undecided:
-        return Opinion(
+        return IdentityCrosscheck(
             SympyAnswer.UNDECIDED,
             f"expected divisors that are not 0, and at most {MAX_TERMS} terms and {MAX_WORK} products",
         )
-    return Opinion(SympyAnswer.CONFIRMED if equal else SympyAnswer.REFUTED)
+    return IdentityCrosscheck(SympyAnswer.CONFIRMED if equal else SympyAnswer.REFUTED)
 
 
 _Terms = tuple[tuple[Mono, Coef], ...]

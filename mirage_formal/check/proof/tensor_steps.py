@@ -9,7 +9,7 @@ from math import prod
 
 from mirage_formal.check.proof.index_substitution import Substitution, folding_substitution, require_lemma, value
 from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, LOOP, UNARY, UNINTERPRETED, Terms
-from mirage_formal.check.proof.reader import MAX_EXTENT, Reader, parse_integer, parse_list, parse_rational, parse_word
+from mirage_formal.check.proof.parser import MAX_EXTENT, Reader, parse_integer, parse_list, parse_rational, parse_word
 from mirage_formal.check.proof.ring import Poly, ProofError, require
 from mirage_formal.graph.types import MAX_RANK
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage_formal.cli.graphs.subject import Subject
+from mirage_formal.cli.graphs.subject import LoadedGraph
 from mirage_formal.codegen.numerics.numerics import draw_all
 from mirage_formal.device.launch import NoDeviceWarning, Optimized
 from mirage_formal.device.runtime import arch_of, current_device, device_count, device_name
@@ -62,7 +62,7 @@ def read_arrays(graph: KernelGraph, path: Path | None, seed: int) -> list[Any]:
     return [found[name] for name in names]
 
 
-def compute_outputs(one: Subject, arrays: Sequence[Any], on: str) -> tuple[str, list[Any]]:
+def compute_outputs(one: LoadedGraph, arrays: Sequence[Any], on: str) -> tuple[str, list[Any]]:
     """Compute the outputs of a graph; return the name of the device or semantics, and the outputs.
 
     Args:
@@ -100,9 +100,9 @@ def _none(arch: str) -> Any:
     raise AssertionError("the reference semantics need no kernels")
 
 
-def _kernels(one: Subject) -> Optimized:
+def _kernels(one: LoadedGraph) -> Optimized:
     if one.kernels is not None:
-        from mirage_formal.run.result_cache.kernels import stored_kernels
+        from mirage_formal.run.result_cache.stored_kernel_check import stored_kernels
 
         return Optimized.of(stored_kernels(one.kernels, arch_of(current_device())).executable)
     from mirage_formal.kernel_build.compile_unsearched import make_callable

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from mirage_formal.graph.formats.json import MAX_BYTES, from_json, from_value, load_json
-from mirage_formal.graph.formats.mirage.reader import graphs_of, is_mirage
+from mirage_formal.graph.formats.mirage.checkpoint_reader import graphs_of, is_mirage
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
 from mirage_formal.records import (
@@ -33,7 +33,7 @@ _HINT: Final = "give a directory that a search has written, one of its candidate
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class LoadedGraph:
     """A graph, with the facts recorded where it was found.
 
     Attributes:
@@ -55,7 +55,7 @@ class Subject:
     target: str = ""
 
 
-def subjects(path: Path, candidate: int | None = None) -> Sequence[Subject]:
+def read_graphs(path: Path, candidate: int | None = None) -> Sequence[LoadedGraph]:
     """Return the graphs that a path denotes: all programs or graphs of a file; one candidate of a directory.
 
     Args:
@@ -68,20 +68,20 @@ def subjects(path: Path, candidate: int | None = None) -> Sequence[Subject]:
     if path.suffix == ".py" and not path.is_dir():
         from mirage_formal.cli.graphs.user_file import load_programs
 
-        return [Subject(name, graph) for name, graph in load_programs(path).items()]
+        return [LoadedGraph(name, graph) for name, graph in load_programs(path).items()]
     if path.is_file():
         return _of_file(path)
-    return [subject(path, candidate)]
+    return [read_graph(path, candidate)]
 
 
-def subject(path: Path, candidate: int | None = None) -> Subject:
-    """Return the graph that a directory, or a file with one graph, denotes; see ``subjects``.
+def read_graph(path: Path, candidate: int | None = None) -> LoadedGraph:
+    """Return the graph that a directory, or a file with one graph, denotes; see ``read_graphs``.
 
     Raises:
         MirageError: There is none, or there are several.
     """
     if path.is_file():
-        found = subjects(path)
+        found = read_graphs(path)
         if len(found) != 1:
             what = f"expected one graph, got {', '.join(one.name for one in found[:8])}"
             raise FormatError(what, where=display_path(path), hint="give a file with one of them")
@@ -98,7 +98,7 @@ def subject(path: Path, candidate: int | None = None) -> Subject:
     raise RunError(what, where=display_path(path), hint=_HINT)
 
 
-def _of_file(path: Path) -> list[Subject]:
+def _of_file(path: Path) -> list[LoadedGraph]:
     where = display_path(path)
     with path.open("rb") as file:
         value = load_json(file.read(MAX_BYTES + 1), where)
@@ -110,11 +110,11 @@ def _of_file(path: Path) -> list[Subject]:
     for number, one in enumerate(graphs):
         if not isinstance(one, KernelGraph):
             raise one
-        found.append(Subject(path.stem if len(graphs) == 1 else f"{path.stem} {number}", one))
+        found.append(LoadedGraph(path.stem if len(graphs) == 1 else f"{path.stem} {number}", one))
     return found
 
 
-def _of_run(root: Path, rank: int) -> Subject:
+def _of_run(root: Path, rank: int) -> LoadedGraph:
     found = sorted(path.parent for path in (root / CANDIDATES).glob(f"*/{GRAPH_FILE}"))
     chosen = [path for path in found if path.name.split("-")[0] == f"{rank:03}"]
     if not chosen:
@@ -124,13 +124,13 @@ def _of_run(root: Path, rank: int) -> Subject:
     return _candidate(chosen[0])
 
 
-def _candidate(path: Path) -> Subject:
+def _candidate(path: Path) -> LoadedGraph:
     graph = from_json(read_file(path / GRAPH_FILE), display_path(path / GRAPH_FILE))
     verification = path / VERIFICATION_FILE
     record = decode(read_file(verification), VerificationRecord, display_path(verification))
     root = path.parent.parent
     kernels = root / KERNELS / path.name
-    return Subject(
+    return LoadedGraph(
         path.name,
         graph,
         from_json(bytes(record.program), display_path(verification)),
@@ -141,7 +141,7 @@ def _candidate(path: Path) -> Subject:
     )
 
 
-def _cover(path: Path, rank: int) -> Subject:
+def _cover(path: Path, rank: int) -> LoadedGraph:
     where = path / WHOLE_FILE
     record = decode(read_file(where), WholeRecord, display_path(where))
     if not 1 <= rank <= len(record.covers):
@@ -149,7 +149,7 @@ def _cover(path: Path, rank: int) -> Subject:
         raise RunError(f"expected a cover from 1 to {len(record.covers)}, got {rank}", where=str(path), hint=hint)
     cover = record.covers[rank - 1]
     kernels = next(iter(sorted((path / KERNELS).glob(f"{rank:03}-*/{LAUNCH_FILE}"))), None)
-    return Subject(
+    return LoadedGraph(
         f"{record.program}, cover {rank}",
         from_json(bytes(cover.graph), display_path(where)),
         from_json(bytes(record.graph_of_program), display_path(where)),
@@ -160,11 +160,11 @@ def _cover(path: Path, rank: int) -> Subject:
     )
 
 
-def _kernels(path: Path) -> Subject:
+def _kernels(path: Path) -> LoadedGraph:
     from mirage_formal.codegen.executable import load_executable
 
     executable = load_executable(path)
-    return Subject(path.name, executable.graph, executable.program, "", None, path)
+    return LoadedGraph(path.name, executable.graph, executable.program, "", None, path)
 
 
-__all__ = ["Subject", "subject", "subjects"]
+__all__ = ["LoadedGraph", "read_graph", "read_graphs"]

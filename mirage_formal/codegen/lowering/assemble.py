@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
-from mirage_formal.codegen.lowering import copies, generic, products, reductions, registers, stores
+from mirage_formal.codegen.lowering import copies, mma_lowering, register_reductions, registers, scalar_lowering, stores
 from mirage_formal.codegen.lowering.context import LoweringContext, make_conditional
-from mirage_formal.codegen.program.flat import defined_tensors
+from mirage_formal.codegen.program.flat_graph import defined_tensors
 from mirage_formal.codegen.program.integers import ONE, ZERO
 from mirage_formal.codegen.program.plan import Plan
 from mirage_formal.codegen.program.program import (
@@ -108,7 +108,7 @@ def _run_if(condition: IntExpr, owned: Owned) -> list[Owned]:
 def _lower_steps(cx: LoweringContext, steps: Sequence[Step]) -> Owned:
     """Return the statements of some steps."""
     found: Owned = []
-    for group in products.group_products(steps):
+    for group in mma_lowering.group_products(steps):
         if len(group) == 1:
             made = _step(cx, group[0])
         else:
@@ -119,10 +119,10 @@ def _lower_steps(cx: LoweringContext, steps: Sequence[Step]) -> Owned:
 
 def _products(cx: LoweringContext, steps: Sequence[Multiplication]) -> Iterable[Stmt]:
     """Return the statements of products that are computed together, then those that use each result."""
-    out = products.compute_products(cx, steps)
+    out = mma_lowering.compute_products(cx, steps)
     for step in steps:
         if isinstance(step, MatrixMultiply):
-            out = (*out, *products.exchange_partial_sums(cx, step), *_mirror_results(cx, defined_tensors(step.op)))
+            out = (*out, *mma_lowering.exchange_partial_sums(cx, step), *_mirror_results(cx, defined_tensors(step.op)))
     return out
 
 
@@ -149,32 +149,32 @@ def _save(cx: LoweringContext, step: StoreResult) -> Iterable[Stmt]:
     tile = cx.plan.savers[step.saver]
     if cx.tensor(tile.tensor).placement.registers is not None:
         return stores.save_registers(cx, tile)
-    return generic.save_result(cx, tile)
+    return scalar_lowering.save_result(cx, tile)
 
 
 def _operation(cx: LoweringContext, step: Computation) -> Iterable[Stmt]:
     results = defined_tensors(step.op)
     match step:
         case GenericOperation():
-            return (*generic.compute_step(cx, step.op), *_pad_results(cx, results))
+            return (*scalar_lowering.compute_step(cx, step.op), *_pad_results(cx, results))
         case Initialize():
             if cx.tensor(results[0]).placement.registers is None:
-                return (*generic.initialize_shared(cx, step.op), *_pad_results(cx, results))
-            return reductions.initialize_registers(cx, step.op)
+                return (*scalar_lowering.initialize_shared(cx, step.op), *_pad_results(cx, results))
+            return register_reductions.initialize_registers(cx, step.op)
         case Rescale():
-            return reductions.rescale(cx, step.op)
+            return register_reductions.rescale(cx, step.op)
         case Accumulation():
-            return reductions.accumulate(cx, step)
+            return register_reductions.accumulate(cx, step)
         case MatrixMultiply() | MultiplyAccumulate():
             return _products(cx, (step,))
         case Map():
             out = registers.elementwise(cx, step.op, step.over)
         case Reduction():
-            out = reductions.reduce(cx, step)
+            out = register_reductions.reduce(cx, step)
         case BlockReduce():
-            out = reductions.block_reduce(cx, step)
+            out = register_reductions.block_reduce(cx, step)
         case RunningMaximum():
-            out = reductions.update_running_maximum(cx, step)
+            out = register_reductions.update_running_maximum(cx, step)
         case _:
             assert_never(step)
     return (*out, *_mirror_results(cx, results))

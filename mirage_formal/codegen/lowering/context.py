@@ -7,7 +7,7 @@ from itertools import accumulate
 from math import inf
 from typing import assert_never
 
-from mirage_formal.codegen.program.flat import (
+from mirage_formal.codegen.program.flat_graph import (
     Accumulate,
     Elementwise,
     FlatOp,
@@ -39,8 +39,8 @@ from mirage_formal.codegen.program.program import (
     Where,
 )
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.storage_views import StorageLocation
 from mirage_formal.graph.types import Shape
-from mirage_formal.graph.views import StorageLocation
 
 BLOCK = ("bx", "by", "bz")
 TID = Var("tid")

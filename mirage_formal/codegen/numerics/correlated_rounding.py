@@ -16,11 +16,11 @@ from typing import Any, Final
 import numpy as np
 
 from mirage_formal.codegen.numerics.rounding import LARGEST, Array, Estimate, RoundingDomain, product_type, quantize
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import extract_kernel
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import MOVES
 from mirage_formal.graph.types import DTensor, DType
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.semantics.interpreter import evaluate
 
 

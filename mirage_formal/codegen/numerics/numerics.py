@@ -14,7 +14,7 @@ errors:
 
 Some elements are not finite if the program's own operators compute them, each as a kernel that stores its result in its
 element type. No execution operator by operator gets their exact value, so such elements are *lost*, and are not
-compared (``lost_elements``). This is checked only if a result is outside.
+compared (``nonfinite_reference_elements``). This is checked only if a result is outside.
 
 Nothing in it was fitted. LAMBDA = 6 makes a false alarm in 10^8 normal errors improbable, and variances are taken from
 the bound of each rounding rather than its mean square, which is three times smaller.
@@ -41,11 +41,11 @@ from mirage_formal.codegen.numerics.rounding import (
     store_as,
     unit_roundoff,
 )
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import extract_kernel
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import MOVES, OpKind
 from mirage_formal.graph.types import DType
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import Answer, NumericsRecord, OutputRecord, ScaleRecord
 from mirage_formal.semantics.interpreter import evaluate
 
@@ -199,7 +199,7 @@ def _estimates(graph: KernelGraph, arrays: Sequence[Array], xp: Any) -> tuple[li
     return [domain.plain(tensors[number]) for number in graph.outputs], tuple(overflows)
 
 
-def lost_elements(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[Array, ...]:
+def nonfinite_reference_elements(program: KernelGraph, arrays: Sequence[Array], xp: Any = np) -> tuple[Array, ...]:
     """Return, for each output, the elements at which the program's own operators give no finite result.
 
     Each stores its result in its element type, infinite beyond the range; within a few roundings of the largest number
@@ -277,7 +277,7 @@ def compare_outputs(
         tolerance: The largest allowed error of each.
         dtype: The output's element type.
         xp: numpy or cupy.
-        gone: The elements that are lost, see ``lost_elements``; None if none is.
+        gone: The elements that are lost, see ``nonfinite_reference_elements``; None if none is.
     """
     with np.errstate(all="ignore"):
         result = result.reshape(value.shape)
@@ -435,7 +435,7 @@ def _at_scale(
             for one, had in zip(every, outputs, strict=True)
         ]
     if any(output.answer != "within" for output in outputs):
-        gone = lost_elements(program, arrays, xp)
+        gone = nonfinite_reference_elements(program, arrays, xp)
         outputs = [
             compare_outputs(*one, xp, none) if had.answer != "within" and none.any() else had
             for one, none, had in zip(every, gone, outputs, strict=True)
@@ -468,7 +468,7 @@ __all__ = [
     "draw_input",
     "exact_outputs",
     "expected_results",
-    "lost_elements",
+    "nonfinite_reference_elements",
     "output_tolerances",
     "splitmix",
 ]

@@ -31,13 +31,13 @@ from typing import Any, Final
 import numpy as np
 
 from mirage_formal.codegen.numerics import nonlinear_error
-from mirage_formal.graph.check import block_types
 from mirage_formal.graph.graph import GraphDefined, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape
+from mirage_formal.graph.verifier import block_types
 from mirage_formal.semantics.batched_matmul import batched_product
-from mirage_formal.semantics.domain import LOOP_AXIS, UntiledDomain
-from mirage_formal.semantics.functions import FUNCTION_SPECS
+from mirage_formal.semantics.function_table import FUNCTION_SPECS
+from mirage_formal.semantics.value_domain import LOOP_AXIS, UntiledDomain
 
 Array = Any
 

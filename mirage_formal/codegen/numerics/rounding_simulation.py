@@ -17,16 +17,16 @@ from numpy.typing import NDArray
 
 from mirage_formal.codegen.numerics.correlated_rounding import rounding_drift
 from mirage_formal.codegen.numerics.numerics import SCALES, compare_outputs, draw_all, exact_outputs, output_tolerances
+from mirage_formal.codegen.numerics.predicted_numerics import PredictedNumerics
 from mirage_formal.codegen.numerics.rounding import LARGEST, product_type, store_as
-from mirage_formal.codegen.numerics.values import PredictedNumerics
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import extract_kernel
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import MOVES
 from mirage_formal.graph.types import DType
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import Answer
+from mirage_formal.semantics.float64_reference import FloatDomain
 from mirage_formal.semantics.interpreter import evaluate
-from mirage_formal.semantics.reference import FloatDomain
 from mirage_formal.semantics.working_set import working_set_size
 
 Array = NDArray[Any]

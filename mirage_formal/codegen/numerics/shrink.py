@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.codegen.numerics.numerics import draw_all
-from mirage_formal.graph.check import block_outputs, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import Attrs
-from mirage_formal.graph.rules import iterator_type
+from mirage_formal.graph.type_rules import iterator_type
 from mirage_formal.graph.types import DTensor, STensor, row_major
-from mirage_formal.rewrite.builder import KernelGraphBuilder
+from mirage_formal.graph.verifier import block_outputs, kernel_types
 from mirage_formal.rewrite.failure import none_on_match_failure
-from mirage_formal.semantics import reference
+from mirage_formal.rewrite.graph_builders import KernelGraphBuilder
+from mirage_formal.semantics import float64_reference
 from mirage_formal.semantics.working_set import working_set_size
 from mirage_formal.support.errors import GraphError
 
@@ -234,7 +234,9 @@ def _divisors(extent: int) -> Iterator[int]:
 def _agree(found: ShrunkPair) -> bool:
     """Return whether both compute the same in float64 on random inputs."""
     arrays = draw_all(found.program, 0, 0.3)
-    pairs = zip(reference.run(found.program, arrays), reference.run(found.candidate, arrays), strict=True)
+    pairs = zip(
+        float64_reference.run(found.program, arrays), float64_reference.run(found.candidate, arrays), strict=True
+    )
     return all(_close(a, b) for a, b in pairs)
 
 

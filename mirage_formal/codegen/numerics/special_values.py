@@ -30,10 +30,10 @@ from mirage_formal.codegen.numerics.numerics import draw_input as plain
 from mirage_formal.codegen.numerics.numerics import exact_outputs, output_tolerances, splitmix
 from mirage_formal.codegen.numerics.rounding import LARGEST, store_as
 from mirage_formal.codegen.numerics.rounding_simulation import overflowed_elements, simulate
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import SpecialRecord
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 
 Array = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -143,7 +143,7 @@ def check_special_values(
     every = special_draws(program.inputs)
     for number, draw in enumerate(every):
         arrays = _arrays(program.inputs, number)
-        found = reference.run(candidate, arrays)
+        found = float64_reference.run(candidate, arrays)
         typed = simulate(candidate, arrays) if draw.typed else None
         for output, (want, got) in enumerate(zip(_values(program, number), found, strict=True)):
             finite = np.isfinite(got)
@@ -210,7 +210,7 @@ def _arrays(inputs: tuple[Input, ...], number: int) -> list[Array]:
 @lru_cache(maxsize=2 * _KEPT)
 def _values(graph: KernelGraph, number: int) -> tuple[Array, ...]:
     """Return the float64 results of the program or its stable form."""
-    return reference.run(graph, _arrays(graph.inputs, number))
+    return float64_reference.run(graph, _arrays(graph.inputs, number))
 
 
 @lru_cache(maxsize=_KEPT)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from mirage_formal.graph.check import block_outputs, block_types, kernel_types
 from mirage_formal.graph.edit import renumber, replace_axis
 from mirage_formal.graph.graph import (
     BlockOp,
@@ -24,8 +23,9 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor
-from mirage_formal.rewrite.builder import BlockGraphBuilder, KernelGraphBuilder
+from mirage_formal.graph.verifier import block_outputs, block_types, kernel_types
 from mirage_formal.rewrite.failure import MatchFailure
+from mirage_formal.rewrite.graph_builders import BlockGraphBuilder, KernelGraphBuilder
 
 # --- exponentials that leave a kernel --------------------------------------------------------------------------------
 

@@ -19,8 +19,8 @@ from mirage_formal.codegen.online_softmax.shapes import reshape_shift
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.types import DTensor, DType, STensor, broadcast
-from mirage_formal.rewrite.builder import GraphBuilder
 from mirage_formal.rewrite.failure import MatchFailure
+from mirage_formal.rewrite.graph_builders import GraphBuilder
 
 #: The loop, as a member of the dims that a maximum is taken over.
 LOOP: Final = -1

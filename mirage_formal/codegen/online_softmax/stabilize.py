@@ -29,7 +29,6 @@ from mirage_formal.codegen.online_softmax.scaled_values import (
     Shift,
     ValueRules,
 )
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import (
     BlockGraph,
@@ -42,16 +41,17 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DimMap, DType, Shape
-from mirage_formal.prove.abstract.domain import expressions
-from mirage_formal.rewrite.builder import BlockGraphBuilder, KernelGraphBuilder
+from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.prove.abstract.abstract_domain import expressions
 from mirage_formal.rewrite.failure import MatchFailure
+from mirage_formal.rewrite.graph_builders import BlockGraphBuilder, KernelGraphBuilder
 from mirage_formal.support.errors import MirageError
 
 _ROUNDS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class NotStable:
+class NoStableForm:
     """The result where there is no stable form, or this rewriting does not find it."""
 
     reason: str
@@ -76,13 +76,13 @@ class StableGraph:
         return any(run.changed for run in self.runs)
 
 
-def stabilize(graph: KernelGraph) -> KernelGraph | NotStable:
+def stabilize(graph: KernelGraph) -> KernelGraph | NoStableForm:
     """Return the graph with running maxima under every summed exponential; see ``stabilize_with_groups``."""
     found = stabilize_with_groups(graph)
-    return found if isinstance(found, NotStable) else found.graph
+    return found if isinstance(found, NoStableForm) else found.graph
 
 
-def stabilize_with_groups(graph: KernelGraph) -> StableGraph | NotStable:
+def stabilize_with_groups(graph: KernelGraph) -> StableGraph | NoStableForm:
     """Return the graph with running maxima under every summed exponential, and the operators that change.
 
     Sound: nothing rests on this rewriting; its result is well-formed, and the caller has it proved equal to the graph,
@@ -99,7 +99,7 @@ def stabilize_with_groups(graph: KernelGraph) -> StableGraph | NotStable:
     try:
         return _find_stable_form(graph)
     except MatchFailure as reason:
-        return NotStable(str(reason))
+        return NoStableForm(str(reason))
 
 
 def _find_stable_form(graph: KernelGraph) -> StableGraph:
@@ -368,4 +368,4 @@ def _broadcasts(whole: Shape, part: Shape) -> bool:
     return all(kept in (1, extent) for extent, kept in zip(whole, part, strict=True))
 
 
-__all__ = ["NotStable", "StableGraph", "stabilize", "stabilize_with_groups"]
+__all__ = ["NoStableForm", "StableGraph", "stabilize", "stabilize_with_groups"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from mirage_formal.codegen.program.flat import FlatOp, defined_tensors, operands_of
+from mirage_formal.codegen.program.flat_graph import FlatOp, defined_tensors, operands_of
 from mirage_formal.codegen.program.program import Barrier
 from mirage_formal.codegen.program.step import Step
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Final
 
-from mirage_formal.codegen.planning.products import MatrixProducts
-from mirage_formal.codegen.program.flat import Accumulate, FlatOp, Reduce
+from mirage_formal.codegen.planning.mma_selection import MatrixProducts
+from mirage_formal.codegen.program.flat_graph import Accumulate, FlatOp, Reduce
 from mirage_formal.codegen.program.plan import PlanTensor
 from mirage_formal.codegen.program.register_layout import Axis, Distribution, batched_layout, replicated_digits
 

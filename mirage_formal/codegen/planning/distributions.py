@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import gcd
 
 from mirage_formal.codegen.planning.batched_reductions import Batch, run_length
-from mirage_formal.codegen.planning.products import MatrixProducts
-from mirage_formal.codegen.program.flat import Accumulate, Elementwise, Reduce
+from mirage_formal.codegen.planning.mma_selection import MatrixProducts
+from mirage_formal.codegen.program.flat_graph import Accumulate, Elementwise, Reduce
 from mirage_formal.codegen.program.plan import PlanTensor, register_axes
 from mirage_formal.codegen.program.register_layout import (
     Axis,

@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final
 
-from mirage_formal.codegen.program.flat import (
+from mirage_formal.codegen.program.flat_graph import (
     Accumulate,
     Concat,
     Elementwise,
@@ -33,11 +33,11 @@ from mirage_formal.codegen.program.program import (
     binary_fn,
     unary_fn,
 )
-from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.edit import inline_blocks, needed_items
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, FUNCTIONS, SPECS, Family, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, broadcast
+from mirage_formal.graph.verifier import block_types, kernel_types
 
 #: The lowest finite number of float32, at which maxima of exponents begin.
 _LOWEST: Final = Fraction(2**104 - 2**128)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirage_formal.codegen.planning.expand import FlatGraph
-from mirage_formal.codegen.program.flat import (
+from mirage_formal.codegen.program.flat_graph import (
     Accumulate,
     Concat,
     Elementwise,

@@ -44,7 +44,7 @@ class ProductShape:
         reductions: The number of reductions over its columns that are finished in every iteration.
         size: Bytes of an element of its operands.
         beside: An earlier product that reads the same operand; its fragments can be reused if both have the same warps
-            (see lowering/products.py); -1 if there is none.
+            (see lowering/mma_lowering.py); -1 if there is none.
         beside_left: Whether the shared operand is the left one.
     """
 
@@ -121,8 +121,8 @@ def can_pack(source: ProductShape, a: Warps, product: ProductShape, b: Warps) ->
     """Return whether the accumulators of a product are, thread by thread, the left fragments of another product.
 
     A ragged inner extent fills neither the last tiles nor, if a warp has an odd number of them, its last step;
-    positions beyond it count as zeros (see lowering/products.py). A product that is computed transposed never has such
-    accumulators.
+    positions beyond it count as zeros (see lowering/mma_lowering.py). A product that is computed transposed never has
+    such accumulators.
     """
     wide = tiles_of(source, a)[1]
     ragged = source.cols % MMA[2] != 0

@@ -14,8 +14,8 @@ from mirage_formal.codegen.planning.batched_reductions import largest_batch
 from mirage_formal.codegen.planning.distributions import LayoutChooser
 from mirage_formal.codegen.planning.expand import FlatGraph
 from mirage_formal.codegen.planning.layout import choose_swizzle, pad_to_vectors, padded_placement, plain_placement
-from mirage_formal.codegen.planning.products import MatrixProducts, pad_operand
-from mirage_formal.codegen.program.flat import (
+from mirage_formal.codegen.planning.mma_selection import MatrixProducts, pad_operand
+from mirage_formal.codegen.program.flat_graph import (
     Accumulate,
     Concat,
     Elementwise,

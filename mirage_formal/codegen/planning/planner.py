@@ -12,8 +12,8 @@ from mirage_formal.codegen.planning.barriers import synchronise
 from mirage_formal.codegen.planning.expand import FlatGraph, flatten, maxima_of
 from mirage_formal.codegen.planning.k_loop_splitting import can_split_iterations
 from mirage_formal.codegen.planning.memory import Allocation, allocate
+from mirage_formal.codegen.planning.mma_selection import MatrixProducts, products_of
 from mirage_formal.codegen.planning.placement import Placements, TileLayouts, choose_placements
-from mirage_formal.codegen.planning.products import MatrixProducts, products_of
 from mirage_formal.codegen.planning.schedules import (
     FEWEST_STAGES,
     LINE,
@@ -25,16 +25,16 @@ from mirage_formal.codegen.planning.schedules import (
     shared_memory_budget,
     variants,
 )
-from mirage_formal.codegen.planning.steps import KernelSteps
+from mirage_formal.codegen.planning.step_order import KernelSteps
 from mirage_formal.codegen.program.bands import band_at
 from mirage_formal.codegen.program.empty_tiles import has_idle_blocks, skippable_mask
 from mirage_formal.codegen.program.plan import Plan, PlanParam, Schedule, Tile
 from mirage_formal.codegen.program.program import SharedBuffer
 from mirage_formal.codegen.target import Target
-from mirage_formal.graph.check import block_outputs, kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, enumerate_results
+from mirage_formal.graph.storage_views import StorageLocation, storage_locations
 from mirage_formal.graph.types import Band
-from mirage_formal.graph.views import StorageLocation, storage_locations
+from mirage_formal.graph.verifier import block_outputs, kernel_types
 from mirage_formal.support.errors import GraphError, UnsupportedError
 
 #: One byte in this many may lie in runs that are cut to less than a cache line.
@@ -60,7 +60,7 @@ def make_plan(
             its pipeline would run dry.
         generic: Whether to try only schedules that compute every operator in the generic way, as a reference for the
             others.
-        known: The memory layout of each tensor of the graph; the one from ``graph.views``, if left out.
+        known: The memory layout of each tensor of the graph; the one from ``graph.storage_views``, if left out.
 
     Raises:
         GraphError: The operator is not graph-defined, or the graph is not well-formed.
@@ -99,7 +99,7 @@ def schedules(
         graph: A well-formed µGraph.
         op_index: Position of the kernel among the graph's operators.
         target: The GPU.
-        known: The memory layout of each tensor of the graph; the one from ``graph.views``, if left out.
+        known: The memory layout of each tensor of the graph; the one from ``graph.storage_views``, if left out.
 
     Raises:
         UnsupportedError: The kernel cannot be planned at all.

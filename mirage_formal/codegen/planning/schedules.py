@@ -16,7 +16,7 @@ from mirage_formal.codegen.planning.layout import (
     needs_less_padding_transposed,
     warp_options,
 )
-from mirage_formal.codegen.planning.products import MatrixProducts
+from mirage_formal.codegen.planning.mma_selection import MatrixProducts
 from mirage_formal.codegen.program.plan import Schedule
 from mirage_formal.codegen.program.register_layout import WARP, Warps
 from mirage_formal.codegen.target import Target

@@ -15,17 +15,17 @@ from math import gcd, prod
 from typing import Final
 
 from mirage_formal.codegen.cost import block_cost
-from mirage_formal.codegen.post_search_rewrites.block import (
+from mirage_formal.codegen.post_search_rewrites.tile_resizing import (
     can_merge_blocks,
     split_dim,
     splittable_dims,
 )
 from mirage_formal.codegen.target import Target
-from mirage_formal.graph.check import block_outputs, block_types
 from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Op
 from mirage_formal.graph.ops import SPECS, Family
 from mirage_formal.graph.types import DTensor, Shape
+from mirage_formal.graph.verifier import block_outputs, block_types
 from mirage_formal.rewrite.failure import none_on_match_failure
 
 #: The most elements of a tile that a block's registers hold, the same limit as for kernels that searches make.

@@ -23,8 +23,8 @@ from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.types import DType, broadcast
-from mirage_formal.rewrite.builder import BlockGraphBuilder, KernelGraphBuilder
 from mirage_formal.rewrite.failure import MatchFailure, none_on_match_failure
+from mirage_formal.rewrite.graph_builders import BlockGraphBuilder, KernelGraphBuilder
 
 
 @dataclass(frozen=True, slots=True)

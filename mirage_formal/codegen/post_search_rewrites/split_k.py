@@ -19,13 +19,12 @@ from math import prod
 from typing import Final
 
 from mirage_formal.codegen.cost import block_cost
-from mirage_formal.codegen.post_search_rewrites.block import (
+from mirage_formal.codegen.post_search_rewrites.tile_resizing import (
     can_merge_blocks,
     split_dim,
     splittable_dims,
 )
 from mirage_formal.codegen.target import Target
-from mirage_formal.graph.check import block_outputs, block_types
 from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import (
     BlockGraph,
@@ -38,8 +37,9 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.types import DimMap, DTensor, DType, Shape
-from mirage_formal.rewrite.builder import BlockGraphBuilder
+from mirage_formal.graph.verifier import block_outputs, block_types
 from mirage_formal.rewrite.failure import MatchFailure, none_on_match_failure
+from mirage_formal.rewrite.graph_builders import BlockGraphBuilder
 
 #: The accumulator that combines the parts of each accumulator.
 _COMBINED: Final = {

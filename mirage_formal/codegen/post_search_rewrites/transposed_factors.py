@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from mirage_formal.codegen.cost import block_cost
-from mirage_formal.codegen.post_search_rewrites.block import is_independent_along
+from mirage_formal.codegen.post_search_rewrites.tile_resizing import is_independent_along
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.graph import BlockGraph, InputIterator, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DimMap, DTensor, DType, Shape
-from mirage_formal.rewrite.builder import BlockGraphBuilder, KernelGraphBuilder
 from mirage_formal.rewrite.failure import MatchFailure
+from mirage_formal.rewrite.graph_builders import BlockGraphBuilder, KernelGraphBuilder
 
 #: Tile extents along the dim of a factor, for the kernel that computes it.
 _TILES: Final = (8, 16, 32, 64, 128, 256)

@@ -15,7 +15,7 @@ from typing import Final
 from mirage_formal.graph.graph import BlockGraph, BlockOp, Op
 from mirage_formal.graph.ops import EXTREMES, SPECS, OpKind
 from mirage_formal.graph.types import Band, Shape
-from mirage_formal.semantics.functions import ZEROS
+from mirage_formal.semantics.function_table import ZEROS
 
 #: The value with which running maxima begin; a maximum with it or with less changes nothing.
 LOWEST: Final = Fraction(2**128 - 2**104) * -1

@@ -16,12 +16,12 @@ from itertools import combinations
 from math import prod
 from typing import Final
 
-from mirage_formal.codegen.program.flat import FlatOp
+from mirage_formal.codegen.program.flat_graph import FlatOp
 from mirage_formal.codegen.program.program import Barrier, SharedBuffer
 from mirage_formal.codegen.program.register_layout import Axis, Distribution, Warps
 from mirage_formal.codegen.program.step import Step
+from mirage_formal.graph.storage_views import StorageLocation
 from mirage_formal.graph.types import Band, Dim3, DimMap, DType, Shape
-from mirage_formal.graph.views import StorageLocation
 
 
 class Phase(StrEnum):
@@ -177,8 +177,8 @@ class PlanParam:
         shape: Its shape.
         dtype: Its element type.
         written: Whether it is written.
-        place: The memory layout of its elements, see ``graph.views``: offset, strides, and the elements that lie in
-            memory at all.
+        place: The memory layout of its elements, see ``graph.storage_views``: offset, strides, and the elements that
+            lie in memory at all.
         band: If its elements in memory are those of a band mask, its band: the kernel computes these elements from
             their indices, and reads none.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mirage_formal.codegen.program.flat import Accumulate, Elementwise, FlatOp, Product, Reduce, Repeat, Running
+from mirage_formal.codegen.program.flat_graph import Accumulate, Elementwise, FlatOp, Product, Reduce, Repeat, Running
 from mirage_formal.codegen.program.program import Barrier, Commit, WaitGroups
 from mirage_formal.codegen.program.register_layout import Distribution, Fragment, ThreadDigit, Warps, inner_digits
 

@@ -27,8 +27,8 @@ from mirage_formal.codegen.safety.mixed_radix import (
     Facts,
     Linear,
     are_separate,
-    are_staggered,
     determined_variables,
+    have_disjoint_offsets,
     implied_facts,
     is_injective,
     to_digits,
@@ -146,10 +146,10 @@ class PairAnalysis:
     def settled(self, a: Access, b: Access, who: ThreadRelation) -> DischargedObligation | None:
         """Return Held if bounds or digits show two accesses to be disjoint; None if not.
 
-        Sound: see ``apart``, ``are_separate``, ``are_staggered``, ``is_injective`` and ``determined_variables``. If
-        two accesses are the same function of the thread and their loops, and meet only if all digits are equal, and
-        these determine the thread, then no two threads meet; and if they determine the loops too, one thread meets
-        itself only in the same iteration.
+        Sound: see ``apart``, ``are_separate``, ``have_disjoint_offsets``, ``is_injective`` and
+        ``determined_variables``. If two accesses are the same function of the thread and their loops, and meet only if
+        all digits are equal, and these determine the thread, then no two threads meet; and if they determine the loops
+        too, one thread meets itself only in the same iteration.
         """
         if self.apart(a, b):
             return DischargedObligation(DischargeMethod.INTERVAL)
@@ -157,7 +157,7 @@ class PairAnalysis:
         if x is None or y is None:
             return None
         width = max(self.width(a), self.width(b))
-        if are_separate(x, y, width, given, other) or are_staggered(x, y, width, given, other):
+        if are_separate(x, y, width, given, other) or have_disjoint_offsets(x, y, width, given, other):
             return DischargedObligation(DischargeMethod.RADIX)
         same = x == y and self._sizes(a) == self._sizes(b)
         given = given if given == other else NO_FACTS

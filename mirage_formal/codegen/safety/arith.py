@@ -12,10 +12,9 @@ from typing import Final
 
 from mirage_formal.codegen.program.integers import Range, evaluate_expression, operator_bounds
 from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Var
-from mirage_formal.logic.process import Question
 from mirage_formal.logic.script import RESERVED, Script, parse_script
-from mirage_formal.logic.session import Satisfiability, SolverResult
-from mirage_formal.logic.session import ask as ask_solvers
+from mirage_formal.logic.session import Satisfiability, SolverResult, run_solvers
+from mirage_formal.logic.solver_client import SolverQuery
 
 INT_MAX: Final = 2**31 - 1
 
@@ -40,7 +39,7 @@ class Query:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class SolverReplies:
     """Answers of solvers to a query.
 
     Attributes:
@@ -184,7 +183,7 @@ def query_to_smt2(query: Query) -> str:
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
-def solve_query(query: Query, timeout_ms: int, *, second: bool = True) -> Reply:
+def solve_query(query: Query, timeout_ms: int, *, second: bool = True) -> SolverReplies:
     """Ask z3 whether a query is satisfiable, and cvc5 as well about queries that z3 refuted quickly.
 
     Args:
@@ -196,9 +195,9 @@ def solve_query(query: Query, timeout_ms: int, *, second: bool = True) -> Reply:
     first, values = _z3(script, query, timeout_ms)
     model = _model(query, values) if first.answer is Satisfiability.SAT else ()
     if second and first.answer is Satisfiability.UNSAT and first.milliseconds < _QUICK_MS:
-        ((other, _),) = ask_solvers([Question("cvc5", script, timeout_ms)])
-        return Reply((first, other), model)
-    return Reply((first,), model)
+        ((other, _),) = run_solvers([SolverQuery("cvc5", script, timeout_ms)])
+        return SolverReplies((first, other), model)
+    return SolverReplies((first,), model)
 
 
 #: The time limit for z3's refutation below which cvc5 is asked as well.
@@ -209,7 +208,7 @@ _TACTICS: Final = ("simplify", "propagate-values", "solve-eqs", "bit-blast", "sa
 
 def _z3(script: Script, query: Query, timeout_ms: int) -> tuple[SolverResult, dict[str, int]]:
     names = {_symbol(name): name for name, _ in query.variables}
-    ((result, values),) = ask_solvers([Question("z3", script, timeout_ms, _TACTICS, tuple(names))])
+    ((result, values),) = run_solvers([SolverQuery("z3", script, timeout_ms, _TACTICS, tuple(names))])
     return result, {names[symbol]: value for symbol, value in values.items()}
 
 

@@ -19,7 +19,7 @@ from mirage_formal.codegen.safety.happens_before import (
     TimelineError,
     decided_guards,
     distinct_blocks,
-    leaves,
+    shared_memory_statements,
     shares_bytes,
 )
 from mirage_formal.codegen.safety.mixed_radix import Digit, to_digits
@@ -227,7 +227,7 @@ def _shared_names(listing: ProgramAccesses, deciding: frozenset[IntExpr]) -> fro
     """Return the variables of shared-memory accesses, except those in conditions that decide about synchronisation."""
     found: frozenset[str] = frozenset()
     for node in listing.tree:
-        for leaf in leaves(node):
+        for leaf in shared_memory_statements(node):
             for access in leaf.accesses:
                 guards = (guard for guard in conjuncts(access.context.guards) if guard not in deciding)
                 found |= variables(access.index).union(*map(variables, guards))
@@ -265,7 +265,7 @@ def _check_block(
 
 def _readers(listing: ProgramAccesses) -> Iterator[str]:
     for node in listing.tree:
-        for leaf in leaves(node):
+        for leaf in shared_memory_statements(node):
             for access in leaf.accesses:
                 if not access.mode.writes:
                     yield access.context.path
@@ -275,7 +275,7 @@ def _reads_and_writes(node: Node) -> bool:
     """Return whether a loop reads and writes buffers that alias, so that its iterations depend on each other."""
     match node:
         case Loop() | Branch():
-            found = [access for leaf in leaves(node) for access in leaf.accesses]
+            found = [access for leaf in shared_memory_statements(node) for access in leaf.accesses]
             written = {access.target for access in found if access.mode.writes}
             read = {access.target for access in found if not access.mode.writes}
             return any(shares_bytes(a, b) for a in written for b in read)

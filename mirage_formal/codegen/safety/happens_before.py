@@ -94,7 +94,7 @@ def copies_among_others(node: Node) -> bool:
     """Return whether a node is a short loop with copies and other accesses to the same bytes, so that order matters."""
     if not isinstance(node, Loop) or node.extent > MAX_COPIES:
         return False
-    found = [access for leaf in leaves(node) for access in leaf.accesses]
+    found = [access for leaf in shared_memory_statements(node) for access in leaf.accesses]
     copied = [access for access in found if access.mode is Mode.ASYNC]
     return any(shares_bytes(a.target, b.target) for a in copied for b in found if a is not b)
 
@@ -106,7 +106,7 @@ def shares_bytes(a: SharedBuffer | Param, b: SharedBuffer | Param) -> bool:
     return a.offset < b.offset + b.bytes and b.offset < a.offset + a.bytes
 
 
-def leaves(node: Node) -> Iterator[StatementAccesses]:
+def shared_memory_statements(node: Node) -> Iterator[StatementAccesses]:
     """Yield the statements in a node that access shared memory, in order."""
     match node:
         case Sync():
@@ -115,7 +115,7 @@ def leaves(node: Node) -> Iterator[StatementAccesses]:
             yield node
         case Loop(_, _, body) | Branch(_, _, body):
             for inner in body:
-                yield from leaves(inner)
+                yield from shared_memory_statements(inner)
 
 
 class Interpreter:
@@ -166,7 +166,7 @@ class Interpreter:
             return
         if not (synchronises(node) or self._runs(node)):
             self._item += 1
-            for leaf in leaves(node):
+            for leaf in shared_memory_statements(node):
                 self._leaf(leaf)
             return
         match node:

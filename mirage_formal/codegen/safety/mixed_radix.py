@@ -375,7 +375,7 @@ def _constants_differ(x: Linear, y: Linear, width: int) -> bool:
     return True
 
 
-def are_staggered(x: Linear, y: Linear, width: int, given: Facts = NO_FACTS, other: Facts = NO_FACTS) -> bool:
+def have_disjoint_offsets(x: Linear, y: Linear, width: int, given: Facts = NO_FACTS, other: Facts = NO_FACTS) -> bool:
     """Return whether two accesses are disjoint because they start at different offsets in units of one size.
 
     Sound: if both are a multiple of c plus something that stays below c with its width, they meet only where these

@@ -37,7 +37,7 @@ from mirage_formal.codegen.program.integers import (
 )
 from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Param, Program, Var
 from mirage_formal.codegen.safety.access_disjointness import SECOND, extents, not_equal, query_variables, remainder
-from mirage_formal.codegen.safety.arith import INT_MAX, Query, Reply, solve_query
+from mirage_formal.codegen.safety.arith import INT_MAX, Query, SolverReplies, solve_query
 from mirage_formal.codegen.safety.assignment import assignment_obligations
 from mirage_formal.codegen.safety.conflicts import conflict_obligations, liveness_obligations, writer_obligations
 from mirage_formal.codegen.safety.mixed_radix import to_digits
@@ -233,7 +233,7 @@ class _SolverClient:
     timeout_ms: int
     second: bool
     recheck: bool
-    replies: dict[tuple[object, ...], Reply] = field(default_factory=dict)
+    replies: dict[tuple[object, ...], SolverReplies] = field(default_factory=dict)
 
     def settle(self, obligation: Obligation) -> DischargedObligations:
         known, query = obligation.finding, obligation.query
@@ -252,7 +252,7 @@ class _SolverClient:
         return DischargedObligations(obligation, finding, reply.results, 1e3 * (perf_counter() - start))
 
 
-def _finding(reply: Reply) -> Finding:
+def _finding(reply: SolverReplies) -> Finding:
     match reply.answer:
         case Satisfiability.UNSAT:
             return DischargedObligation(DischargeMethod.SOLVER)

@@ -9,14 +9,14 @@ from typing import Final
 
 from mirage_formal.codegen.program.lines import LineRange, merge_lines
 from mirage_formal.codegen.target import Target
-from mirage_formal.codegen.triton.functions import HELPERS as OWN_HELPERS
+from mirage_formal.codegen.triton.elementwise_text import HELPERS as OWN_HELPERS
 from mirage_formal.codegen.triton.host import TORCH, HostCalls, host_calls, input_names, mask_lines
-from mirage_formal.codegen.triton.kernel import Function
-from mirage_formal.codegen.triton.options import OWN, LaunchOptions
-from mirage_formal.codegen.triton.reference import HELPERS, torch_reference
-from mirage_formal.graph.check import kernel_types
+from mirage_formal.codegen.triton.kernel_function import Function
+from mirage_formal.codegen.triton.launch_options import OWN, LaunchOptions
+from mirage_formal.codegen.triton.torch_reference import HELPERS, torch_reference
 from mirage_formal.graph.graph import Input, KernelGraph
 from mirage_formal.graph.types import DType
+from mirage_formal.graph.verifier import kernel_types
 
 _BFLOAT: Final = """#: What is multiplied: Triton's interpreter would take the bits of bfloat16 for numbers.
 BFLOAT16 = tl.constexpr(tl.float32 if INTERPRETED else tl.bfloat16)

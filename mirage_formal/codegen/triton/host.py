@@ -1,8 +1,9 @@
 """Host code that launches the functions of a file, as lines of Python: memory, views, launches, and calls of torch.
 
 Products outside of block graphs are torch.matmul, as they are cuBLAS calls with CUDA C++. Reductions and norms are
-block graphs of one operator (``codegen.predefined``), so functions of Triton as well. Operators outside of block graphs
-that map or move elements are one call of torch each: a function of their own would gain nothing from fusion.
+block graphs of one operator (``codegen.predefined_kernels``), so functions of Triton as well. Operators outside of
+block graphs that map or move elements are one call of torch each: a function of their own would gain nothing from
+fusion.
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from mirage_formal.codegen.planning.expand import maxima_of, subtracts_maximum
-from mirage_formal.codegen.predefined import block_forms
+from mirage_formal.codegen.predefined_kernels import block_forms
 from mirage_formal.codegen.program.bands import band_at
 from mirage_formal.codegen.program.lines import About
 from mirage_formal.codegen.target import Target
-from mirage_formal.codegen.triton.functions import LOWEST, python_float
-from mirage_formal.codegen.triton.kernel import Function, triton_function
-from mirage_formal.codegen.triton.options import OWN, LaunchOptions
-from mirage_formal.codegen.triton.writer import Operand, contains_name
-from mirage_formal.graph.check import kernel_types
+from mirage_formal.codegen.triton.elementwise_text import LOWEST, python_float
+from mirage_formal.codegen.triton.function_writer import Operand, contains_name
+from mirage_formal.codegen.triton.kernel_function import Function, triton_function
+from mirage_formal.codegen.triton.launch_options import OWN, LaunchOptions
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op, enumerate_results
 from mirage_formal.graph.memory.place import StorageLocation
 from mirage_formal.graph.ops import SPECS, VALUED, Family, OpKind
+from mirage_formal.graph.storage_views import launched_operators, storage_locations
 from mirage_formal.graph.types import DType, Shape
-from mirage_formal.graph.views import launched_operators, storage_locations
-from mirage_formal.semantics.functions import FUNCTION_SPECS
+from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.semantics.function_table import FUNCTION_SPECS
 
 TORCH: Final = {dtype: f"torch.{dtype.value}" for dtype in DType}
 _TAKEN: Final = frozenset(

@@ -38,7 +38,7 @@ class InterfaceName:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ObjectRows:
     """Rows of one object.
 
     Attributes:
@@ -65,7 +65,7 @@ _CLUSTERS: Final = "blocks form no clusters: a second kernel joins what they com
 _STAGES: Final = "planning chooses stages and warps"
 _FRESH: Final = "a search whose directory is there is not made again: `out=`"
 
-MODULE: Final = Section(
+MODULE: Final = ObjectRows(
     "",
     "Names of the module",
     (
@@ -109,7 +109,7 @@ MODULE: Final = Section(
         ),
     ),
 )
-MAKING: Final = Section(
+MAKING: Final = ObjectRows(
     "new_",
     "Options of `new_kernel_graph`, of `new_threadblock_graph` and of a block graph's `new_output`",
     (
@@ -119,7 +119,7 @@ MAKING: Final = Section(
         InterfaceName("new_output(epilogue)", _NO, _ONE_GPU),
     ),
 )
-GRAPH: Final = Section(
+GRAPH: Final = ObjectRows(
     "KNGraph",
     "Methods of a kernel graph, which is a `Graph` here",
     (
@@ -180,7 +180,7 @@ GRAPH: Final = Section(
         ),
     ),
 )
-OPTIONS: Final = Section(
+OPTIONS: Final = ObjectRows(
     "superoptimize",
     "Options of `superoptimize`",
     (
@@ -208,7 +208,7 @@ OPTIONS: Final = Section(
         ),
     ),
 )
-CODE: Final = Section(
+CODE: Final = ObjectRows(
     "compile",
     "Options of calls, of `compile` and of `generate_cuda_program`",
     (
@@ -228,7 +228,7 @@ CODE: Final = Section(
         InterfaceName("compile(rank)", _NO, _ONE_GPU),
     ),
 )
-BLOCK: Final = Section(
+BLOCK: Final = ObjectRows(
     "TBGraph",
     "Methods of a block graph, which is a `BlockBuilder` here",
     (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from mirage_formal.frontend.arguments import error_at_user_line
+from mirage_formal.frontend.argument_checks import error_at_user_line
 from mirage_formal.frontend.mirage_api.rows import SECTIONS, SupportLevel
 from mirage_formal.support.errors import UnsupportedError
 
@@ -23,7 +23,7 @@ is the package of the engines.
 """
 
 
-def refusal_error(name: str, what: str = "") -> UnsupportedError:
+def unsupported_name_error(name: str, what: str = "") -> UnsupportedError:
     """Return the error for the use of a name that is not offered.
 
     Args:
@@ -57,8 +57,8 @@ def missing_attribute_error(owner: str, name: str, here: str) -> Exception:
     if row is None or name.startswith("__"):
         return AttributeError(f"{here!r} has no attribute {name!r}")
     if row.offer is SupportLevel.NO:
-        return refusal_error(full)
-    return refusal_error(
+        return unsupported_name_error(full)
+    return unsupported_name_error(
         full, f"expected a name that a {here} has, got {full}, which a graph has before it is searched"
     )
 

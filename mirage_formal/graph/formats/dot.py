@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, ThreadDefined, enumerate_results
 from mirage_formal.graph.types import DimMap, DTensor, Shape
+from mirage_formal.graph.verifier import block_types, kernel_types
 
 
 def to_dot(graph: KernelGraph) -> str:

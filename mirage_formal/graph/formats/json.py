@@ -1,7 +1,7 @@
 """µGraphs as JSON, for users and files, and as compact bytes, for worker processes.
 
 Loading never executes anything: the text is bounded, parsed as plain JSON, matched against typed records
-(graph/wire.py) and turned into frozen values. The published schema is docs/schemas/mugraph.schema.json.
+(graph/graph_schema.py) and turned into frozen values. The published schema is docs/schemas/mugraph.schema.json.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.wire import SCHEMA, VERSION, FieldError, GraphRecord, graph_of, graph_schema, record_of
+from mirage_formal.graph.graph_schema import SCHEMA, VERSION, FieldError, GraphRecord, graph_of, graph_schema, record_of
 from mirage_formal.support.errors import FormatError
 from mirage_formal.support.strict_json import load_strict_json
 

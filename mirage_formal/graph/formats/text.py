@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, assert_never
 
-from mirage_formal.graph.check import block_types, kernel_types, thread_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, ThreadDefined, enumerate_results
+from mirage_formal.graph.graph_schema import VERSION, ratio_text
 from mirage_formal.graph.ops import Attrs
 from mirage_formal.graph.types import DTensor, RTensor, STensor, row_major
-from mirage_formal.graph.wire import VERSION, ratio_text
+from mirage_formal.graph.verifier import block_types, kernel_types, thread_types
 from mirage_formal.support.errors import GraphError
 
 _HEADER: Final = f"mugraph {VERSION}"

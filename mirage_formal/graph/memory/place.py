@@ -13,7 +13,7 @@ from math import gcd, prod
 from typing import Final, Protocol, TypeVar
 
 from mirage_formal.graph.ops import Attrs, OpKind
-from mirage_formal.graph.remainder_tiles.extents import equal_index_dims
+from mirage_formal.graph.remainder_tiles.padded_extents import equal_index_dims
 from mirage_formal.graph.types import Shape, row_major
 
 _T = TypeVar("_T")

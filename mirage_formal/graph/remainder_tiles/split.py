@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, enumerate_results
 from mirage_formal.graph.ops import MOVES, OpKind
 from mirage_formal.graph.types import row_major
+from mirage_formal.graph.verifier import kernel_types
 
 _AnyOp = TypeVar("_AnyOp", Op, KernelOp)
 
 
 @dataclass(frozen=True, slots=True)
-class Wrapping:
+class BoundaryOperators:
     """Operators around a core graph, over its inputs and over its results: pads and slices, or views and reshapes.
 
     Attributes:
@@ -52,13 +52,14 @@ class Wrapping:
         return KernelGraph(inputs, ops, tuple(last[n] for n in self.outputs))
 
 
-def split_pads_and_slices(graph: KernelGraph, *, moves: bool = False) -> tuple[Wrapping, KernelGraph] | None:
+def split_pads_and_slices(graph: KernelGraph, *, moves: bool = False) -> tuple[BoundaryOperators, KernelGraph] | None:
     """Return the pads and slices around a graph, and the core between them; None if there are none.
 
     None as well if an input is read both padded and not, or under different pads, unless ``moves`` is set.
 
     Sound: every operator is a pad over inputs alone, or a slice that only slices and outputs follow, or in between;
-    ``Wrapping.around`` puts what is in between back where it was, with each operator on the tensors that it had.
+    ``BoundaryOperators.around`` puts what is in between back where it was, with each operator on the tensors that it
+    had.
 
     Args:
         graph: The whole.
@@ -103,7 +104,7 @@ def split_at(
     front: tuple[Sequence[int], Sequence[int]],
     back: tuple[Sequence[int], Sequence[int]],
     inputs: Sequence[Input],
-) -> tuple[Wrapping, KernelGraph]:
+) -> tuple[BoundaryOperators, KernelGraph]:
     """Split a program into operators on inputs, a core, and operators on results.
 
     Args:
@@ -116,7 +117,7 @@ def split_at(
     makers = dict(enumerate_results(count, graph.ops))
     before = {n: i for i, n in enumerate((*range(count), *ahead))}
     after = {n: i for i, n in enumerate((*ends, *behind))}
-    wrapping = Wrapping(
+    wrapping = BoundaryOperators(
         tuple(op for n in ahead if isinstance(op := _renumber(makers[n], before), Op)),
         tuple(before[n] for n in reads),
         tuple(op for n in behind if isinstance(op := _renumber(makers[n], after), Op)),
@@ -136,4 +137,4 @@ def _renumber(op: _AnyOp, number: Mapping[int, int] | Sequence[int]) -> _AnyOp:
     return replace(op, operands=tuple(number[n] for n in op.operands))
 
 
-__all__ = ["Wrapping", "split_at", "split_pads_and_slices"]
+__all__ = ["BoundaryOperators", "split_at", "split_pads_and_slices"]

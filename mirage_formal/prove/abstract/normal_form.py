@@ -8,8 +8,8 @@ which is unique because A_eq is cancellative. x + x is a multiplicity, not a sum
 
 All values are interned: a polynomial, a monomial and an atom is a number in a table.
 
-The normal forms of guided search (search/guided/algebra/forms.py) are polynomials of monomials as well, but not these,
-and no table serves both:
+The normal forms of guided search (search/guided/algebra/normal_forms.py) are polynomials of monomials as well, but not
+these, and no table serves both:
 
 - Here a sum is its extent, a factor of n, and which index it binds is forgotten: sums of x over two indices of one
   extent are one form. There a sum is the set of index parts that it binds, without extents. A product of monomials

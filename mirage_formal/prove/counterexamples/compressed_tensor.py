@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.semantics.batched import BatchedDomain
-from mirage_formal.semantics.domain import KEEPABLE, LOOP_AXIS, UntiledDomain
+from mirage_formal.semantics.batched_reference import BatchedDomain
 from mirage_formal.semantics.interpreter import evaluate
+from mirage_formal.semantics.value_domain import KEEPABLE, LOOP_AXIS, UntiledDomain
 
 #: Classes of the coordinates of one axis, numbered from 0 without gaps; None is one class.
 Labels = NDArray[np.int64] | None

@@ -17,8 +17,8 @@ from mirage_formal.graph.types import DTensor, Shape
 from mirage_formal.graph.verdict import Unknown
 from mirage_formal.prove.counterexamples.compressed_tensor import CompressedTensor, TooManyClasses, run_compressed
 from mirage_formal.prove.counterexamples.rounding_bounds import BoundedDomain, without_error
-from mirage_formal.prove.counterexamples.sparse import classes
-from mirage_formal.semantics.functions import FUNCTION_SPECS, Reals
+from mirage_formal.prove.counterexamples.sparse_inputs import classes
+from mirage_formal.semantics.function_table import FUNCTION_SPECS, Reals
 
 #: Random points that are tried before the conditions count as never met.
 POINTS: Final = 200

@@ -18,8 +18,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.prove.counterexamples.compressed_tensor import axis_groups
-from mirage_formal.semantics.domain import LOOP_AXIS
-from mirage_formal.semantics.reference import FloatDomain, Floats
+from mirage_formal.semantics.float64_reference import FloatDomain, Floats
 from mirage_formal.semantics.straight_line_trace import (
     BinaryStep,
     ConcatStep,
@@ -38,6 +37,7 @@ from mirage_formal.semantics.straight_line_trace import (
     record_tape,
     step_operands,
 )
+from mirage_formal.semantics.value_domain import LOOP_AXIS
 
 #: Ascending coordinates along every axis; a box holds the elements at all their combinations.
 Box = tuple[NDArray[np.int64], ...]

@@ -16,11 +16,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.counterexample import Counterexample, Fill
+from mirage_formal.graph.counterexample import Counterexample, DefaultValues
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import Shape
-from mirage_formal.prove.counterexamples.sparse import Trial, counterexample_element
+from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.prove.counterexamples.sparse_inputs import Trial, counterexample_element
 from mirage_formal.prove.counterexamples.trial_evaluator import (
     CLEAR,
     WRITTEN_OUT,
@@ -28,14 +28,14 @@ from mirage_formal.prove.counterexamples.trial_evaluator import (
     fill_input,
     make_evaluator,
 )
-from mirage_formal.semantics.reference import run
+from mirage_formal.semantics.float64_reference import run
 from mirage_formal.semantics.working_set import working_set_size
 from mirage_formal.support.errors import ShapeError
 
 #: Defaults in the order of preference: zeros, ones, rows that are not constant, the same without zeros.
-_FILLS: Final = (Fill(0, 0), Fill(1, 1), Fill(0, 1), Fill(1, 2))
+_FILLS: Final = (DefaultValues(0, 0), DefaultValues(1, 1), DefaultValues(0, 1), DefaultValues(1, 2))
 #: The default of masks in place of the last of them.
-_FLIPPED: Final = Fill(1, 0)
+_FLIPPED: Final = DefaultValues(1, 0)
 _MAX_FILLS: Final = 64
 #: Defined defaults that are tried in one attempt.
 _DEFAULTS: Final = 4
@@ -171,12 +171,12 @@ def _check_index(shapes: Sequence[Shape], number: int, index: tuple[int, ...], n
         raise ShapeError(f"counterexample: expected an index inside {list(shape)}, got {list(index)}")
 
 
-def _adjust_masks(fills: tuple[Fill, ...], masks: Sequence[bool]) -> tuple[Fill, ...]:
+def _adjust_masks(fills: tuple[DefaultValues, ...], masks: Sequence[bool]) -> tuple[DefaultValues, ...]:
     """Return the defaults with zeros and ones for masks."""
     return tuple(_FLIPPED if mask and fill == _FILLS[3] else fill for fill, mask in zip(fills, masks, strict=True))
 
 
-def _defaults(masks: Sequence[bool]) -> Iterator[tuple[Fill, ...]]:
+def _defaults(masks: Sequence[bool]) -> Iterator[tuple[DefaultValues, ...]]:
     """Yield defaults for all inputs, those with more zeros first; at the end those that are equal for all inputs.
 
     Args:

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.semantics.batched import BatchedDomain
-from mirage_formal.semantics.domain import LOOP_AXIS
-from mirage_formal.semantics.functions import FUNCTION_SPECS
+from mirage_formal.semantics.batched_reference import BatchedDomain
+from mirage_formal.semantics.float64_reference import Floats
+from mirage_formal.semantics.function_table import FUNCTION_SPECS
 from mirage_formal.semantics.interpreter import evaluate
-from mirage_formal.semantics.reference import Floats
+from mirage_formal.semantics.value_domain import LOOP_AXIS
 
 #: Relative error of one operation, and of one call of a function of the mathematical library.
 _U: Final = 2.0**-53

@@ -14,14 +14,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.graph.check import output_types
-from mirage_formal.graph.counterexample import Counterexample, CounterexampleEntry, Fill
+from mirage_formal.graph.counterexample import Counterexample, CounterexampleEntry, DefaultValues
 from mirage_formal.graph.graph import KernelGraph, operators
 from mirage_formal.graph.ops import ROUNDINGS, OpKind
 from mirage_formal.graph.types import Shape
+from mirage_formal.graph.verifier import output_types
 from mirage_formal.prove.counterexamples.compressed_tensor import TooManyClasses
 from mirage_formal.prove.counterexamples.rounding_bounds import run_bounded
-from mirage_formal.prove.counterexamples.sparse import (
+from mirage_formal.prove.counterexamples.sparse_inputs import (
     InputPositions,
     OutputPair,
     Trial,
@@ -30,8 +30,8 @@ from mirage_formal.prove.counterexamples.sparse import (
     run_plain,
     run_with_bounds,
 )
-from mirage_formal.semantics.batched import run_many
-from mirage_formal.semantics.reference import run
+from mirage_formal.semantics.batched_reference import run_many
+from mirage_formal.semantics.float64_reference import run
 from mirage_formal.semantics.working_set import working_set_size
 from mirage_formal.support.errors import ShapeError
 
@@ -75,7 +75,7 @@ def _interface(graph: KernelGraph) -> tuple[list[str], list[str]]:
     return [source.tensor.signature for source in graph.inputs], [tensor.signature for tensor in output_types(graph)]
 
 
-def landmarks(graphs: Sequence[KernelGraph]) -> tuple[float, ...]:
+def critical_values(graphs: Sequence[KernelGraph]) -> tuple[float, ...]:
     """Return numbers at which operators of some graphs change their behaviour, which small integers would miss.
 
     These are the numbers that comparisons, maxima and minima have in place of an operand, integers next to them, and
@@ -111,7 +111,7 @@ class TrialEvaluator(ABC):
     def __init__(self, program: KernelGraph, candidate: KernelGraph) -> None:
         self.graphs = (program, candidate)
         self.places = InputPositions([source.tensor for source in program.inputs])
-        self.landmarks = landmarks(self.graphs)
+        self.landmarks = critical_values(self.graphs)
         self.width = 2 * _TRIALS
         self.budget = _TRIALS
         self.rounds = _ROUNDS
@@ -124,7 +124,7 @@ class TrialEvaluator(ABC):
     def settled(self, trial: Trial) -> Counterexample | None:
         """Return the trial as a counterexample, if another precision and the reference confirm the gap; else None."""
 
-    def defined(self, choices: Iterator[tuple[Fill, ...]]) -> Iterator[tuple[Fill, ...]]:
+    def defined(self, choices: Iterator[tuple[DefaultValues, ...]]) -> Iterator[tuple[DefaultValues, ...]]:
         """Yield the defaults on which both sides are finite everywhere."""
         while chunk := [Trial(fills, {}) for fills in islice(choices, self.width)]:
             finite = np.ones(len(chunk), dtype=bool)
@@ -149,7 +149,7 @@ class TrialEvaluator(ABC):
                 apart |= gap > CLEAR * np.maximum(size, _TINY)
         return finite & apart
 
-    def random_trials(self, rng: random.Random, fills: tuple[Fill, ...], largest: int) -> list[Trial]:
+    def random_trials(self, rng: random.Random, fills: tuple[DefaultValues, ...], largest: int) -> list[Trial]:
         """Return trials with few, several and all elements changed."""
         places = list(range(self.places.total)) if self.places.total <= _WHOLE else self._few_places(rng)
         small: list[float] = [v for v in range(-largest, largest + 1) if v]
@@ -162,7 +162,7 @@ class TrialEvaluator(ABC):
             trials.append(Trial(fills, self.changed(fills, {place: rng.choice(values) for place in chosen})))
         return trials
 
-    def changed(self, fills: tuple[Fill, ...], cells: Mapping[int, float]) -> dict[int, float]:
+    def changed(self, fills: tuple[DefaultValues, ...], cells: Mapping[int, float]) -> dict[int, float]:
         """Return the cells that differ from the default; an element of a mask is 1 where its value is positive."""
         masks = self.places.masks
         if any(masks):
@@ -195,9 +195,9 @@ class DenseEvaluator(TrialEvaluator):
     def __init__(self, program: KernelGraph, candidate: KernelGraph, work: int) -> None:
         super().__init__(program, candidate)
         self.width = max(1, min(2 * _TRIALS, WRITTEN_OUT // work))
-        self._bases: dict[tuple[Fill, ...], NDArray[np.float64]] = {}
+        self._bases: dict[tuple[DefaultValues, ...], NDArray[np.float64]] = {}
 
-    def _base(self, fills: tuple[Fill, ...]) -> NDArray[np.float64]:
+    def _base(self, fills: tuple[DefaultValues, ...]) -> NDArray[np.float64]:
         """Return the concatenation of the defaults of all inputs."""
         if fills not in self._bases:
             parts = [fill_input(shape, fill).reshape(-1) for shape, fill in zip(self.places.shapes, fills, strict=True)]
@@ -365,7 +365,7 @@ def _differ_clearly(left: _Readings, right: _Readings, size: float | None = None
     return found
 
 
-def fill_input(shape: Shape, fill: Fill) -> NDArray[np.float64]:
+def fill_input(shape: Shape, fill: DefaultValues) -> NDArray[np.float64]:
     """Return an input filled with a default."""
     if fill.even == fill.odd:
         return np.full(shape, float(fill.even))
@@ -375,4 +375,4 @@ def fill_input(shape: Shape, fill: Fill) -> NDArray[np.float64]:
     return np.where(parity % 2 == 0, float(fill.even), float(fill.odd))
 
 
-__all__ = ["CLEAR", "WRITTEN_OUT", "TrialEvaluator", "fill_input", "landmarks", "make_evaluator"]
+__all__ = ["CLEAR", "WRITTEN_OUT", "TrialEvaluator", "critical_values", "fill_input", "make_evaluator"]

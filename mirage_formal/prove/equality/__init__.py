@@ -2,5 +2,5 @@
 
 Takes two graphs. Returns a proof with its conditions, or unknown. Imports graph, semantics and support.
 
-Laws of numbers and functions are in ``polynomials.py``, those of sums and maxima in ``binders.py``.
+Laws of numbers and functions are in ``polynomials.py``, those of sums and maxima in ``canonical_reductions.py``.
 """

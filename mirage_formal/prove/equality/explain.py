@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Unknown
-from mirage_formal.prove.equality.formulas import LATEX, TEXT, FormulaPrinter
+from mirage_formal.prove.equality.formula_printer import LATEX, TEXT, FormulaPrinter
 from mirage_formal.prove.equality.polynomials import Monomial, Polynomial
-from mirage_formal.prove.equality.prove import Derivation, derive, proof_halves, prove
+from mirage_formal.prove.equality.prove import Derivation, derive, prove, split_proof_obligation
 
 _LAWS: Final = {
     "sum": "sum: nested sums joined, independent factors taken out, digits regrouped",
@@ -29,7 +29,7 @@ def explain(program: KernelGraph, candidate: KernelGraph, *, latex: bool = False
     """
     found = prove(program, candidate)
     if isinstance(found, Equivalent) and found.proof.startswith(b"["):
-        parts = proof_halves(program, candidate)
+        parts = split_proof_obligation(program, candidate)
         return "\n".join(f"Of {name}:\n\n{_explain_pair(mine, theirs, latex)}" for name, mine, theirs in parts)
     return _explain_pair(program, candidate, latex)
 

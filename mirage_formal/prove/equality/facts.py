@@ -12,7 +12,7 @@ from enum import IntEnum
 from typing import Any, Final, assert_never
 
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.semantics.functions import FUNCTION_SPECS, Reals
+from mirage_formal.semantics.function_table import FUNCTION_SPECS, Reals
 
 
 class Sign(IntEnum):

@@ -39,7 +39,7 @@ MAX_EXPONENT: Final = 64
 MAX_DEPTH: Final = 60
 
 
-class ProofStuck(Exception):
+class ProofIncomplete(Exception):
     """The procedure cannot go on; the answer is Unknown for this reason."""
 
 
@@ -83,7 +83,7 @@ def _normalise_rational(c: Rational) -> Rational:
         return c
     bits = c.numerator.bit_length() + c.denominator.bit_length()
     if bits > MAX_BITS:
-        raise ProofStuck(f"a coefficient has more than {MAX_BITS} bits")
+        raise ProofIncomplete(f"a coefficient has more than {MAX_BITS} bits")
     return c.numerator if c.denominator == 1 else c
 
 
@@ -142,11 +142,11 @@ class TermInterner:
         """Count work, so that a hard pair is Unknown soon.
 
         Raises:
-            ProofStuck: The budget is used up.
+            ProofIncomplete: The budget is used up.
         """
         self._work += work
         if self._work > MAX_WORK:
-            raise ProofStuck(f"more than {MAX_WORK} products and comparisons of terms")
+            raise ProofIncomplete(f"more than {MAX_WORK} products and comparisons of terms")
 
     # --- digits ------------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class TermInterner:
             depth = 1 + max((self._depth[f] for m in self.inside(kind, payload) for f, _ in m), default=0)
             if depth > MAX_DEPTH:
                 del self._ids[key]
-                raise ProofStuck(f"terms are nested more than {MAX_DEPTH} deep")
+                raise ProofIncomplete(f"terms are nested more than {MAX_DEPTH} deep")
             self._depth.append(depth)
             self.kind.append(kind)
             self.payload.append(payload)
@@ -241,7 +241,7 @@ class TermInterner:
         """Return (k, r) with sqrt(value) = k * sqrt(r) and r in normal form; ``value`` is positive."""
         n = value.numerator * value.denominator
         if n.bit_length() > MAX_BITS:
-            raise ProofStuck(f"the root of a number of more than {MAX_BITS} bits")
+            raise ProofIncomplete(f"the root of a number of more than {MAX_BITS} bits")
         s, r = self.radicals.split(n)
         return Fraction(s, value.denominator), r
 
@@ -250,7 +250,7 @@ class TermInterner:
     def mul(self, p: Polynomial, q: Polynomial) -> Polynomial:
         """Return p * q, multiplied out."""
         if len(p) * len(q) > MAX_TERMS:
-            raise ProofStuck(f"a product has more than {MAX_TERMS} terms")
+            raise ProofIncomplete(f"a product has more than {MAX_TERMS} terms")
         self.charge(len(p) * len(q))
         out: dict[Monomial, Rational] = {}
         for m, c in p:
@@ -271,7 +271,7 @@ class TermInterner:
             for k, d in self._times(n, m):
                 out[k] = out.get(k, 0) + c * d
             if len(out) > MAX_TERMS:
-                raise ProofStuck(f"a product has more than {MAX_TERMS} terms")
+                raise ProofIncomplete(f"a product has more than {MAX_TERMS} terms")
         return freeze(out)
 
     def _times(self, a: Monomial, b: Monomial) -> Polynomial:
@@ -284,7 +284,7 @@ class TermInterner:
         """Return the product of factor^(e/2) over ``items`` in normal form; ``items`` is consumed."""
         special = [f for f in items if self.kind[f] in _RING]
         if items and (max(items.values()) > MAX_EXPONENT or min(items.values()) < -MAX_EXPONENT):
-            raise ProofStuck(f"an exponent above {MAX_EXPONENT // 2}")
+            raise ProofIncomplete(f"an exponent above {MAX_EXPONENT // 2}")
         coefficient: Rational = 1
         extra: list[Polynomial] = []
         if special:
@@ -343,13 +343,13 @@ class TermInterner:
         """Return p ^ (e2 / 2).
 
         Raises:
-            ProofStuck: A division by 0, or the root of a negative constant.
+            ProofIncomplete: A division by 0, or the root of a negative constant.
         """
         if e2 == 0:
             return constant(1)
         if not p:
             if e2 < 0:
-                raise ProofStuck("a divisor is 0 everywhere over the real numbers, so that no input has a value")
+                raise ProofIncomplete("a divisor is 0 everywhere over the real numbers, so that no input has a value")
             return p
         if e2 >= 2:
             out = p
@@ -380,7 +380,7 @@ class TermInterner:
             else:
                 rest.append((f, x))
         if c < 0 and not rest:
-            raise ProofStuck("the root of a number that is negative everywhere")
+            raise ProofIncomplete("the root of a number that is negative everywhere")
         if len(rest) == 1 and rest[0][1] == 2 and c > 0:
             items[rest[0][0]] = items.get(rest[0][0], 0) + e2
         elif rest:  # what is left of a negative number is its sign

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from mirage_formal.prove.equality.index_substitution import Folds
-from mirage_formal.prove.equality.polynomials import FactorKind, Index, Monomial, Polynomial, ProofStuck, Rational
+from mirage_formal.prove.equality.polynomials import FactorKind, Index, Monomial, Polynomial, ProofIncomplete, Rational
 from mirage_formal.prove.equality.tensor_terms import TensorTerms
 
 VERSION: Final = 2
@@ -38,7 +38,7 @@ def write_proof(
 
 
     Raises:
-        ProofStuck: The proof is larger than the checker's limits.
+        ProofIncomplete: The proof is larger than the checker's limits.
     """
     writer = _ProofWriter(tensors, inputs, atoms)
     body = writer.proof(steps, lemmas, outputs)
@@ -51,7 +51,7 @@ def write_proof(
 
 def _require(good: bool) -> None:
     if not good:
-        raise ProofStuck("the proof is larger than the checker reads")
+        raise ProofIncomplete("the proof is larger than the checker reads")
 
 
 class _ProofWriter:

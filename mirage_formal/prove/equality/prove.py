@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import eliminate_dead_code, renumber
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import KernelGraph, KernelOp, Op, enumerate_results, operators
 from mirage_formal.graph.ops import MOVES, Attrs, OpKind
-from mirage_formal.graph.remainder_tiles.extents import decompose_remainder_tiles
-from mirage_formal.graph.remainder_tiles.split import Wrapping, split_pads_and_slices
+from mirage_formal.graph.remainder_tiles.padded_extents import decompose_remainder_tiles
+from mirage_formal.graph.remainder_tiles.split import BoundaryOperators, split_pads_and_slices
 from mirage_formal.graph.verdict import Equivalent, Unknown
-from mirage_formal.prove.equality.exact import ExactDomain, MissingPiece, TensorGrid
-from mirage_formal.prove.equality.polynomials import Monomial, ProofStuck, multiplier
+from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.prove.equality.exact_domain import ExactDomain, TensorGrid, UndefinedPiece
+from mirage_formal.prove.equality.polynomials import Monomial, ProofIncomplete, multiplier
 from mirage_formal.prove.equality.proof import write_proof
 from mirage_formal.prove.equality.radicals import SquareRoots
 from mirage_formal.prove.equality.tensor_terms import TensorTerm, TensorTerms
@@ -129,7 +129,7 @@ def prove(program: KernelGraph, candidate: KernelGraph, via: Sequence[KernelGrap
 Half = tuple[str, KernelGraph, KernelGraph]
 
 
-def proof_halves(program: KernelGraph, candidate: KernelGraph) -> tuple[Half, ...]:
+def split_proof_obligation(program: KernelGraph, candidate: KernelGraph) -> tuple[Half, ...]:
     """Return the two proof obligations of a candidate with remainder tiles (``graph.remainder_tiles``), or none."""
     found = decompose_remainder_tiles(program, candidate)
     if found is None:
@@ -142,7 +142,7 @@ def proof_halves(program: KernelGraph, candidate: KernelGraph) -> tuple[Half, ..
 
 def _compose_halves(program: KernelGraph, candidate: KernelGraph) -> Equivalent | None:
     """Return a proof in two halves; None if there is none."""
-    parts = proof_halves(program, candidate)
+    parts = split_proof_obligation(program, candidate)
     proofs: list[str] = []
     for _, mine, theirs in parts:
         try:
@@ -156,7 +156,7 @@ def _compose_halves(program: KernelGraph, candidate: KernelGraph) -> Equivalent 
 
 
 def _prove_between_moves(
-    program: KernelGraph, parts: tuple[Wrapping, KernelGraph], via: KernelGraph
+    program: KernelGraph, parts: tuple[BoundaryOperators, KernelGraph], via: KernelGraph
 ) -> Equivalent | None:
     """Return a proof of the operators between data movements, and of the program around them; None if there is none.
 
@@ -180,7 +180,7 @@ def _prove_between_moves(
     return Equivalent(json.dumps([to_json(middle), *proofs, "moves"]).encode()) if len(proofs) == len(halves) else None
 
 
-def _middle_graph(wrapping: Wrapping, inner: KernelGraph, via: KernelGraph) -> KernelGraph | None:
+def _middle_graph(wrapping: BoundaryOperators, inner: KernelGraph, via: KernelGraph) -> KernelGraph | None:
     """Return the operators of a graph between some data movements, as a graph of the inner inputs.
 
     It begins at tensors that are made from the inputs by the same moves, and ends where the same moves make the
@@ -292,7 +292,7 @@ def _write_verdict(derivation: Derivation) -> Equivalent | Unknown:
         outputs = [closing.line for closing in derivation.closings]
         atoms = (*derivation.atoms, *(derivation.cut if derivation.whole else ()))
         return Equivalent(write_proof(derivation.tensors, steps, lemmas, outputs, derivation.inputs, atoms))
-    except ProofStuck as reason:
+    except ProofIncomplete as reason:
         return Unknown(str(reason))
     except RecursionError:
         return Unknown("the terms are nested too deeply")
@@ -326,18 +326,18 @@ def _compare(domain: ExactDomain, expected: TensorGrid, got: TensorGrid) -> list
     return [FinalIdentity(_step(p), _step(c), _multiplier(domain, p, c)) for p, c in domain.compared(expected, got)]
 
 
-def _step(a: TensorTerm | MissingPiece) -> int | None:
-    return None if isinstance(a, MissingPiece) else a.step
+def _step(a: TensorTerm | UndefinedPiece) -> int | None:
+    return None if isinstance(a, UndefinedPiece) else a.step
 
 
-def _multiplier(domain: ExactDomain, p: TensorTerm | MissingPiece, c: TensorTerm | MissingPiece) -> Monomial | None:
-    if isinstance(p, MissingPiece) or isinstance(c, MissingPiece) or p.strings != c.strings:
+def _multiplier(domain: ExactDomain, p: TensorTerm | UndefinedPiece, c: TensorTerm | UndefinedPiece) -> Monomial | None:
+    if isinstance(p, UndefinedPiece) or isinstance(c, UndefinedPiece) or p.strings != c.strings:
         return None
     if p.element == c.element:
         return ()
     try:
         return multiplier(domain.tensors, p.element, c.element)
-    except ProofStuck as reason:
+    except ProofIncomplete as reason:
         domain.reasons.append(str(reason))
         return None
 

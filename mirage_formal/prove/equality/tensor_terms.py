@@ -15,22 +15,22 @@ from typing import Any
 
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.prove.equality.binders import BinderTerms
+from mirage_formal.prove.equality.canonical_reductions import BinderTerms
 from mirage_formal.prove.equality.facts import INPUT, Sign, TensorFacts, infer_facts
 from mirage_formal.prove.equality.index_substitution import DigitSubstitution, Folds, make_renaming
 from mirage_formal.prove.equality.polynomials import (
     FactorKind,
     Index,
     Polynomial,
-    ProofStuck,
+    ProofIncomplete,
     add,
     constant,
     factor_power,
     scale_polynomial,
 )
 from mirage_formal.prove.equality.radicals import SquareRoots
-from mirage_formal.semantics.domain import LOOP_AXIS
-from mirage_formal.semantics.functions import UNINTERPRETED
+from mirage_formal.semantics.function_table import UNINTERPRETED
+from mirage_formal.semantics.value_domain import LOOP_AXIS
 
 String = tuple[int, ...]
 
@@ -153,7 +153,7 @@ class TensorTerms(BinderTerms):
                 extent = self.extent[digit]
                 if below < stride < below * extent:
                     if stride % below or extent % (stride // below):
-                        raise ProofStuck(
+                        raise ProofIncomplete(
                             f"a cut at {stride} does not nest with an index of stride {below}, extent {extent}"
                         )
                     low = stride // below
@@ -243,7 +243,7 @@ class TensorTerms(BinderTerms):
                 inner = self.mul(half, factor_power(self.factor(FactorKind.SURD, self.root(Fraction(2))[1]), 1))
                 return add(half, self.mul(half, self.apply("erf", inner)))
             case _:
-                raise ProofStuck(f"{kind} has no exact meaning")
+                raise ProofIncomplete(f"{kind} has no exact meaning")
 
     def binary(self, kind: OpKind, a: TensorTerm, b: TensorTerm) -> TensorTerm:
         """Return the result of an elementwise operator; dims of extent 1 broadcast."""
@@ -281,7 +281,7 @@ class TensorTerms(BinderTerms):
             case OpKind.DIV_NO_NAN:
                 return self.mul(p, self.power(q, -2) if known.sign is Sign.POSITIVE else self.apply("inv0", q))
             case _:
-                raise ProofStuck(f"{kind} has no exact meaning")
+                raise ProofIncomplete(f"{kind} has no exact meaning")
 
     def matmul(self, a: TensorTerm, b: TensorTerm) -> TensorTerm:
         """Return the product over the last two dims; the dims before them broadcast."""
@@ -328,7 +328,7 @@ class TensorTerms(BinderTerms):
         name = "running_max" if kind == FactorKind.PMAX else "carry"
         loop = a.strings[LOOP_AXIS]
         if len(loop) > 1:
-            raise ProofStuck("a running maximum over a loop whose index is split")
+            raise ProofIncomplete("a running maximum over a loop whose index is split")
         strings = (*a.strings[:axis], (), *a.strings[axis + 1 :])
         if not loop:
             with self.scope() as uses:
@@ -353,7 +353,7 @@ class TensorTerms(BinderTerms):
         f = self.alone(carry.element, FactorKind.CARRY)
         loop = carry.strings[LOOP_AXIS]
         if f is None or len(loop) != 1 or self.payload[f][0] != (0, ((1, loop[0]),)):
-            raise ProofStuck("the factor of a rescaling accumulator is not that of a running maximum")
+            raise ProofIncomplete("the factor of a rescaling accumulator is not that of a running maximum")
         index, u, digits, p = self.payload[f]
         strings = (*joined[:LOOP_AXIS], (), *joined[LOOP_AXIS + 1 :])
         with self.scope() as uses:
@@ -380,7 +380,7 @@ class TensorTerms(BinderTerms):
         for axis in range(len(old) - 1, -1, -1):
             wanted = {e // inner for e in ends if inner < e < inner * old[axis] and e % inner == 0}
             if any(inner < e < inner * old[axis] and e % inner for e in ends):
-                raise ProofStuck(f"a reshape of {list(old)} to {list(shape)} regroups indices that do not nest")
+                raise ProofIncomplete(f"a reshape of {list(old)} to {list(shape)} regroups indices that do not nest")
             a = self.cut(a, axis, wanted)
             inner *= old[axis]
         digits = [d for string in a.strings for d in string]
@@ -390,7 +390,9 @@ class TensorTerms(BinderTerms):
             size = 1
             while size < n:
                 if not digits or n % (size * self.extent[digits[-1]]):
-                    raise ProofStuck(f"a reshape of {list(old)} to {list(shape)} regroups indices that do not nest")
+                    raise ProofIncomplete(
+                        f"a reshape of {list(old)} to {list(shape)} regroups indices that do not nest"
+                    )
                 string.insert(0, digits.pop())
                 size *= self.extent[string[0]]
             strings.insert(0, tuple(string))
@@ -435,7 +437,7 @@ class TensorTerms(BinderTerms):
             indices = {low[0]: (start % base, tuple((1, e) for e in inner))}
             rest = start // base
         else:
-            raise ProofStuck(f"elements {start}..{start + length - 1} do not nest with the indices of their dim")
+            raise ProofIncomplete(f"elements {start}..{start + length - 1} do not nest with the indices of their dim")
         for d in reversed(string[:place]):
             indices[d] = (rest % self.extent[d], ())
             rest //= self.extent[d]

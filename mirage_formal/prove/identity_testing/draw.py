@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from mirage_formal.graph.ops import KEYED, OpKind
 from mirage_formal.graph.types import Shape
-from mirage_formal.prove.identity_testing.field import FieldPoint, HashKey
-from mirage_formal.prove.identity_testing.modular import BLOCK, Modulus, Residues, as_words
+from mirage_formal.prove.identity_testing.modular_arithmetic import BLOCK, Modulus, Residues, to_uint64
 from mirage_formal.prove.identity_testing.primes import FieldPair
+from mirage_formal.prove.identity_testing.tape_evaluation import FieldPoint, HashKey
 from mirage_formal.semantics.straight_line_trace import ResiduePart
 
 #: Names the rule in records; a change of any byte of any stream needs a new name.
@@ -85,7 +85,7 @@ def draw_digest(residues: Residues) -> str:
     state = sha256()
     flat = np.ascontiguousarray(residues).reshape(-1)
     for low in range(0, flat.size, _PIECE):
-        state.update(as_words(flat[low : low + _PIECE]).astype("<u4").tobytes())
+        state.update(to_uint64(flat[low : low + _PIECE]).astype("<u4").tobytes())
     return state.hexdigest()
 
 

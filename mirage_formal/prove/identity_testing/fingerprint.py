@@ -15,9 +15,9 @@ import numpy as np
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import SPECS, Lax
 from mirage_formal.graph.verdict import Different, Probable, Unknown, Verdict
-from mirage_formal.prove.identity_testing.bound import Bound, error_bound
+from mirage_formal.prove.identity_testing.degree_bounds import Bound, error_bound
 from mirage_formal.prove.identity_testing.draw import SCHEME, draw_digest, field_point
-from mirage_formal.prove.identity_testing.modular import Words
+from mirage_formal.prove.identity_testing.modular_arithmetic import Words
 from mirage_formal.prove.identity_testing.point import LaxProgram, Point, evaluate_programs, lax_program
 from mirage_formal.prove.identity_testing.primes import field_pair
 from mirage_formal.records.fingerprint import Draw, FingerprintRecord, InputDigest

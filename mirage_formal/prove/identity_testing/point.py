@@ -15,8 +15,8 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OPAQUE, Lax, OpKind
 from mirage_formal.graph.types import DTensor, Shape
 from mirage_formal.graph.verdict import Unknown
-from mirage_formal.prove.identity_testing.bound import OutsideTheorem, QuotientBounds, bound_growth
 from mirage_formal.prove.identity_testing.cone_of_influence import Cone, Mask, trace_cone
+from mirage_formal.prove.identity_testing.degree_bounds import OutsideTheorem, QuotientBounds, bound_degrees
 from mirage_formal.prove.identity_testing.draw import (
     collapse_mask,
     draw_digest,
@@ -25,8 +25,14 @@ from mirage_formal.prove.identity_testing.draw import (
     mask_residues,
     stream,
 )
-from mirage_formal.prove.identity_testing.field import FieldPoint, UndefinedStep, Unrepresentable, opaque_key, run_tape
-from mirage_formal.prove.identity_testing.modular import Residues, Words
+from mirage_formal.prove.identity_testing.modular_arithmetic import Residues, Words
+from mirage_formal.prove.identity_testing.tape_evaluation import (
+    FieldPoint,
+    UndefinedStep,
+    Unrepresentable,
+    opaque_key,
+    run_tape,
+)
 from mirage_formal.prove.identity_testing.value_cache import ValueCache
 from mirage_formal.records.fingerprint import Redraw
 from mirage_formal.semantics.straight_line_trace import (
@@ -92,7 +98,7 @@ def lax_program(graph: KernelGraph) -> LaxProgram | NotLax:
     return LaxProgram(
         tape,
         wanted,
-        bound_growth(tape, wanted),
+        bound_degrees(tape, wanted),
         lax_class(tape, wanted),
         frozenset(
             (step.index, step.drawn(part)) for _, step, parts in steps if isinstance(step, LoadStep) for part in parts

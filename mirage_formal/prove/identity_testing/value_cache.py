@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from mirage_formal.prove.identity_testing.modular import Residues
+from mirage_formal.prove.identity_testing.modular_arithmetic import Residues
 from mirage_formal.semantics.straight_line_trace import (
     Matmul,
     Needs,

@@ -14,7 +14,6 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Final, Literal
 
-from mirage_formal.graph.check import block_types, kernel_types, thread_types
 from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
@@ -26,8 +25,9 @@ from mirage_formal.graph.graph import (
     enumerate_results,
 )
 from mirage_formal.graph.ops import Attrs
+from mirage_formal.graph.storage_views import launched_operators
 from mirage_formal.graph.types import DTensor, RTensor, Shape, STensor, row_major
-from mirage_formal.graph.views import launched_operators
+from mirage_formal.graph.verifier import block_types, kernel_types, thread_types
 
 Kind = Literal["input", "op", "view", "kernel", "iterator", "thread", "saver", "output"]
 

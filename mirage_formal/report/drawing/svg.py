@@ -14,7 +14,7 @@ from html import escape
 from typing import Final
 
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.report.drawing.layered import DrawingLayout, Size, assign_layers
+from mirage_formal.report.drawing.layered_layout import DrawingLayout, Size, assign_layers
 from mirage_formal.report.drawing.levels import Edge, LevelView, Node, levels
 from mirage_formal.support.terminal import escape_line
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
-from mirage_formal.report.sentences import figure
+from mirage_formal.report.sentences import abbreviate_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +106,9 @@ def logarithmic(title: str, values: Sequence[float]) -> ChartAxis:
     return ChartAxis(title, low / 1.6, high * 1.6, True)
 
 
-def tick(value: float) -> str:
+def axis_label(value: float) -> str:
     """Format an axis label, shortened where five digits would not fit."""
     for factor, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= max(factor, 1e4):
             return f"{value / factor:.4g}{letter}" if abs(value) < 1e12 else f"{value:.1e}"
-    return figure(value)
+    return abbreviate_number(value)

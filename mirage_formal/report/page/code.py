@@ -50,7 +50,7 @@ def highlight(source: str, language: str = "cuda") -> list[Markup]:
     return [Markup(line) for line in "".join([*out, escape(text[at:])]).split("\n")]
 
 
-def margin_marks(pieces: Sequence[SourceLines]) -> dict[int, tuple[str, SourceLines | None]]:
+def margin_classes(pieces: Sequence[SourceLines]) -> dict[int, tuple[str, SourceLines | None]]:
     """Return the class of each source line that belongs to a piece, and at its first line the piece."""
     marks: dict[int, tuple[str, SourceLines | None]] = {}
     for number, piece in enumerate(pieces):

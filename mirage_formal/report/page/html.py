@@ -21,26 +21,26 @@ from mirage_formal.graph.formats.text import to_text
 from mirage_formal.report.drawing.levels import LevelView, all_nodes, first_slabs, levels, size_text
 from mirage_formal.report.drawing.svg import SHAPES, level_svg
 from mirage_formal.report.model import ReportedCandidate, ReportModel
-from mirage_formal.report.page.charts import tick
-from mirage_formal.report.page.code import LINES, highlight, margin_marks
+from mirage_formal.report.page.charts import axis_label
+from mirage_formal.report.page.code import LINES, highlight, margin_classes
 from mirage_formal.report.page.search import (
-    course_plot,
     estimates_plot,
     pruned_chart,
     pruned_rows,
     roofline,
+    search_progress_plot,
     units_chart,
 )
-from mirage_formal.report.proofs.formulas import Formula, Name, Place, Step, mathml
-from mirage_formal.report.proofs.program import MOST, definitions
+from mirage_formal.report.proofs.program_formulas import MOST, definitions
+from mirage_formal.report.proofs.proof_formulas import Formula, Name, OperatorLocation, Step, mathml
 from mirage_formal.report.sentences import (
+    abbreviate_number,
+    baseline_rows,
     checked_by,
     conditions,
     count_noun,
     describe_measurement,
-    figure,
     numerics,
-    peer_rows,
     verdict,
 )
 from mirage_formal.support.terminal import LONGEST, escape_line
@@ -108,9 +108,9 @@ def _pack(fragment: str) -> Markup:
     return Markup(base64.b64encode(squeezed.compress(fragment.encode()) + squeezed.flush()).decode())
 
 
-def _group_steps(steps: Iterable[Step]) -> list[tuple[tuple[Place, ...], list[Step]]]:
+def _group_steps(steps: Iterable[Step]) -> list[tuple[tuple[OperatorLocation, ...], list[Step]]]:
     """Group steps by the operators that compute them, in the order of their first steps."""
-    found: dict[tuple[Place, ...], list[Step]] = {}
+    found: dict[tuple[OperatorLocation, ...], list[Step]] = {}
     for step in steps:
         found.setdefault(step.places, []).append(step)
     return list(found.items())
@@ -122,9 +122,9 @@ def _by_digest(report: ReportModel) -> dict[str, ReportedCandidate]:
 
 #: Functions that templates call by their names.
 _FUNCTIONS: Final[tuple[Callable[..., object], ...]] = (
-    all_nodes, checked_by, conditions, course_plot, definitions, describe_measurement, estimates_plot, first_slabs,
-    highlight, levels, margin_marks, numerics, peer_rows, pruned_chart, pruned_rows, roofline, to_text, units_chart,
-    verdict,
+    all_nodes, checked_by, conditions, search_progress_plot, definitions, describe_measurement, estimates_plot,
+    first_slabs, highlight, levels, margin_classes, numerics, baseline_rows, pruned_chart, pruned_rows, roofline,
+    to_text, units_chart, verdict,
 )  # fmt: skip
 _VIEWS: Final[dict[str, Any]] = {one.__name__: one for one in _FUNCTIONS} | {
     "MOST_LINES": LINES, "MOST_OBLIGATIONS": 400, "MOST_OPERATORS": MOST, "MOST_SEARCHES": 48, "MOST_UNITS": 2000,
@@ -133,14 +133,14 @@ _VIEWS: Final[dict[str, Any]] = {one.__name__: one for one in _FUNCTIONS} | {
 }  # fmt: skip
 _FILTERS: Final[dict[str, Callable[..., str]]] = {
     "f": format,
-    "figure": figure,
+    "figure": abbreviate_number,
     "lines": visible_lines,
     "long": lambda text: escape(escape_line(text, 4000)),
     "noun": count_noun,
     "pack": _pack,
     "px": "{:.1f}".format,
     "size": size_text,
-    "tick": tick,
+    "tick": axis_label,
 }
 
 

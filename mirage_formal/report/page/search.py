@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, enumerate_results
-from mirage_formal.graph.views import launched_operators
+from mirage_formal.graph.storage_views import launched_operators
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import LEVELS
 from mirage_formal.report.model import READ_ONLY, ReportedCandidate, ReportModel, Search, SearchedUnit, WorkBound
 from mirage_formal.report.page.charts import Bar, BarChart, Dot, Plot, linear_axis, logarithmic
-from mirage_formal.report.sentences import figure
+from mirage_formal.report.sentences import abbreviate_number
 from mirage_formal.support.errors import GraphError
 
 #: Most units that have a row each; with more units, rows are workers.
@@ -123,7 +123,7 @@ def _count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def course_plot(course: Sequence[tuple[float, int, int]]) -> Plot:
+def search_progress_plot(course: Sequence[tuple[float, int, int]]) -> Plot:
     """Return the curves of the states and classes of all units together, by seconds of searching."""
     title = f"States visited and classes of tensors built by all units together, {_CLOCK}"
     x = linear_axis("seconds of searching", [at for at, _, _ in course])
@@ -258,7 +258,7 @@ def _roofline_plot(floor: WorkBound, dots: list[Dot], read: float | None) -> Plo
         *(("as long as reading alone took", [(low, tera), (high, tera)]) for tera in read_tera),
     ]
     title = "Roofline: operations a byte against Tflop/s"
-    return Plot(f"{title}; {figure(ridge)} operations a byte are where both limits meet", x, y, dots, lines)
+    return Plot(f"{title}; {abbreviate_number(ridge)} operations a byte are where both limits meet", x, y, dots, lines)
 
 
 def _moved_bytes(graph: KernelGraph | None) -> int:

@@ -8,7 +8,7 @@ from math import prod
 from typing import Any, Final
 
 from mirage_formal.check.proof.ring import Coef, Index, Mono, Ring
-from mirage_formal.report.proofs.formulas import (
+from mirage_formal.report.proofs.proof_formulas import (
     CUT,
     BoundOperator,
     Call,

@@ -26,15 +26,15 @@ from mirage_formal.records import (
 )
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.report.model import Basis, CheckResult, ReportedCandidate, ReportModel
-from mirage_formal.report.reading.candidates import VERDICTS_FILE, read_verdicts
-from mirage_formal.report.reading.reproduction import FILES, read_reproduced
-from mirage_formal.report.reading.runs import ReadLimits, read_candidate_alone, read_run_report
-from mirage_formal.report.reading.source import EvidenceReader
-from mirage_formal.report.reading.wholes import read_whole_report
+from mirage_formal.report.reading.candidate_reader import VERDICTS_FILE, read_verdicts
+from mirage_formal.report.reading.evidence_reader import EvidenceReader
+from mirage_formal.report.reading.reproduction_reader import FILES, read_reproduced
+from mirage_formal.report.reading.run_reader import ReadLimits, read_candidate_alone, read_run_report
+from mirage_formal.report.reading.whole_program_reader import read_whole_report
 from mirage_formal.support.errors import RunError
 
 
-def is_shown(path: Path) -> bool:
+def is_reportable(path: Path) -> bool:
     """Return whether a directory can be shown: it is evidence, or output of ``reproduce``."""
     return is_evidence(path) or _is_reproduced(path)
 
@@ -147,4 +147,4 @@ def run_check(path: Path) -> CheckResult:
     return CheckResult(held, text[:_LONGEST], time.monotonic() - begin, current_time())
 
 
-__all__ = ["ReadLimits", "is_evidence", "is_shown", "read_report", "run_check"]
+__all__ = ["ReadLimits", "is_evidence", "is_reportable", "read_report", "run_check"]

@@ -15,8 +15,8 @@ import msgspec
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.report.model import READ_ONLY, Baseline, Baselines, ReportedCandidate, ReportedTriton, SourceLines
-from mirage_formal.report.reading.kernels import triton_lines
-from mirage_formal.report.reading.source import EvidenceReader
+from mirage_formal.report.reading.evidence_reader import EvidenceReader
+from mirage_formal.report.reading.kernel_reader import triton_lines
 from mirage_formal.support.strict_json import load_strict_json
 
 #: File that benchmarks/gpu_bench.py writes into the directory of its runs.

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from mirage_formal.records.reproduction import Table5
-from mirage_formal.reproduce.arms import ARMS
 from mirage_formal.reproduce.output.paper_tables import HARDWARE
+from mirage_formal.reproduce.search_variants import ARMS
 from mirage_formal.support.errors import UnsupportedError
 
 

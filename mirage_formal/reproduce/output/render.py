@@ -10,7 +10,6 @@ from typing import Final
 import msgspec
 
 from mirage_formal.records.reproduction import Answers, Host, Row, Table5, Workloads
-from mirage_formal.reproduce.arms import ARMS
 from mirage_formal.reproduce.output.paper_tables import (
     HARDWARE,
     NO_EXPRESSIONS,
@@ -19,6 +18,7 @@ from mirage_formal.reproduce.output.paper_tables import (
     THREADS_1,
     THREADS_8,
 )
+from mirage_formal.reproduce.search_variants import ARMS
 
 _CSV: Final = tuple(name for name in Row.__struct_fields__ if name not in {"graphs", "pruned", "extrapolated", "key"})
 

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
 from mirage_formal.records.answer import ProgressEvent
-from mirage_formal.run.progress.display import Display, facts
+from mirage_formal.run.progress.progress_display import Display, facts
 from mirage_formal.support.terminal import escape_line
 
 #: Most bars shown at once; earlier phases are removed.

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Final
 
-from mirage_formal.run.progress.display import Display, JsonLines, ProgressLines
+from mirage_formal.run.progress.progress_display import Display, JsonLines, ProgressLines
 from mirage_formal.support import options
 
 #: Values of --progress; "auto" is bars on a terminal, and nothing elsewhere.

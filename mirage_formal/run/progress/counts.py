@@ -9,13 +9,13 @@ from typing import Final
 
 from mirage_formal.records import UnitRecord
 from mirage_formal.run.progress import Progress, RunPhase
-from mirage_formal.run.work import UnitProgress
+from mirage_formal.run.task_values import UnitProgress
 
 #: Seconds over which the speed is averaged.
 RECENT_S: Final = 5.0
 
 
-class Forecast:
+class RemainingTime:
     """Forecast of a phase's remaining time, from the work that is done.
 
     There is no forecast before a tenth of the work and two pieces are done, because the first pieces are not typical.
@@ -50,7 +50,7 @@ class RunCounters:
         self._best_us: float | None = None
         self._begin = time.monotonic()
         self._seen: deque[tuple[float, int]] = deque()
-        self._forecast = Forecast()
+        self._forecast = RemainingTime()
         for record in records:
             self.add(record)
         self._earlier = self._states  # states of earlier sessions, not visited in this one
@@ -106,4 +106,4 @@ class RunCounters:
         return max(0.0, (states - before) / (now - then)) if now > then else 0.0
 
 
-__all__ = ["RECENT_S", "Forecast", "RunCounters"]
+__all__ = ["RECENT_S", "RemainingTime", "RunCounters"]

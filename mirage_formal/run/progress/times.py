@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from mirage_formal.records import SAMPLES, TimesRecord, UnitRecord
-from mirage_formal.run.work import UnitProgress
+from mirage_formal.run.task_values import UnitProgress
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 
 #: Decimal places of seconds.

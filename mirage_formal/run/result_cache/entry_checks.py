@@ -7,19 +7,19 @@ from pathlib import Path
 
 import msgspec
 
-from mirage_formal.cache.directory import error_line, expect_place
+from mirage_formal.cache.cache_directory import error_line, expect_entry_directory
 from mirage_formal.cache.searches import SearchCache, StoredSearch
 from mirage_formal.codegen.target import load_target
 from mirage_formal.records import sha256
 from mirage_formal.records.store_entry import CacheEntry, EntryKey, SearchOutcome
-from mirage_formal.revalidate.replay import ReplayResult
+from mirage_formal.revalidate.evidence_replay import ReplayResult
+from mirage_formal.run.result_cache.cache_lookup import replay_evidence
 from mirage_formal.run.result_cache.keys import installed_code
-from mirage_formal.run.result_cache.recall import replay_evidence
 from mirage_formal.support.errors import MirageError, RunError, TargetError
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedEntry:
+class CheckedEntry:
     """Result of checking one entry of the store.
 
     Attributes:
@@ -52,25 +52,25 @@ def found_entry(place: SearchCache, name: str) -> Path:
     return found[0]
 
 
-def check_record(path: Path) -> JudgedEntry:
+def check_record(path: Path) -> CheckedEntry:
     """Check an entry by its record alone, without a replay."""
     try:
         record = SearchCache().read_record(path)
-        return JudgedEntry(path, record, None, _other_code_reason(record.key))
+        return CheckedEntry(path, record, None, _other_code_reason(record.key))
     except (MirageError, OSError) as error:
-        return JudgedEntry(path, None, None, error_line(error))
+        return CheckedEntry(path, None, None, error_line(error))
 
 
-def check_evidence(path: Path) -> JudgedEntry:
+def check_evidence(path: Path) -> CheckedEntry:
     """Check an entry, and replay its evidence."""
     record: CacheEntry[EntryKey, SearchOutcome] | None = None
     try:
         entry = SearchCache().read(path)
         record = entry.record
-        expect_place(path, record)
-        return JudgedEntry(path, record, _replay_entry(entry), _other_code_reason(record.key))
+        expect_entry_directory(path, record)
+        return CheckedEntry(path, record, _replay_entry(entry), _other_code_reason(record.key))
     except (MirageError, OSError) as error:
-        return JudgedEntry(path, record, None, error_line(error))
+        return CheckedEntry(path, record, None, error_line(error))
 
 
 def _replay_entry(entry: StoredSearch) -> ReplayResult:
@@ -121,4 +121,4 @@ def _other_code_reason(key: EntryKey) -> str:
     return "" if key.code == code else f"one of other code ({key.code[:12]}, not {code[:12]})"
 
 
-__all__ = ["JudgedEntry", "check_evidence", "check_record", "found_entry", "import_entry"]
+__all__ = ["CheckedEntry", "check_evidence", "check_record", "found_entry", "import_entry"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Literal
 
-from mirage_formal.cache.searches import is_switched_off
+from mirage_formal.cache.searches import is_store_disabled
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.records import sha256
 from mirage_formal.records.store_entry import EntryKey
@@ -22,7 +22,7 @@ def entry_key(kind: Kind, job: Job, settings: Settings) -> EntryKey | None:
         job: The job.
         settings: Settings of the job.
     """
-    if not settings.cache or is_switched_off() or job.engine not in ENGINES:
+    if not settings.cache or is_store_disabled() or job.engine not in ENGINES:
         return None
     package, code = installed_code()
     return EntryKey(

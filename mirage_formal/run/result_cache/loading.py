@@ -11,8 +11,8 @@ from mirage_formal.cache.searches import SearchCache
 from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.records import Identity, sha256
 from mirage_formal.records.store_entry import ENTRY_FILE, EVIDENCE
-from mirage_formal.revalidate.replay import replay_directory
-from mirage_formal.run.result_cache.reports import results_of
+from mirage_formal.revalidate.evidence_replay import replay_directory
+from mirage_formal.run.result_cache.stored_reports import results_of
 from mirage_formal.run.results.result import Result
 from mirage_formal.support import options
 from mirage_formal.support.errors import RunError, TargetError

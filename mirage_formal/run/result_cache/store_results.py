@@ -10,13 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from mirage_formal.cache.searches import SearchCache, is_switched_off
+from mirage_formal.cache.searches import SearchCache, is_store_disabled
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records.store_entry import EVIDENCE
+from mirage_formal.run.result_cache.cache_lookup import find_entry
 from mirage_formal.run.result_cache.keys import entry_key
-from mirage_formal.run.result_cache.recall import find_entry
-from mirage_formal.run.result_cache.reports import results_of
+from mirage_formal.run.result_cache.stored_reports import results_of
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.settings import Settings, make_job
 
@@ -48,7 +48,7 @@ def temporary_run_directory(settings: Settings | None) -> Iterator[Path | None]:
     """Yield a temporary directory for a run whose evidence goes to the store; None where there is no writable store."""
     with ExitStack() as stack:
         place = None
-        if settings is not None and settings.cache and not settings.resume and not is_switched_off():
+        if settings is not None and settings.cache and not settings.resume and not is_store_disabled():
             try:
                 place = stack.enter_context(SearchCache().building()) / _RUN
             except OSError:

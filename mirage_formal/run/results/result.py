@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex, overload
 
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.verdict import Equivalent, Probable
-from mirage_formal.graph.views import kernel_count
 
 if TYPE_CHECKING:
     from mirage_formal.device.launch import Optimized

@@ -59,7 +59,7 @@ class VerifiedCandidate(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedCandidate:
+class UnacceptedCandidate:
     """A candidate that is not accepted: refuted, unknown, or accepted by a weaker policy only.
 
     Attributes:
@@ -86,7 +86,7 @@ def verify_by_policy(
     policy: Policy,
     replay: Replay[T],
     via: Sequence[KernelGraph] = (),
-) -> VerifiedCandidate[T] | RefusedCandidate:
+) -> VerifiedCandidate[T] | UnacceptedCandidate:
     """Verify a candidate for the session's program: first the fingerprint, which is cheap and refutes, then the proof.
 
     Sound: Equivalent rests on a proof that ``replay`` accepts and on nothing else: no number of a finite field and no
@@ -108,14 +108,14 @@ def verify_by_policy(
     seen, record = result.verdict, result.record
     if isinstance(seen, Different):
         where = f"output {seen.output} at {list(seen.index)}: expected {seen.expected}, got {seen.got}"
-        return RefusedCandidate(candidate, "different", seen, f"seed {seen.seed}: {where}", record)
+        return UnacceptedCandidate(candidate, "different", seen, f"seed {seen.seed}: {where}", record)
     proved = prove(session.program, candidate, via)
     if isinstance(proved, Equivalent):
         theorem = replay(session.program, candidate, proved.proof)
         if isinstance(theorem, Unknown):
-            return RefusedCandidate(candidate, "proof-refused", theorem, theorem.reason, record)
+            return UnacceptedCandidate(candidate, "proof-refused", theorem, theorem.reason, record)
         if (never := check_conditions(session.program, candidate, theorem.doubtful, seed=record.seed)) is not None:
-            return RefusedCandidate(candidate, "unknown", never, never.reason, record)
+            return UnacceptedCandidate(candidate, "unknown", never, never.reason, record)
         verdict = replace(proved, conditions=theorem.conditions, added=theorem.added)
         return VerifiedCandidate(candidate, verdict, theorem, record)
     if policy is Policy.PROBABLE and isinstance(seen, Probable):
@@ -124,9 +124,9 @@ def verify_by_policy(
     if found is not None:
         different = Different(record.seed, found.output, found.index, found.expected, found.got, found)
         where = f"output {found.output} at {list(found.index)}: expected {found.expected:g}, got {found.got:g}"
-        return RefusedCandidate(
+        return UnacceptedCandidate(
             candidate, "different", different, f"counterexample of seed {record.seed}: {where}", record
         )
     if policy is Policy.PROBABLE and isinstance(seen, Unknown):
-        return RefusedCandidate(candidate, "unknown", seen, f"{seen.reason}; not proved: {proved.reason}", record)
-    return RefusedCandidate(candidate, "unproved", proved, proved.reason, record)
+        return UnacceptedCandidate(candidate, "unknown", seen, f"{seen.reason}; not proved: {proved.reason}", record)
+    return UnacceptedCandidate(candidate, "unproved", proved, proved.reason, record)

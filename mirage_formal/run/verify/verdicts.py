@@ -16,14 +16,14 @@ from rich.table import Table
 from rich.text import Text
 
 from mirage_formal.cache.lock import lock_directory
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.counterexample import Counterexample
 from mirage_formal.graph.formats.json import MAX_BYTES, from_value, load_json, to_json
-from mirage_formal.graph.formats.mirage.reader import graphs_of, is_mirage
+from mirage_formal.graph.formats.mirage.checkpoint_reader import graphs_of, is_mirage
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.matching import match_inputs
+from mirage_formal.graph.signature_check import match_inputs
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import GRAPH_FILE, PROOF_FILE, write_atomic
 from mirage_formal.run.settings import as_program, display_path
 from mirage_formal.support.errors import FormatError, GraphError, MirageError, ProgramError, RunError, SpaceError
@@ -68,7 +68,7 @@ class ProgramVerdicts(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedGraph:
+class VerifiedGraph:
     """A graph with its verdict; a graph that is ill-formed or does not fit the program has the error instead.
 
     Attributes:
@@ -180,14 +180,14 @@ def _in_child(call: tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
     return function(*task)
 
 
-def judge_graphs(
+def compute_verdicts(
     program: KernelGraph,
     graphs: Sequence[KernelGraph | MirageError],
     where: str,
     *,
     seed: int = 0,
     time_limit: float | None = None,
-) -> Iterator[JudgedGraph]:
+) -> Iterator[VerifiedGraph]:
     """Yield each graph with its verdict, in order.
 
     Args:
@@ -212,7 +212,7 @@ def judge_graphs(
                     raise
                 verdict = error
             given = None if isinstance(graph, MirageError) else graph
-            yield JudgedGraph(index, given, verdict, time.perf_counter() - start, names)
+            yield VerifiedGraph(index, given, verdict, time.perf_counter() - start, names)
 
 
 def load_graphs(path: Path, program: KernelGraph) -> list[KernelGraph | MirageError]:
@@ -251,7 +251,7 @@ def only_program(programs: dict[str, KernelGraph], file: Path) -> tuple[str, Ker
     return next(iter(programs.items()))
 
 
-def plain_verdict(judged: JudgedGraph) -> GraphVerdict:
+def plain_verdict(judged: VerifiedGraph) -> GraphVerdict:
     """Return a verdict as plain data for printing."""
     verdict = judged.verdict
     name, reason, counterexample = "unknown", "", None
@@ -282,13 +282,13 @@ def plain_verdict(judged: JudgedGraph) -> GraphVerdict:
     return GraphVerdict(judged.index, name, reason, conditions, added, counterexample, round(judged.seconds, 6))
 
 
-def verdicts_json(name: str, judged: Sequence[JudgedGraph]) -> str:
+def verdicts_json(name: str, judged: Sequence[VerifiedGraph]) -> str:
     """Return all verdicts as one JSON object."""
     shown = ProgramVerdicts(name, tuple(plain_verdict(one) for one in judged))
     return json_text(msgspec.json.format(msgspec.json.encode(shown), indent=1).decode())
 
 
-def print_verdicts(name: str, judged: Sequence[JudgedGraph], console: Console) -> None:
+def print_verdicts(name: str, judged: Sequence[VerifiedGraph], console: Console) -> None:
     """Print a table of all verdicts."""
     equivalent = sum(isinstance(one.verdict, Equivalent) for one in judged)
     title = f"{name}: {equivalent} of {len(judged)} graphs equivalent"
@@ -311,7 +311,7 @@ def print_verdicts(name: str, judged: Sequence[JudgedGraph], console: Console) -
 
 
 @contextmanager
-def write_verdicts(out: Path | None, name: str, program: KernelGraph) -> Iterator[Callable[[JudgedGraph], None]]:
+def write_verdicts(out: Path | None, name: str, program: KernelGraph) -> Iterator[Callable[[VerifiedGraph], None]]:
     """Write the program, each verdict as it is passed to the yielded function, and verdicts.json at the end.
 
     verdicts.json is written also after an interruption. Without ``out`` nothing is written.
@@ -325,9 +325,9 @@ def write_verdicts(out: Path | None, name: str, program: KernelGraph) -> Iterato
     with keep_results_on_stop(f"the verdicts so far are in {display_path(out)}"), lock_directory(out):
         _make_directory(out)
         write_atomic(out / PROGRAM_FILE, to_json(program).encode())
-        judged: list[JudgedGraph] = []
+        judged: list[VerifiedGraph] = []
 
-        def keep(one: JudgedGraph) -> None:
+        def keep(one: VerifiedGraph) -> None:
             _write_graph(out, one)
             judged.append(one)
 
@@ -349,7 +349,7 @@ def _make_directory(out: Path) -> None:
         raise RunError(f"expected a directory to write, got {error.strerror}", where=where, hint="fix --out") from None
 
 
-def _write_graph(out: Path, one: JudgedGraph) -> None:
+def _write_graph(out: Path, one: VerifiedGraph) -> None:
     """Write <index>/mugraph.json and the graph's proof if it has one."""
     if one.graph is None:
         return
@@ -392,7 +392,7 @@ def replay_verdict(program: KernelGraph, graph: KernelGraph, verdict: Verdict, s
 
 
 def explanations(
-    program: KernelGraph, judged: Sequence[JudgedGraph], *, latex: bool, time_limit: float | None = None
+    program: KernelGraph, judged: Sequence[VerifiedGraph], *, latex: bool, time_limit: float | None = None
 ) -> Iterator[str]:
     """Yield, for each graph that was read, the formulas of its proof and conditions, or the prover's progress."""
     with VerdictProcess(time_limit) as deciding:

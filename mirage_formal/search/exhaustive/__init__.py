@@ -17,8 +17,8 @@ from typing import Final
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate
 from mirage_formal.search.bounds import SearchSpace
-from mirage_formal.search.engine import CutError, SearchOptions, Tally, Unit, UnitResult
-from mirage_formal.search.exhaustive.kernel import KernelSearch
+from mirage_formal.search.engine_interface import LimitReached, SearchCounters, SearchOptions, Unit, UnitResult
+from mirage_formal.search.exhaustive.kernel_enumeration import KernelSearch
 from mirage_formal.search.exhaustive.pruner import Pruner
 from mirage_formal.support.errors import UnsupportedError
 
@@ -28,7 +28,7 @@ _MAX_UNITS: Final = 512
 
 
 class ExhaustiveEngine:
-    """Implementation of ``search.engine.Engine`` by depth-first enumeration."""
+    """Implementation of ``search.engine_interface.Engine`` by depth-first enumeration."""
 
     @property
     def name(self) -> str:
@@ -42,26 +42,28 @@ class ExhaustiveEngine:
             UnsupportedError: Inputs of different element types (masks aside), or an operator without an abstract
                 expression.
         """
-        count = self._search(program, space, options, Tally()).count()
+        count = self._search(program, space, options, SearchCounters()).count()
         parts = max(1, min(_MAX_UNITS, count // _UNIT_CHOICES))
         return [Unit(k, f"choices {k} mod {parts} of {count}", f"{k}/{parts}") for k in range(parts)]
 
     def run(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, unit: Unit) -> UnitResult:
         """Enumerate everything below the unit's first choices."""
         part, parts = (int(text) for text in unit.payload.split("/"))
-        tally = Tally(options.max_states, options.deadline)
+        tally = SearchCounters(options.max_states, options.deadline)
         search = self._search(program, space, options, tally)
         candidates: list[Candidate] = []
         try:
             for candidate in search.run(part, parts):
                 candidates.append(candidate)
-        except CutError:
+        except LimitReached:
             tally.add("cut")
         judge = search.judge
         judge.report(tally)
         return UnitResult(tuple(candidates), tally.stats(), judge.queries(), judge.classes())
 
-    def _search(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, tally: Tally) -> KernelSearch:
+    def _search(
+        self, program: KernelGraph, space: SearchSpace, options: SearchOptions, tally: SearchCounters
+    ) -> KernelSearch:
         dtypes = {source.tensor.dtype.value for source in program.inputs if source.tensor.dtype.floating}
         if len(dtypes) > 1:
             raise UnsupportedError(

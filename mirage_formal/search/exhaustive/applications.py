@@ -1,7 +1,7 @@
 """Operator applications of the exhaustive enumeration: the attributes to try, and the results.
 
-The abstract expression of a result comes from the rules that every other domain uses (semantics/operators.py), applied
-to the operands' own expressions, so no expression is evaluated twice.
+The abstract expression of a result comes from the rules that every other domain uses (semantics/operator_semantics.py),
+applied to the operands' own expressions, so no expression is evaluated twice.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from fractions import Fraction
 from itertools import product
 from typing import Final
 
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph, Op, operators
 from mirage_formal.graph.ops import FUNCTIONS, NO_ATTRS, SPECS, VALUED, Attrs, BlockContext, OpKind
-from mirage_formal.graph.rules import result_dtype
+from mirage_formal.graph.type_rules import result_dtype
 from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.logic.terms import Expr, var
-from mirage_formal.prove.abstract.domain import Abstract
+from mirage_formal.prove.abstract.abstract_domain import Abstract
 from mirage_formal.records import LevelName
-from mirage_formal.search.engine import Tally
+from mirage_formal.search.engine_interface import SearchCounters
 from mirage_formal.search.epilogue_inputs import epilogue_inputs
 from mirage_formal.search.exhaustive.pruner import Pruner
-from mirage_formal.semantics.domain import LOOP_AXIS
-from mirage_formal.semantics.operators import RULES, AxisValue, LevelOperators
+from mirage_formal.semantics.operator_semantics import RULES, AxisValue, LevelOperators
+from mirage_formal.semantics.value_domain import LOOP_AXIS
 
 _LAST: Final = frozenset({OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_RMS_LAST})
 
@@ -201,7 +201,7 @@ class OperatorApplier:
         fixed: ProgramAttributes,
         terms: TermTable,
         tensors: TensorTable,
-        tally: Tally,
+        tally: SearchCounters,
         context: BlockContext | None = None,
     ) -> None:
         self._has_square = OpKind.SQUARE in kinds

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from mirage_formal.graph.check import output_types
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verifier import output_types
 from mirage_formal.logic.session import SubexpressionAnswer
-from mirage_formal.prove.abstract.domain import Abstract, AbstractDomain, Expr, expressions
+from mirage_formal.prove.abstract.abstract_domain import Abstract, AbstractDomain, Expr, expressions
 from mirage_formal.prove.abstract.normal_form import NormalForms
-from mirage_formal.prove.abstract.oracle import NormalFormOracle, Oracle, Z3Oracle
 from mirage_formal.prove.abstract.pruning_audit import PruningDecision
-from mirage_formal.search.engine import SearchOptions, Tally
-from mirage_formal.semantics.domain import Domain
+from mirage_formal.prove.abstract.subexpression_oracle import NormalFormOracle, Oracle, Z3Oracle
+from mirage_formal.search.engine_interface import SearchCounters, SearchOptions
+from mirage_formal.semantics.value_domain import Domain
 
 
 class Pruner:
@@ -76,7 +76,7 @@ class Pruner:
         """Return keys of the normal forms of the queries that are known to be part of an output's expression."""
         return frozenset(key for e in self.queries() if (key := self._exact.key(e)) is not None)
 
-    def report(self, tally: Tally) -> None:
+    def report(self, tally: SearchCounters) -> None:
         """Add the oracle's counts to a tally."""
         tally.add("oracle_calls", self._oracle.calls)
         tally.add("oracle_unknown", self._oracle.unknown)

@@ -17,16 +17,15 @@ from functools import reduce
 from itertools import combinations, product
 from typing import NewType, cast
 
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, OpKind
 from mirage_formal.graph.ops import FUNCTIONS as ELEMENT_FUNCTIONS
 from mirage_formal.graph.types import DType
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.search.bounds import IN_PARTS
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
-from mirage_formal.search.guided.algebra.masks import Frame, mask, unsplit_frame
-from mirage_formal.search.guided.algebra.operators import (
+from mirage_formal.search.guided.algebra.operator_normal_forms import (
     binary_form,
     function_form,
     rms_norm,
@@ -34,7 +33,8 @@ from mirage_formal.search.guided.algebra.operators import (
     shift_form,
     valued_form,
 )
-from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, part_axis, unsplit_part
+from mirage_formal.search.guided.algebra.part_masks import Frame, mask, unsplit_frame
+from mirage_formal.search.guided.algebra.part_numbering import Axis, Part, Parts, part_axis, unsplit_part
 from mirage_formal.search.guided.index_renaming import Dims, IndexRenaming
 from mirage_formal.support.errors import UnsupportedError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirage_formal.graph.graph import BlockGraph, InputIterator, Op, OutputSaver
 from mirage_formal.graph.types import Dim3
-from mirage_formal.search.guided.extents import Assignment, dimx_of, input_map, loop_dim, output_map
+from mirage_formal.search.guided.extent_choice import Assignment, dimx_of, input_map, loop_dim, output_map
 from mirage_formal.search.guided.extract import Dag
 from mirage_formal.search.guided.saturation import ClassId
 from mirage_formal.search.guided.solved_kernel import SolvedKernel

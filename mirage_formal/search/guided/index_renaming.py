@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
-from mirage_formal.search.guided.algebra.masks import Substitution, full_mask
-from mirage_formal.search.guided.algebra.parts import SLOTS, Axis, Parts, move_part, part_axis
+from mirage_formal.search.guided.algebra.part_masks import Substitution, full_mask
+from mirage_formal.search.guided.algebra.part_numbering import SLOTS, Axis, Parts, move_part, part_axis
 
 #: Dims of a tensor, each a list of parts, most significant first.
 Dims = tuple[Parts, ...]

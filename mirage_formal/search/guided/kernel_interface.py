@@ -1,8 +1,8 @@
 """Interface between a graph-defined kernel and later kernels: its output tensors, and the parts of each axis.
 
 Parts that no output distinguishes are merged. Parts that stay split take new names, 1, 2, ... in order of significance
-(parts.py). So later kernels do not depend on the number of earlier ones, and kernels that split an axis differently
-but leave the same parts have the same interface.
+(algebra/part_numbering.py). So later kernels do not depend on the number of earlier ones, and kernels that split an
+axis differently but leave the same parts have the same interface.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from mirage_formal.search.guided.algebra.containment import Algebra
-from mirage_formal.search.guided.algebra.masks import Frame, PartMask, mask
-from mirage_formal.search.guided.algebra.parts import (
+from mirage_formal.search.guided.algebra.part_masks import Frame, PartMask, mask
+from mirage_formal.search.guided.algebra.part_numbering import (
     CARRIED,
     SLOTS,
     Axis,

@@ -19,8 +19,7 @@ from mirage_formal.graph.ops import (
     OpKind,
 )
 from mirage_formal.search.guided.algebra.interner import Form
-from mirage_formal.search.guided.algebra.masks import Frame, PartMask, full_mask
-from mirage_formal.search.guided.algebra.operators import (
+from mirage_formal.search.guided.algebra.operator_normal_forms import (
     binary_form,
     function_form,
     rms_norm,
@@ -28,7 +27,8 @@ from mirage_formal.search.guided.algebra.operators import (
     shift_form,
     valued_form,
 )
-from mirage_formal.search.guided.algebra.parts import Axis, Part, Parts, is_unsplit, part_axis, unsplit_part
+from mirage_formal.search.guided.algebra.part_masks import Frame, PartMask, full_mask
+from mirage_formal.search.guided.algebra.part_numbering import Axis, Part, Parts, is_unsplit, part_axis, unsplit_part
 from mirage_formal.search.guided.axes import OF_MASKS, TensorId
 from mirage_formal.search.guided.index_renaming import Dims
 from mirage_formal.search.guided.kernel_interface import KernelInterface, parts_of_axis

@@ -20,12 +20,12 @@ from itertools import combinations, product
 from typing import Final
 
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.search.engine import SearchOptions, Tally
+from mirage_formal.search.engine_interface import SearchCounters, SearchOptions
 from mirage_formal.search.epilogue_inputs import epilogue_inputs
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
-from mirage_formal.search.guided.algebra.masks import Frame, unsplit_frame
-from mirage_formal.search.guided.algebra.parts import (
+from mirage_formal.search.guided.algebra.part_masks import Frame, unsplit_frame
+from mirage_formal.search.guided.algebra.part_numbering import (
     SLOTS,
     Axis,
     Part,
@@ -48,7 +48,7 @@ from mirage_formal.search.guided.extract import (
 from mirage_formal.search.guided.index_renaming import Dims, IndexRenaming
 from mirage_formal.search.guided.kernel_interface import KernelInterface, merge_parts
 from mirage_formal.search.guided.saturation import PRUNED, ClassId, Saturator
-from mirage_formal.search.guided.shared_indices import shared_index_places
+from mirage_formal.search.guided.shared_indices import shared_index_dims
 from mirage_formal.search.guided.solved_kernel import Placement, SolvedClosure, SolvedKernel
 from mirage_formal.search.guided.symbolic_tiling import (
     AxisCopies,
@@ -93,7 +93,7 @@ _Export = tuple[ClassId, KTensor, Placement]
 class KernelSolver:
     """Solver of graph-defined kernels of one program in one space; memoised, deterministic."""
 
-    def __init__(self, axes: ProgramAxes, space: SearchSpace, options: SearchOptions, tally: Tally) -> None:
+    def __init__(self, axes: ProgramAxes, space: SearchSpace, options: SearchOptions, tally: SearchCounters) -> None:
         self.axes = axes
         self.space = space
         self.algebra = algebra = Algebra(len(axes.extents))
@@ -113,7 +113,7 @@ class KernelSolver:
         self._rules = TilingRules(axes.free, axes.bound, folds, self.names, most, "apart" not in options.off)
         self.inputs = tuple(KTensor(*axes.tensor(algebra, TensorId(i))) for i in range(len(axes.program.inputs)))
         tied = self.names.ways > 1 and "ties" not in options.off
-        places = shared_index_places(algebra, self.target, self.inputs) if tied else {}
+        places = shared_index_dims(algebra, self.target, self.inputs) if tied else {}
         self._reader = AxisCopyAssigner(self.names, places, frozenset(tensor.form for tensor in self.inputs))
         self._solved: dict[tuple[Saturator, tuple[KTensor, ...], Frame, SymbolicTiling], SolvedClosure | None] = {}
         self._last: dict[tuple[tuple[KTensor, ...], Frame], list[SolvedKernel]] = {}

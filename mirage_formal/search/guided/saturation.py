@@ -19,12 +19,11 @@ from typing import Final, NewType
 from mirage_formal.graph.ops import COMPARISONS, EXTREMES, NO_ATTRS, SPECS, Attrs, OpKind
 from mirage_formal.logic.axioms import load_axioms
 from mirage_formal.prove.abstract.pruning_audit import PruningDecision
-from mirage_formal.search.engine import SearchOptions
+from mirage_formal.search.engine_interface import SearchOptions
 from mirage_formal.search.guided.algebra.abstract_expressions import FormExpressions
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
-from mirage_formal.search.guided.algebra.masks import NO_PARTS, Frame, PartMask, mask
-from mirage_formal.search.guided.algebra.operators import (
+from mirage_formal.search.guided.algebra.operator_normal_forms import (
     binary_form,
     function_form,
     layer_norm,
@@ -34,7 +33,8 @@ from mirage_formal.search.guided.algebra.operators import (
     shift_form,
     valued_form,
 )
-from mirage_formal.search.guided.algebra.parts import Axis, Parts, part_axis
+from mirage_formal.search.guided.algebra.part_masks import NO_PARTS, Frame, PartMask, mask
+from mirage_formal.search.guided.algebra.part_numbering import Axis, Parts, part_axis
 from mirage_formal.search.guided.axes import FUNCTIONS, ProgramAxes
 from mirage_formal.search.guided.index_renaming import Dims, IndexRenaming
 from mirage_formal.search.guided.symbolic_tiling import SymbolicTiling

@@ -8,15 +8,15 @@ from typing import NewType
 
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import AtomId, Form, input_axes, norm_parts
-from mirage_formal.search.guided.algebra.masks import NO_PARTS, axes_in, full_mask
-from mirage_formal.search.guided.algebra.parts import Axis
+from mirage_formal.search.guided.algebra.part_masks import NO_PARTS, axes_in, full_mask
+from mirage_formal.search.guided.algebra.part_numbering import Axis
 from mirage_formal.search.guided.symbolic_tiling import KTensor, Place
 
 #: Number of an index of the target: one for each free index and one for each binding occurrence.
 _Index = NewType("_Index", int)
 
 
-def shared_index_places(algebra: Algebra, target: Form, inputs: Sequence[KTensor]) -> Mapping[Place, frozenset[Place]]:
+def shared_index_dims(algebra: Algebra, target: Form, inputs: Sequence[KTensor]) -> Mapping[Place, frozenset[Place]]:
     """Map each place of an input to the places of other inputs with the same index in every term of the input.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from mirage_formal.search.guided.algebra.parts import Part
+from mirage_formal.search.guided.algebra.part_numbering import Part
 from mirage_formal.search.guided.extract import Dag, InputMask
 from mirage_formal.search.guided.kernel_interface import Origins
 from mirage_formal.search.guided.saturation import ClassId, Closure

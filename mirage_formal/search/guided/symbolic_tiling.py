@@ -18,8 +18,8 @@ from typing import cast
 
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
-from mirage_formal.search.guided.algebra.masks import Frame, PartMask, Renaming, mask, rename_mask
-from mirage_formal.search.guided.algebra.parts import (
+from mirage_formal.search.guided.algebra.part_masks import Frame, PartMask, Renaming, mask, rename_mask
+from mirage_formal.search.guided.algebra.part_numbering import (
     SLOTS,
     Axis,
     Part,

@@ -17,10 +17,10 @@ import msgspec
 from mirage_formal.graph.graph import KernelGraph, Op, operators
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor
-from mirage_formal.rewrite.builder import GraphBuilder, KernelGraphBuilder
-from mirage_formal.rewrite.rules import apply_rules
-from mirage_formal.search.engine import SearchOptions, Unit, UnitResult
-from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.rewrite.graph_builders import GraphBuilder, KernelGraphBuilder
+from mirage_formal.rewrite.replacement_rules import apply_rules
+from mirage_formal.search.engine_interface import SearchOptions, Unit, UnitResult
+from mirage_formal.search.guided.guided_engine import GuidedEngine
 from mirage_formal.search.space import SearchSpace
 from mirage_formal.support.errors import UnsupportedError
 

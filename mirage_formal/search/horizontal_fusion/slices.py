@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.edit import number_in_order
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph
 from mirage_formal.graph.types import DTensor, row_major
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.support.errors import UnsupportedError
 
 

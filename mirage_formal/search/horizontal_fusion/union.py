@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from itertools import count, permutations
 from typing import NamedTuple
 
-from mirage_formal.graph.check import kernel_types, shared_bytes
 from mirage_formal.graph.edit import number_in_order
 from mirage_formal.graph.graph import (
     BlockGraph,
@@ -35,6 +34,7 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import SPECS, Family, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DType
+from mirage_formal.graph.verifier import kernel_types, shared_bytes
 from mirage_formal.rewrite.failure import none_on_match_failure
 
 

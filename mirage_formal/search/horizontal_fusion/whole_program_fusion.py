@@ -15,12 +15,12 @@ from itertools import combinations, product
 from math import prod
 from typing import Final
 
-from mirage_formal.graph.check import kernel_types, shared_bytes
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import SPECS, Family, Level, OpKind
 from mirage_formal.graph.types import DimMap, DTensor, Shape
-from mirage_formal.rewrite.builder import GraphBuilder, KernelGraphBuilder
-from mirage_formal.rewrite.rules import apply_rules
+from mirage_formal.graph.verifier import kernel_types, shared_bytes
+from mirage_formal.rewrite.graph_builders import GraphBuilder, KernelGraphBuilder
+from mirage_formal.rewrite.replacement_rules import apply_rules
 from mirage_formal.search.dims import Dim, DimClasses
 from mirage_formal.search.space import SearchSpace
 from mirage_formal.support.errors import GraphError

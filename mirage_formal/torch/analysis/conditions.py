@@ -20,8 +20,8 @@ from mirage_formal.graph.edit import eliminate_dead_code
 from mirage_formal.graph.graph import KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DType
-from mirage_formal.semantics.functions import FUNCTION_SPECS, Reals
-from mirage_formal.torch.modules.eager import torch_program
+from mirage_formal.semantics.function_table import FUNCTION_SPECS, Reals
+from mirage_formal.torch.modules.eager_execution import torch_program
 
 
 class ConditionKind(StrEnum):

@@ -1,7 +1,7 @@
 """The numerical contract of docs/torch.md: largest allowed differences between a program and PyTorch.
 
-For each element of PyTorch's result there are two references (comparison/reference.py): the same computed in float64,
-with the roundings of the module itself only, and the movement of that value under random roundings.
+For each element of PyTorch's result there are two references (comparison/node_evaluation.py): the same computed in
+float64, with the roundings of the module itself only, and the movement of that value under random roundings.
 
 - Where PyTorch's element and float64's are finite, ours is finite and near.
 - Where both are the same infinity, ours is that infinity.

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import torch
 
-from mirage_formal.torch.modules.operators import distinct_elements
+from mirage_formal.torch.modules.custom_operators import distinct_elements
 
 #: Function that draws a float32 tensor of given extents; its last argument is the type's largest number.
 _Style = Callable[[Any, Sequence[int], float], Any]

@@ -12,11 +12,11 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.capture import CapturedGraph, capture
-from mirage_formal.torch.dynamic_shapes.extents import Buckets, size_hint
+from mirage_formal.torch.dynamic_shapes.bucket_search import BucketSearches, ShapesReport, host_graph
+from mirage_formal.torch.dynamic_shapes.dynamic_extents import Buckets, size_hint
+from mirage_formal.torch.dynamic_shapes.graph_partitioning import divide_parts
 from mirage_formal.torch.dynamic_shapes.guards import add_guards
-from mirage_formal.torch.dynamic_shapes.parts import divide_parts
-from mirage_formal.torch.dynamic_shapes.prepare import BucketSearches, ShapesReport, host_graph
-from mirage_formal.torch.modules.rewrite import rewrite
+from mirage_formal.torch.modules.graph_rewriter import rewrite
 
 
 def has_dynamic_extents(module: GraphModule, inputs: Sequence[Any]) -> bool:

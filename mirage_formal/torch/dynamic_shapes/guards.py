@@ -10,7 +10,7 @@ import torch
 
 from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.capture import CapturedGraph
-from mirage_formal.torch.dynamic_shapes.extents import DynamicExtents
+from mirage_formal.torch.dynamic_shapes.dynamic_extents import DynamicExtents
 
 _MOST_PAIRS: Final = 10_000
 

@@ -1,4 +1,4 @@
-"""Padding rules for products, attention, reductions and norms along dynamic dims and next to them; see ``padding``."""
+"""Padding rules for products, attention, reductions and norms along and next to dynamic dims; see ``padded_graphs``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import torch
 
-from mirage_formal.torch.dynamic_shapes.extents import DynamicExtent
-from mirage_formal.torch.dynamic_shapes.padding import (
+from mirage_formal.torch.dynamic_shapes.dynamic_extents import DynamicExtent
+from mirage_formal.torch.dynamic_shapes.padded_graphs import (
     Behinds,
     BucketTensor,
     OperatorStep,
@@ -18,7 +18,7 @@ from mirage_formal.torch.dynamic_shapes.padding import (
     Rule,
     operator_results,
 )
-from mirage_formal.torch.values import unsupported_error
+from mirage_formal.torch.imported_values import unsupported_error
 
 _aten = torch.ops.aten
 _LOWEST: Final = float("-inf")

@@ -19,11 +19,11 @@ from typing import Any, Final
 import torch
 import torch.nn.functional as F  # as everybody writes it
 
-from mirage_formal.frontend.arguments import error_at_user_line
+from mirage_formal.frontend.argument_checks import error_at_user_line
 from mirage_formal.support import options as checks
 from mirage_formal.support.errors import MirageError, UnsupportedError
 from mirage_formal.torch import optimize
-from mirage_formal.torch.modules.report import ModuleReport
+from mirage_formal.torch.modules.module_report import ModuleReport
 
 NAME: Final = "mirage_formal"
 _TYPES: Final = (torch.float16, torch.bfloat16, torch.float32)

@@ -16,26 +16,26 @@ from torch.fx import Graph, GraphModule, Node
 from mirage_formal.support.errors import SpaceError, UnsupportedError
 from mirage_formal.support.options import check_value
 from mirage_formal.torch.capture import capture_graph
-from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
+from mirage_formal.torch.comparison.import_comparison import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import import_captured, parse_rounding
-from mirage_formal.torch.dynamic_shapes.extents import Buckets, buckets
+from mirage_formal.torch.dynamic_shapes.bucket_search import ShapesReport
+from mirage_formal.torch.dynamic_shapes.dynamic_extents import Buckets, buckets
 from mirage_formal.torch.dynamic_shapes.graphs import has_dynamic_extents, insert_bucket_operators
-from mirage_formal.torch.dynamic_shapes.prepare import ShapesReport
 from mirage_formal.torch.import_result import Imported
-from mirage_formal.torch.modules.choose import choose_operators
 from mirage_formal.torch.modules.combo_kernels import late_combo_kernels
-from mirage_formal.torch.modules.operators import TorchOperator
-from mirage_formal.torch.modules.plan import constant_on
+from mirage_formal.torch.modules.custom_operators import TorchOperator
+from mirage_formal.torch.modules.function_plan import constant_on
+from mirage_formal.torch.modules.graph_rewriter import rewrite
+from mirage_formal.torch.modules.module_report import ModuleReport
 from mirage_formal.torch.modules.profitability import (
     Compile,
-    SettledGraph,
+    ProfitableGraph,
     eager_compile,
     faster_regions,
     has_gpu_tensors,
-    settle_operators,
+    select_profitable_operators,
 )
-from mirage_formal.torch.modules.report import ModuleReport
-from mirage_formal.torch.modules.rewrite import rewrite
+from mirage_formal.torch.modules.region_search import choose_operators
 
 _RESTS: Final = ("inductor", "eager")
 _LIMIT_S: Final = 600.0
@@ -166,7 +166,7 @@ def _replace_regions(
     asked: Mapping[str, Any],
     how: tuple[Buckets, str],
     timing: Sequence[Compile] = (),
-) -> SettledGraph:
+) -> ProfitableGraph:
     """Return the graph with operators, if it can be imported, has some, and is not faster without them.
 
     Args:
@@ -179,15 +179,15 @@ def _replace_regions(
     """
     nothing = ModuleReport((), (), ())
     if _stops_gradients(module) and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
-        return SettledGraph(None, nothing)
+        return ProfitableGraph(None, nothing)
     if has_dynamic_extents(module, inputs):
-        return SettledGraph(_replace_dynamic_parts(module, inputs, asked, *how), nothing)
+        return ProfitableGraph(_replace_dynamic_parts(module, inputs, asked, *how), nothing)
     try:
         found = import_captured(capture_graph(module, [_detach(x) for x in inputs]), how[1])
         rewrite(found, {})
     except UnsupportedError as error:
         warnings.warn(f"backend mirage_formal: a graph stays with torch: {error.what}", stacklevel=2)
-        return SettledGraph(None, nothing)
+        return ProfitableGraph(None, nothing)
     operators, report = choose_operators(
         found, asked, comparison=compare_with_torch(found, arguments_of(found, inputs))
     )
@@ -199,9 +199,9 @@ def _replace_regions(
         return _module(found, graph, module, inputs)
 
     if timing:
-        made = settle_operators(operators, report, build, module, inputs, timing)
+        made = select_profitable_operators(operators, report, build, module, inputs, timing)
     else:
-        made = SettledGraph(build(operators) if operators else None, report)
+        made = ProfitableGraph(build(operators) if operators else None, report)
     REPORTS.append(made.report)
     del REPORTS[:-_MOST_REPORTS]
     return made

@@ -15,7 +15,7 @@ import torch
 
 from mirage_formal.device.measure import TorchRecorder, measure
 from mirage_formal.support.errors import MirageError
-from mirage_formal.torch.modules.operators import distinct_elements
+from mirage_formal.torch.modules.custom_operators import distinct_elements
 
 #: Largest ratio of two times that counts as faster: repeated measurements differ by less than this.
 CLEARLY: Final = 0.99
@@ -76,7 +76,7 @@ def _fill_random(place: Any, seed: int) -> Any:
     return place
 
 
-def time_in_turns(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence[Any]) -> TimedPair | None:
+def time_interleaved(ours: Callable[..., Any], theirs: Callable[..., Any], inputs: Sequence[Any]) -> TimedPair | None:
     """Time two functions in turns; return None if one cannot be captured, or memory is short.
 
     Args:
@@ -150,4 +150,4 @@ def _call_with_list(call: Callable[..., Any]) -> Callable[[Sequence[Any]], Any]:
     return lambda given: call(*given)
 
 
-__all__ = ["CLEARLY", "TimedPair", "alone", "draw_inputs", "have_equal_results", "time_in_turns"]
+__all__ = ["CLEARLY", "TimedPair", "alone", "draw_inputs", "have_equal_results", "time_interleaved"]

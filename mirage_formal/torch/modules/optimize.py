@@ -10,19 +10,19 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from mirage_formal.frontend.arguments import error_at_user_line
+from mirage_formal.frontend.argument_checks import error_at_user_line
 from mirage_formal.support import options
 from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.analysis.conditions import UnmetConditionError
-from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
+from mirage_formal.torch.comparison.import_comparison import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import parse_rounding
-from mirage_formal.torch.dynamic_shapes.optimize import plan_for
-from mirage_formal.torch.dynamic_shapes.prepare import ShapesReport
-from mirage_formal.torch.modules.choose import choose_operators
-from mirage_formal.torch.modules.plan import FunctionPlan, has_hooks, plan_module
+from mirage_formal.torch.dynamic_shapes.bucket_search import ShapesReport
+from mirage_formal.torch.dynamic_shapes.dynamic_plans import plan_for
+from mirage_formal.torch.modules.function_plan import FunctionPlan, has_hooks, plan_module
+from mirage_formal.torch.modules.graph_rewriter import rewrite
+from mirage_formal.torch.modules.module_report import FallbackWarning, ModuleReport
 from mirage_formal.torch.modules.profitability import eager_compile, faster_regions, has_gpu_tensors
-from mirage_formal.torch.modules.report import FallbackWarning, ModuleReport
-from mirage_formal.torch.modules.rewrite import rewrite
+from mirage_formal.torch.modules.region_search import choose_operators
 from mirage_formal.torch.modules.trace import FunctionModule, trace_module
 
 

@@ -21,10 +21,10 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from mirage_formal.torch.import_result import Imported
-from mirage_formal.torch.modules.graph_timing import TimedPair, have_equal_results, time_in_turns
-from mirage_formal.torch.modules.operators import NAMESPACE, TorchOperator
-from mirage_formal.torch.modules.report import ModuleReport, RegionReport
-from mirage_formal.torch.modules.rewrite import region_alone
+from mirage_formal.torch.modules.custom_operators import NAMESPACE, TorchOperator
+from mirage_formal.torch.modules.graph_rewriter import region_alone
+from mirage_formal.torch.modules.graph_timing import TimedPair, have_equal_results, time_interleaved
+from mirage_formal.torch.modules.module_report import ModuleReport, RegionReport
 
 #: Compiler of a graph, for inputs like the given ones.
 Compile: TypeAlias = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
@@ -92,11 +92,11 @@ def _compare_times(
     ours: Callable[..., Any] | None, theirs: Callable[..., Any] | None, inputs: Sequence[Any]
 ) -> TimedPair | None:
     """Time both functions in turns; return None if one could not be compiled, or cannot be timed."""
-    return None if ours is None or theirs is None else time_in_turns(ours, theirs, inputs)
+    return None if ours is None or theirs is None else time_interleaved(ours, theirs, inputs)
 
 
 @dataclass(frozen=True, slots=True)
-class SettledGraph:
+class ProfitableGraph:
     """Result of the choice between the graph with operators and the graph without them.
 
     Attributes:
@@ -112,14 +112,14 @@ class SettledGraph:
     way: int = 0
 
 
-def settle_operators(
+def select_profitable_operators(
     operators: Mapping[int, TorchOperator],
     report: ModuleReport,
     build: Callable[[Mapping[int, TorchOperator]], GraphModule],
     without: GraphModule,
     inputs: Sequence[Any],
     ways: Sequence[Compile],
-) -> SettledGraph:
+) -> ProfitableGraph:
     """Return the graph with the most operators that is faster than without any, or the one without if there is none.
 
     Args:
@@ -137,19 +137,19 @@ def settle_operators(
         ours, way = _fastest_compilation(made, inputs, ways)
         found = _compare_times(ours, theirs, inputs)
         if found is None:
-            return SettledGraph(made, report)
+            return ProfitableGraph(made, report)
         rows = [row for row in report.regions if row.numbers[0] in left]
         if len(rows) == 1 and rows[0].measured_us is None:  # the graph's only operator, which was not timed by itself
             report = _replace_row(report, rows[0], measured_us=found.ours, others_us=found.theirs)
         report = dataclasses.replace(report, measured_us=found.ours, others_us=found.theirs)
         if found.faster:
-            return SettledGraph(made, report, ours, way)
+            return ProfitableGraph(made, report, ours, way)
         least = min(rows, key=_gained_us)
         why = f"the whole graph is faster there, as measured: {found.theirs:.1f} us, with operators {found.ours:.1f} us"
         report = _replace_row(report, next(row for row in report.regions if row.numbers == least.numbers), kept=why)
         for number in least.numbers:
             left.pop(number, None)
-    return SettledGraph(None, report, theirs)
+    return ProfitableGraph(None, report, theirs)
 
 
 def _fastest_compilation(
@@ -168,7 +168,7 @@ def _fastest_compilation(
         other = _compile_alone(graph, inputs, compile)
         if best is None or other is None:
             continue
-        found = time_in_turns(other, best, inputs)
+        found = time_interleaved(other, best, inputs)
         if found is not None and found.ours < found.theirs and have_equal_results(other, best, inputs):
             best, way = other, number
     return best, way
@@ -191,4 +191,11 @@ def _replace_row(report: ModuleReport, row: RegionReport, **changed: Any) -> Mod
     return dataclasses.replace(report, regions=tuple(regions))
 
 
-__all__ = ["Compile", "SettledGraph", "eager_compile", "faster_regions", "has_gpu_tensors", "settle_operators"]
+__all__ = [
+    "Compile",
+    "ProfitableGraph",
+    "eager_compile",
+    "faster_regions",
+    "has_gpu_tensors",
+    "select_profitable_operators",
+]

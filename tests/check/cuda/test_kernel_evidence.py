@@ -14,10 +14,10 @@ import pytest
 
 from mirage_formal import records
 from mirage_formal.check.__main__ import main
+from mirage_formal.check.check_steps import CheckFailed
 from mirage_formal.check.cuda import device
 from mirage_formal.check.cuda.cubin import resources
 from mirage_formal.check.cuda.manifest import SOLVERS, check_kernels
-from mirage_formal.check.report import CheckFailed
 from mirage_formal.codegen.executable import load_executable
 from mirage_formal.codegen.numerics import numerics
 from mirage_formal.device.compile import available

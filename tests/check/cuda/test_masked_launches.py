@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mirage_formal.check.check_steps import CheckFailed
 from mirage_formal.check.cuda.launches import check_launches
 from mirage_formal.check.cuda.manifest import BoundKernels, check_kernels
-from mirage_formal.check.report import CheckFailed
 from mirage_formal.codegen.target import load_target
 from mirage_formal.kernel_build.build import build
 from mirage_formal.kernel_build.save import save_built

@@ -15,7 +15,6 @@ from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import Terms
 from mirage_formal.check.proof.pieces import MAX_PIECES, PieceValue
 from mirage_formal.check.proof.ring import ProofError
-from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
@@ -28,7 +27,8 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
-from mirage_formal.semantics.reference import run
+from mirage_formal.graph.verifier import faults
+from mirage_formal.semantics.float64_reference import run
 from tests.kit.graphs.random_graphs import ORDERED, random_graph, with_masks
 from tests.kit.proofs.proof_judge import Numbers
 

@@ -14,11 +14,11 @@ from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, ANY, NOT_NEGATIVE, Terms
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import ProofError
-from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.prove.equality import exact, facts, tensor_terms
+from mirage_formal.graph.verifier import faults
+from mirage_formal.prove.equality import exact_domain, facts, tensor_terms
 from mirage_formal.prove.equality.prove import prove
 from tests.kit.graphs.random_graphs import random_graph, with_masks
 from tests.kit.proofs.claims import Mask, pair, program
@@ -103,7 +103,7 @@ def _product(graphs: tuple[KernelGraph, KernelGraph], monkeypatch: pytest.Monkey
     """What a prover writes that takes every selection for a product."""
     right = facts.infer_facts
     with monkeypatch.context() as patch:
-        for module in (tensor_terms, exact):
+        for module in (tensor_terms, exact_domain):
             patch.setattr(module, "infer_facts", lambda body, given: facts.TensorFacts(True, right(body, given).sign))
         verdict = prove(*graphs)
     assert isinstance(verdict, Equivalent)

@@ -17,8 +17,8 @@ import pytest
 
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import ProofError
-from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verifier import faults, kernel_types
 from tests.kit.graphs.mutants import Decision, differs, single_mutants
 from tests.kit.proofs.hand_proofs import PAIRS, false_proofs, text, true_proofs
 from tests.kit.proofs.proof_edits import Normal, edited

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mirage_formal.check.proof.operator_terms import Terms
-from mirage_formal.check.proof.reader import Reader, parse_tables
+from mirage_formal.check.proof.parser import Reader, parse_tables
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import Key, Poly, ProofError, Ring
 from mirage_formal.check.proof.tensor_steps import CheckedTensor, TensorReplay

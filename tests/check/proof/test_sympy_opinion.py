@@ -6,10 +6,15 @@ from fractions import Fraction
 
 import pytest
 
-from mirage_formal.check.proof.closing import Closing
+from mirage_formal.check.proof.closing_identities import Closing
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import Key, Poly, Ring
-from mirage_formal.check.proof.sympy_crosscheck import Opinion, SympyAnswer, opinion, second_opinion
+from mirage_formal.check.proof.sympy_crosscheck import (
+    IdentityCrosscheck,
+    SympyAnswer,
+    crosscheck_identity,
+    crosscheck_theorem,
+)
 from tests.kit.processes import calls
 from tests.kit.proofs.hand_proofs import PAIRS, text
 
@@ -25,7 +30,7 @@ POWERS = {f: (RING.kinds[f], RING.payloads[f]) for f in (P, *EXP, *ONE_PLUS, TWO
 
 
 def said(left: Poly, right: Poly) -> SympyAnswer:
-    return opinion(Closing(tuple(left.items()), tuple(right.items()), POWERS)).answer
+    return crosscheck_identity(Closing(tuple(left.items()), tuple(right.items()), POWERS)).answer
 
 
 SAME = [
@@ -69,13 +74,13 @@ def test_what_does_not_hold_is_refuted(sides: tuple[Poly, Poly]) -> None:
 def test_what_is_too_large_is_undecided() -> None:
     wide = frozenset({(((RING.intern("in", (i, ())), 2),), 1) for i in range(2, 60)})
     f = RING.intern("pow", wide)
-    found = opinion(Closing(((((f, 12),), 1),), (), {f: ("pow", wide)}))
+    found = crosscheck_identity(Closing(((((f, 12),), 1),), (), {f: ("pow", wide)}))
     assert found.answer is SympyAnswer.UNDECIDED
     assert "at most" in found.reason
     nothing = RING.intern("pow", frozenset({((), 1), (((TWO, 1), (TWO, 1)), Fraction(-1, 2))}))
     powers = {**POWERS, nothing: ("pow", RING.payloads[nothing])}
     closing = Closing(((((nothing, -2),), 1),), ((((nothing, -4),), 1),), powers)
-    assert opinion(closing).answer is SympyAnswer.UNDECIDED
+    assert crosscheck_identity(closing).answer is SympyAnswer.UNDECIDED
 
 
 def _wide(first: int) -> Key:
@@ -91,12 +96,12 @@ def test_work_is_bounded_and_equal_divisors_need_none() -> None:
     f, g = (RING.intern("pow", body) for body in bodies)
     powers = {f: ("pow", bodies[0]), g: ("pow", bodies[1])}
     x, y, z = ((((X, e), (f, -2)), 1) for e in (2, 4, 6))
-    found: list[Opinion] = []
+    found: list[IdentityCrosscheck] = []
 
     def ask() -> None:
-        found.append(opinion(Closing((x, y), (y, x), powers)))
-        found.append(opinion(Closing((x, y), (y, z), powers)))
-        found.append(opinion(Closing(((((f, 2), (g, -2)), 1),), ((((g, 2), (f, -2)), 1),), powers)))
+        found.append(crosscheck_identity(Closing((x, y), (y, x), powers)))
+        found.append(crosscheck_identity(Closing((x, y), (y, z), powers)))
+        found.append(crosscheck_identity(Closing(((((f, 2), (g, -2)), 1),), ((((g, 2), (f, -2)), 1),), powers)))
 
     calls(ask, 30_000_000)  # two million, nearly all of them sympy's
     assert [one.answer for one in found] == [SympyAnswer.CONFIRMED, SympyAnswer.REFUTED, SympyAnswer.UNDECIDED]
@@ -111,8 +116,8 @@ def test_an_answer_has_no_truth_value() -> None:
 @pytest.mark.parametrize("name", sorted(PAIRS))
 def test_proofs_that_hold_are_confirmed_and_broken_closings_refuted(name: str) -> None:
     theorem = replay(*PAIRS[name], text(name))
-    assert [o.answer for o in second_opinion(theorem)] == [SympyAnswer.CONFIRMED] * len(theorem.closings)
+    assert [o.answer for o in crosscheck_theorem(theorem)] == [SympyAnswer.CONFIRMED] * len(theorem.closings)
     for closing in theorem.closings:
         (mono, coef), *rest = closing.left
         broken = Closing(((mono, coef * 2), *rest), closing.right, closing.powers)
-        assert opinion(broken).answer is SympyAnswer.REFUTED
+        assert crosscheck_identity(broken).answer is SympyAnswer.REFUTED

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal.check.equal import main
-from mirage_formal.check.trusted import CLAIMS, RULES, count_lines, total_lines, transitive_imports, trust_tables
+from mirage_formal.check.minimal_check import main
+from mirage_formal.check.trusted_code import CLAIMS, RULES, count_lines, total_lines, transitive_imports, trust_tables
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.prove.equality.prove import prove
@@ -68,7 +68,7 @@ def test_equivalence_of_a_directory_rests_on_little() -> None:
     prefixes = ("mirage_formal.check.proof.", "mirage_formal.graph.")
     own = {
         "check.proof_composition",
-        "check.equal",
+        "check.minimal_check",
         *(f"support.{x}" for x in ("errors", "files", "limits", "strict_json", "terminal")),
     }
     assert {n.removeprefix("mirage_formal.") for n in names if not n.startswith(prefixes)} == own
@@ -76,17 +76,17 @@ def test_equivalence_of_a_directory_rests_on_little() -> None:
 
 def test_imports_are_followed_wherever_they_stand() -> None:
     """What is loaded when the smallest check runs is counted, but for the packages' own beginnings."""
-    script = "import sys, mirage_formal.check.equal as one\nprint(*sys.modules)"
+    script = "import sys, mirage_formal.check.minimal_check as one\nprint(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     alone = "import sys, mirage_formal\nprint(*sys.modules)"
     before = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True, check=True, cwd=REPOSITORY)
     loaded = {n for n in set(done.stdout.split()) - set(before.stdout.split()) if n.startswith("mirage_formal.")}
-    counted = set(transitive_imports("mirage_formal.check.equal"))
+    counted = set(transitive_imports("mirage_formal.check.minimal_check"))
     assert {n for n in loaded - counted if count_lines(n)[0]} == set()
 
 
 def test_docs_count_the_lines_that_are_there() -> None:
-    """Run ``python -m mirage_formal.check.trusted`` and copy its tables when this fails."""
+    """Run ``python -m mirage_formal.check.trusted_code`` and copy its tables when this fails."""
     text = (REPOSITORY / "docs" / "trust.md").read_text()
     for part in trust_tables().split("\n\n"):
         assert part in text
@@ -102,7 +102,7 @@ def test_the_smallest_check_says_what_check_says(tmp_path: Path, equal: bool) ->
     (tmp_path / "proof" / "equivalence.json").write_bytes(verdict.proof)
     (tmp_path / "mugraph.json").write_text(to_json(candidates[1 if equal else 0]))
     (tmp_path / "verification.json").write_text(f'{{"program": {to_json(program)}}}')
-    command = [sys.executable, "-m", "mirage_formal.check.equal", str(tmp_path)]
+    command = [sys.executable, "-m", "mirage_formal.check.minimal_check", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
     assert done.returncode == (0 if equal else 1), done.stderr
     assert done.stdout.startswith("equivalent: ") == equal

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.codegen.lowering import assemble, products
+from mirage_formal.codegen.lowering import assemble, mma_lowering
 from mirage_formal.codegen.planning.layout import ProductShape, best_warps, product_cost
 from mirage_formal.codegen.program.plan import Plan
 from mirage_formal.codegen.program.program import For, LoadMatrix, Program, Stmt
@@ -92,7 +92,7 @@ def reads(program: Program, buffer: str) -> int:
 def apart(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> Program:
     """The Program of a plan whose products are computed one after the other."""
     with monkeypatch.context() as patch:
-        patch.setattr(products, "group_products", lambda steps: ((step,) for step in steps))
+        patch.setattr(mma_lowering, "group_products", lambda steps: ((step,) for step in steps))
         return assemble.lower(plan)
 
 
@@ -141,7 +141,7 @@ def test_ragged_depths(make: Make, depth: int, dtype: DType, tolerance: float) -
 
 def groups(plan: Plan) -> list[tuple[Step, ...]]:
     """The products of a plan's loop that are computed together."""
-    return [group for group in products.group_products(plan.loop) if len(group) > 1]
+    return [group for group in mma_lowering.group_products(plan.loop) if len(group) > 1]
 
 
 def test_other_warps_stay_apart(shared: Callable[..., None]) -> None:
@@ -158,7 +158,7 @@ def test_what_stands_between_keeps_them_apart(shared: Callable[..., None]) -> No
     ((first, second),) = groups(planned(adapter(40, 64, 48))[0])
     assert isinstance(first, MatrixMultiply)
     assert isinstance(second, MatrixMultiply)
-    assert [*products.group_products((first, second))] == [(first, second)]
+    assert [*mma_lowering.group_products((first, second))] == [(first, second)]
     barrier = next(step for step in planned(adapter(40, 64, 48))[0].loop if not isinstance(step, Multiplication))
     reading = replace(second, op=replace(second.op, b=first.op.result))
     for steps in (
@@ -168,7 +168,7 @@ def test_what_stands_between_keeps_them_apart(shared: Callable[..., None]) -> No
         (first, replace(second, packed=True)),
         (first, reading),
     ):
-        assert [*products.group_products(steps)] == [(step,) for step in steps]
+        assert [*mma_lowering.group_products(steps)] == [(step,) for step in steps]
 
 
 def test_lines_of_all_that_are_computed_together(shared: Callable[..., None]) -> None:

@@ -9,16 +9,16 @@ import pytest
 
 from mirage_formal.codegen.lowering.strided_regions import Operation
 from mirage_formal.codegen.matrix_sides import MatrixSide, matrix_side
-from mirage_formal.codegen.predefined import SUPPORTED, copy_program, operator_program
+from mirage_formal.codegen.predefined_kernels import SUPPORTED, copy_program, operator_program
 from mirage_formal.codegen.safety.safety import Safe, discharge_safety
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device.cublas import StridedBatch, strided_batches
 from mirage_formal.device.emulate import run_kernel as emulate
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
-from mirage_formal.semantics import reference
+from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.semantics import float64_reference
 from mirage_formal.support.errors import UnsupportedError
 from tests.kit.graphs.function_values import METHODS
 from tests.kit.kernels.program_interpreter import run as interpret
@@ -111,7 +111,7 @@ def test_operators(kind: OpKind, attrs: Attrs, shapes: tuple[tuple[int, ...], ..
         np.lib.stride_tricks.as_strided(flat, item.tensor.shape, tuple(4 * s for s in item.strides))[...] = array
         memory.append(flat)
     (got,) = interpret(program, memory)
-    (want,) = reference.run(graph, arrays)
+    (want,) = float64_reference.run(graph, arrays)
     np.testing.assert_allclose(got.reshape(want.shape), want, rtol=2e-5, atol=2e-5)
 
 
@@ -142,7 +142,7 @@ def test_operators_of_masks(
         flat = np.zeros(array.size, np.float32)
         np.lib.stride_tricks.as_strided(flat, item.tensor.shape, tuple(4 * s for s in item.strides))[...] = array
         memory.append(flat)
-    (want,) = reference.run(graph, [np.asarray(a, np.float64) for a in arrays])
+    (want,) = float64_reference.run(graph, [np.asarray(a, np.float64) for a in arrays])
     for run in (interpret, emulate):
         (got,) = run(program, memory)
         np.testing.assert_array_equal(np.asarray(got, np.float64).reshape(want.shape), want)

@@ -29,9 +29,9 @@ from mirage_formal.codegen.safety.obligations import Safe
 from mirage_formal.codegen.safety.safety import discharge_safety
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.device import emulate
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.types import DTensor
+from mirage_formal.graph.verifier import kernel_types
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels import program_interpreter
 from tests.kit.kernels.example_kernels import TARGET, alone, compare, inputs_for, laid_out, shrunk

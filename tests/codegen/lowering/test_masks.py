@@ -13,11 +13,11 @@ from mirage_formal.codegen.program.plan import Plan
 from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.safety.safety import Safe, discharge_safety
 from mirage_formal.device import emulate
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType
-from mirage_formal.semantics.reference import run as reference
+from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.semantics.float64_reference import run as reference
 from tests.codegen.lowering.masked_kernels import masked_inputs, masked_kernel
 from tests.kit.graphs.workloads import load, op
 from tests.kit.kernels.example_kernels import ROUND, alone, laid_out, planned, stored

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mirage_formal.codegen.cuda import emit_cuda
 from mirage_formal.codegen.lowering import stores
 from mirage_formal.codegen.planning import layout
-from mirage_formal.codegen.program.flat import Product
+from mirage_formal.codegen.program.flat_graph import Product
 from mirage_formal.codegen.program.plan import Plan
 from mirage_formal.codegen.program.program import CopyAsync, Real, Registers, SetReg, SharedWrite
 from mirage_formal.codegen.program.register_layout import Warps
@@ -30,7 +30,7 @@ from mirage_formal.device import emulate
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
-from mirage_formal.semantics.reference import run as reference
+from mirage_formal.semantics.float64_reference import run as reference
 from tests.codegen.lowering.test_lower import statements
 from tests.codegen.lowering.test_lower_operators import NONE, kernel
 from tests.kit.graphs.workloads import load, op
@@ -254,7 +254,7 @@ def test_padding_of_ones_gives_other_results(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_rows_that_are_not_padded_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operands that end with the depth: ldmatrix would leave its buffer, and obligations say so."""
-    monkeypatch.setattr("mirage_formal.codegen.planning.products.inner_extent", lambda inner, warps, packed: inner)
+    monkeypatch.setattr("mirage_formal.codegen.planning.mma_selection.inner_extent", lambda inner, warps, packed: inner)
     _, program = planned(right(20, 21, 16))
     assert isinstance(discharge_safety(program).verdict, Unsafe)
 

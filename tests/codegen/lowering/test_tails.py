@@ -18,12 +18,12 @@ from mirage_formal.codegen.target import load_target
 from mirage_formal.emulate.runner import EmulatedExecutable, compare_on_emulator
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.storage_views import StorageLocation, launched_operators, storage_locations
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.graph.views import StorageLocation, launched_operators, storage_locations
 from mirage_formal.kernel_build.build import build
-from mirage_formal.kernel_build.values import KernelRefused
+from mirage_formal.kernel_build.built_kernels import KernelRejected
 from mirage_formal.prove.equality.prove import prove
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from tests.codegen.lowering.test_lower import statements
 from tests.kit.kernels.tails import Wrapped, chain, drawn, product
 
@@ -197,14 +197,14 @@ def test_guards_that_are_off_by_one_are_found(case: tuple[Any, ...], by: int, mo
     """One too many leaves a buffer or writes an element twice; one too few leaves elements of the output unwritten."""
     program, graph = product(*case)
     moved_guard(monkeypatch, by)
-    with pytest.raises(KernelRefused):
+    with pytest.raises(KernelRejected):
         build(graph, program, H200)
 
 
 def test_a_guard_that_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     program, graph = product(*PRODUCTS[0])
     moved_guard(monkeypatch, 1 << 20)
-    with pytest.raises(KernelRefused, match="bounds"):
+    with pytest.raises(KernelRejected, match="bounds"):
         build(graph, program, H200)
 
 
@@ -214,7 +214,7 @@ def test_an_alignment_that_is_assumed_is_found(monkeypatch: pytest.MonkeyPatch) 
     from mirage_formal.codegen.program.plan import PlanParam
 
     monkeypatch.setattr(PlanParam, "aligned", lambda self, width, dense: True)
-    with pytest.raises(KernelRefused, match="aligned"):
+    with pytest.raises(KernelRejected, match="aligned"):
         build(graph, program, H200)
 
 
@@ -229,7 +229,7 @@ def test_an_offset_that_is_ignored_gives_other_results(monkeypatch: pytest.Monke
     made = build(graph, program, H200)
     x, w = np.random.default_rng(0).normal(size=(2, 96, 96))
     arrays = [np.float16(x[:32]).astype(float), np.float16(w[:64, :32]).astype(float)]
-    (wanted,) = reference.run(program, arrays)
+    (wanted,) = float64_reference.run(program, arrays)
     (found,) = EmulatedExecutable(made)(arrays)
     assert np.abs(found - wanted).max() > 1
 
@@ -244,7 +244,7 @@ def test_what_overhangs_must_be_zero() -> None:
     wrong = replace(made.executable, files={**made.executable.files, name: text.replace(": 0.0f", ": 1.0f").encode()})
     rng = np.random.default_rng(0)
     arrays = [np.float16(rng.normal(size=item.tensor.shape)).astype(float) for item in program.inputs]
-    (wanted,) = reference.run(program, arrays)
+    (wanted,) = float64_reference.run(program, arrays)
     (right,) = EmulatedExecutable(made)(arrays)
     (found,) = EmulatedExecutable(replace(made, executable=wrong))(arrays)
     np.testing.assert_allclose(right, wanted, atol=0.2)

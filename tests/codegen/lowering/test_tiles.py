@@ -23,8 +23,8 @@ from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 from mirage_formal.kernel_build.build import build_form
-from mirage_formal.kernel_build.stable import StableForm
-from mirage_formal.semantics import reference
+from mirage_formal.kernel_build.stable_forms import StableForm
+from mirage_formal.semantics import float64_reference
 from mirage_formal.support.errors import UnsupportedError
 from tests.kit.kernels.program_interpreter import from_storage, to_storage
 from tests.kit.kernels.program_interpreter import run as interpret
@@ -58,7 +58,7 @@ def test_every_tile_has_the_values_of_the_operator(shape: Shape, perm: tuple[int
     graph = transposition(shape, perm, dtype)
     x = to_storage(np.random.default_rng(0).standard_normal(shape), dtype)
     exact = from_storage(x, dtype).astype(np.float64)
-    (wanted,) = reference.run(graph, [exact])
+    (wanted,) = float64_reference.run(graph, [exact])
     made = programs(graph)
     assert len({repr(program) for program in made}) == len(made)
     for number, program in enumerate(made):

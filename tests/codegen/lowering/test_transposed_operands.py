@@ -32,7 +32,7 @@ from mirage_formal.codegen.sectors import SECTOR
 from mirage_formal.device.emulate import run_kernel as emulate
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DType, Shape
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from tests.codegen.safety.test_safety_mutants import check
 from tests.codegen.test_predefined_operators import Laid, attributes, in_memory, laid, program_of, widths
 from tests.kit.kernels.program_interpreter import from_storage, to_storage
@@ -85,7 +85,7 @@ def test_random_permutes_beside_float64() -> None:
         ]
         exact = [from_storage(a, dtype).astype(np.float64) for a in arrays]
         given = [in_memory(a, place) for a, place in zip(exact, ways, strict=True)]
-        (wanted,) = reference.run(graph, exact)
+        (wanted,) = float64_reference.run(graph, exact)
         runs = [interpret, emulate] if emulated < 4 and kind in (K.TRANSPOSE, K.ADD, K.PAD) else [interpret]
         emulated += len(runs) - 1
         for run in runs:

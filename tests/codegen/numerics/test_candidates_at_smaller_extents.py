@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 
 import mirage_formal as mf
 from mirage_formal.codegen.numerics.shrink import ShrunkPair, evaluation_size, shrink
-from mirage_formal.emulate.runner import amount_of_work, lay_out
-from mirage_formal.graph.check import block_types, kernel_types
+from mirage_formal.emulate.runner import amount_of_work, arrange_by_strides
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.verifier import block_types, kernel_types
 from mirage_formal.kernel_build.build import build
 from mirage_formal.prove.equality.prove import prove
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from mirage_formal.semantics.working_set import working_set_size
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.mirage_programs import CASES, weighted, weighted_kernel
@@ -131,7 +131,7 @@ def test_what_is_too_large_is_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> 
     size = {"b": 2, "k": 256, "n": 192}
     program, candidate = w.rmsnorm(**size), w.rmsnorm_by_hand(**size, grid=12, loop=8)
     sizes: list[int] = []
-    own = reference.run
+    own = float64_reference.run
 
     def run(graph: KernelGraph, arrays: Sequence[NDArray[Any]]) -> tuple[NDArray[np.float64], ...]:
         sizes.append(working_set_size(graph))
@@ -168,6 +168,6 @@ def test_work_grows_with_blocks_and_iterations() -> None:
 
 def test_elements_lie_where_strides_say() -> None:
     array = np.arange(6.0).reshape(2, 3)
-    assert lay_out(array, (3, 1)) is array
-    assert lay_out(array, (1, 2)).tolist() == [0, 3, 1, 4, 2, 5]
-    assert lay_out(array, (4, 1)).tolist() == [0, 1, 2, 0, 3, 4, 5]
+    assert arrange_by_strides(array, (3, 1)) is array
+    assert arrange_by_strides(array, (1, 2)).tolist() == [0, 3, 1, 4, 2, 5]
+    assert arrange_by_strides(array, (4, 1)).tolist() == [0, 1, 2, 0, 3, 4, 5]

@@ -18,7 +18,7 @@ from mirage_formal.codegen.numerics.numerics import (
     computed_answer,
     draw_all,
     exact_outputs,
-    lost_elements,
+    nonfinite_reference_elements,
 )
 from mirage_formal.codegen.numerics.rounding import quantize
 from mirage_formal.graph.graph import Input, KernelGraph, Op
@@ -79,7 +79,7 @@ def test_nothing_is_lost_where_only_the_kernel_overflows() -> None:
     ops = (ops[0], replace(ops[1], operands=(0, 3)), replace(ops[2], operands=(4, 2)))
     other = KernelGraph(graph.inputs, ops, (5,))
     arrays = draw_all(other, 0, 8.0)
-    assert not lost_elements(other, arrays)[0].any()
+    assert not nonfinite_reference_elements(other, arrays)[0].any()
     record = check(other, other, "", _times(1.0, graph), device="x", inputs=Inputs(scales=(8.0,)))
     assert record.answer == "outside"
 
@@ -101,7 +101,7 @@ def test_exponentials_that_are_divided_by_their_sum_are_not_lost(kind: K) -> Non
     ops = (Op(kind, (0,), Attrs()), Op(K.SUM, (1,), Attrs(dim=1)), Op(K.DIV, (1, 2), Attrs()))
     graph = KernelGraph((_typed((8, 64), "X"),), ops, (3,))
     arrays = draw_all(graph, 0, 100.0)
-    gone = lost_elements(graph, arrays)[0]
+    gone = nonfinite_reference_elements(graph, arrays)[0]
     assert gone.any() == (kind is K.SQUARE)
 
 
@@ -111,7 +111,7 @@ def test_what_follows_a_quotient_of_exponentials_can_be_lost_again() -> None:
         *(Op(K.SCALE, (3,), Attrs(factor=Fraction(10**6))), Op(K.SCALE, (4,), Attrs(factor=Fraction(1, 10**6)))),
     )
     graph = KernelGraph((_typed((2, 4), "X"),), ops, (5,))
-    assert lost_elements(graph, draw_all(graph, 0, 1.0))[0].any()
+    assert nonfinite_reference_elements(graph, draw_all(graph, 0, 1.0))[0].any()
 
 
 def _product_and(kind: K, factor: float) -> tuple[KernelGraph, Runner]:
@@ -210,7 +210,7 @@ def test_sums_of_exponentials_are_not_lost_for_their_logarithm(kind: K) -> None:
     """A kernel can keep log(sum exp) in range by a maximum, and no other function of the sum."""
     ops = (Op(K.EXP, (0,), Attrs()), Op(K.SUM, (1,), Attrs(dim=1)), Op(kind, (2,), Attrs()))
     graph = KernelGraph((_typed((8, 64), "X"),), ops, (3,))
-    assert lost_elements(graph, draw_all(graph, 0, 30.0))[0].any() == (kind is K.SQUARE)
+    assert nonfinite_reference_elements(graph, draw_all(graph, 0, 30.0))[0].any() == (kind is K.SQUARE)
 
 
 def test_what_shares_a_sum_of_exponentials_is_lost_by_itself() -> None:
@@ -220,7 +220,7 @@ def test_what_shares_a_sum_of_exponentials_is_lost_by_itself() -> None:
         *(Op(K.DIV, (1, 2), Attrs()), Op(K.MUL, (0, 2), Attrs())),
     )
     graph = KernelGraph((_typed((8, 64), "X"),), ops, (3, 4))
-    divided, multiplied = lost_elements(graph, draw_all(graph, 0, 30.0))
+    divided, multiplied = nonfinite_reference_elements(graph, draw_all(graph, 0, 30.0))
     assert not divided.any()
     assert multiplied.any()
 
@@ -235,9 +235,9 @@ def test_a_pole_is_no_value_however_much_is_lost() -> None:
     graph = KernelGraph(inputs, ops, (7,))
     arrays = draw_all(graph, 0, 1.0)
     arrays[3][:] = 0.0
-    assert not lost_elements(graph, arrays)[0].any()
+    assert not nonfinite_reference_elements(graph, arrays)[0].any()
     arrays[3][:] = 1.0
-    assert lost_elements(graph, arrays)[0].any()
+    assert nonfinite_reference_elements(graph, arrays)[0].any()
 
 
 def test_what_the_programs_own_operators_compute_is_not_lost_though_a_tensor_on_the_way_is_infinite() -> None:
@@ -247,8 +247,8 @@ def test_what_the_programs_own_operators_compute_is_not_lost_though_a_tensor_on_
         *(Op(K.SUM, (2,), Attrs(dim=1)), Op(K.SQRT, (3,), Attrs()), Op(K.DIV, (1, 4), Attrs())),
     )
     graph = KernelGraph((_typed((8, 64), "X"),), ops, (5, 3))
-    quotient, total = lost_elements(graph, draw_all(graph, 0, 1.0))
+    quotient, total = nonfinite_reference_elements(graph, draw_all(graph, 0, 1.0))
     assert not quotient.any()
     assert not total.any()  # an output that is too large has to be infinite, which ``compare`` sees to
     other = replace(graph, ops=(*ops, Op(K.SUB, (3, 3), Attrs())), outputs=(6,))
-    assert lost_elements(other, draw_all(graph, 0, 1.0))[0].all()
+    assert nonfinite_reference_elements(other, draw_all(graph, 0, 1.0))[0].all()

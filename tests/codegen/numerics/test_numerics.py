@@ -27,8 +27,8 @@ from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.kernel_build.build import build, build_form
-from mirage_formal.kernel_build.stable import StableForm
-from mirage_formal.semantics import reference
+from mirage_formal.kernel_build.stable_forms import StableForm
+from mirage_formal.semantics import float64_reference
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.program_interpreter import run as interpret
 
@@ -106,7 +106,7 @@ def test_exact_values_are_the_reference(name: str) -> None:
     program, candidate = SMALL[name]
     arrays = draw_all(program, 1, 0.3)
     found = expected_results(program, candidate, arrays)
-    for value, want in zip(found.values, reference.run(program, arrays), strict=True):
+    for value, want in zip(found.values, float64_reference.run(program, arrays), strict=True):
         np.testing.assert_allclose(value, want, rtol=1e-12, atol=1e-15)
 
 
@@ -164,7 +164,9 @@ def test_every_operator_agrees_with_the_reference() -> None:
     graph = KernelGraph(inputs, ops, (20, 30))
     arrays = draw_all(graph, 0, 1.0)
     found = expected_results(graph, graph, arrays)
-    for value, tolerance, wanted in zip(found.values, found.tolerances, reference.run(graph, arrays), strict=True):
+    for value, tolerance, wanted in zip(
+        found.values, found.tolerances, float64_reference.run(graph, arrays), strict=True
+    ):
         np.testing.assert_allclose(value, wanted, rtol=1e-11)
         assert np.isfinite(tolerance).all()
 
@@ -206,7 +208,9 @@ def test_selections_comparisons_and_roundings_agree_with_the_reference() -> None
     )
     arrays = draw_all(graph, 0, 1.0)
     found = expected_results(graph, graph, arrays)
-    for value, tolerance, wanted in zip(found.values, found.tolerances, reference.run(graph, arrays), strict=True):
+    for value, tolerance, wanted in zip(
+        found.values, found.tolerances, float64_reference.run(graph, arrays), strict=True
+    ):
         np.testing.assert_allclose(value, wanted, rtol=1e-11)
         assert (tolerance <= 0.02 * np.abs(value)).all()
 
@@ -357,10 +361,10 @@ def test_wrong_kernels_are_outside(name: str) -> None:
     program, candidate = SMALL[workload]
 
     def run(arrays: Sequence[Any]) -> list[Any]:
-        return [x.astype(np.float16).astype(np.float64) for x in reference.run(program, change(list(arrays)))]
+        return [x.astype(np.float16).astype(np.float64) for x in float64_reference.run(program, change(list(arrays)))]
 
     def right(arrays: Sequence[Any]) -> list[Any]:
-        return [x.astype(np.float16).astype(np.float64) for x in reference.run(program, arrays)]
+        return [x.astype(np.float16).astype(np.float64) for x in float64_reference.run(program, arrays)]
 
     assert check(program, candidate, "", right, device="x", inputs=Inputs(scales=(0.1,))).answer == "within"
     assert check(program, candidate, "", run, device="x", inputs=Inputs(scales=(0.1,))).answer == "outside"

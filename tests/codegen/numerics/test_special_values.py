@@ -18,7 +18,7 @@ from mirage_formal.graph.graph import BlockOp, GraphDefined, KernelGraph, Kernel
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.records import SpecialRecord
 from mirage_formal.run.tasks import evaluate_special_values
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from tests.codegen.online_softmax.test_masked_exponentials import FORMS, INPUTS, attention, divided_first
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.softmax_forms import TINY, built, tiny
@@ -239,7 +239,7 @@ def test_maxima_under_exponentials_are_numbers_where_all_scores_are_minus_infini
     shapes = [item.tensor.shape for item in form.inputs]
     q, k, v = (np.random.default_rng(0).standard_normal(shape) for shape in shapes)
     q[..., 0], k[..., 0, :64] = 1.0, -np.inf  # the keys of the first of four blocks
-    (plain,), (bounded,) = (reference.run(graph, [q, k, v]) for graph in (form, bound_maxima(form)))
+    (plain,), (bounded,) = (float64_reference.run(graph, [q, k, v]) for graph in (form, bound_maxima(form)))
     assert np.isnan(plain).all()
     p = np.exp(q @ k[..., 64:] - (q @ k[..., 64:]).max(axis=-1, keepdims=True))
     np.testing.assert_allclose(bounded, (p / p.sum(axis=-1, keepdims=True)) @ v[..., 64:, :], rtol=1e-9)

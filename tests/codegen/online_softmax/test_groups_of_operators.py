@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from mirage_formal.check.partitioning.parts import partition
+from mirage_formal.check.partitioning.subgraphs import partition
 from mirage_formal.codegen.online_softmax.rewrite_groups import DisjointSets, group_operators
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind

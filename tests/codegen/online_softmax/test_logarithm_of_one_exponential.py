@@ -15,7 +15,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.search.thread import fuse_threads
-from mirage_formal.semantics.reference import run
+from mirage_formal.semantics.float64_reference import run
 from tests.codegen.online_softmax.test_stabilize import operators, stable
 from tests.kit.proofs.claims import Saved, kernel, on, program
 

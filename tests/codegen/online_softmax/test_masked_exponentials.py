@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.check.proof.replay import replay
-from mirage_formal.codegen.online_softmax.stabilize import NotStable, stabilize
-from mirage_formal.graph.check import faults
+from mirage_formal.codegen.online_softmax.stabilize import NoStableForm, stabilize
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.verifier import faults
 from mirage_formal.prove.equality.prove import prove
+from mirage_formal.semantics.float64_reference import FloatDomain, run
 from mirage_formal.semantics.interpreter import evaluate
-from mirage_formal.semantics.reference import FloatDomain, run
 from tests.codegen.online_softmax.test_stabilize import lowered
 from tests.kit.kernels.example_kernels import stored
 from tests.kit.proofs.claims import Mask, Saved, Shapes, kernel, on, program
@@ -297,4 +297,4 @@ def of_two(g: Graph, s: Tensor, v: Tensor, m: Tensor, n: Tensor) -> Tensor:
 
 
 def test_a_selection_from_two_exponentials_has_no_stable_form() -> None:
-    assert isinstance(stabilize(program(INPUTS, of_two)), NotStable)
+    assert isinstance(stabilize(program(INPUTS, of_two)), NoStableForm)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.codegen.online_softmax.stabilize import stabilize
+from mirage_formal.semantics.float64_reference import FloatDomain
 from mirage_formal.semantics.interpreter import evaluate
-from mirage_formal.semantics.reference import FloatDomain
 from tests.codegen.online_softmax.test_stabilize import proved, stable
 from tests.kit.proofs.claims import Saved, kernel, on, program
 

@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 import mirage_formal as mf
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.check.proof.replay import replay
-from mirage_formal.codegen.online_softmax.stabilize import NotStable, stabilize
+from mirage_formal.codegen.online_softmax.stabilize import NoStableForm, stabilize
 from mirage_formal.graph.canonical import canonical
-from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, ThreadDefined
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.verifier import faults, kernel_types
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.search.thread import fuse_threads
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
+from mirage_formal.semantics.float64_reference import FloatDomain
 from mirage_formal.semantics.interpreter import evaluate
-from mirage_formal.semantics.reference import FloatDomain
 from tests.kit.graphs.softmax_forms import TINY, attention_inputs, built, candidates, one, parts_in_rows, split, tiny
 from tests.kit.kernels import program_interpreter
 from tests.kit.kernels.example_kernels import alone, laid_out, planned, stored
@@ -119,7 +119,7 @@ def test_it_does_not_overflow_in_float32(case: str, level: int) -> None:
     assert proved(wanted, found) is not None
     for seed in range(3):
         arrays = large(inputs, seed, level)
-        (exact,) = reference.run(wanted, arrays)
+        (exact,) = float64_reference.run(wanted, arrays)
         narrow: list[Any] = [array.astype(np.float32) for array in arrays]
         with np.errstate(all="ignore"):
             (before,) = evaluate(graph, narrow, FloatDomain())
@@ -278,7 +278,7 @@ def test_an_exponential_of_the_logarithm_of_a_softmax_needs_no_maximum(body: Cal
 def test_less_anything_else_it_needs_one(other: Callable[..., Tensor]) -> None:
     """A maximum does not help either: the sum itself is the result."""
     graph = program({"X": (8, 64)}, lambda g, x: g.reduction(g.exp(x - other(g, x)), 1))
-    assert isinstance(stabilize(graph), NotStable)
+    assert isinstance(stabilize(graph), NoStableForm)
 
 
 @pytest.mark.parametrize("body", [normalised, in_two_kernels])
@@ -320,7 +320,7 @@ def test_lowered_it_stays_right_beyond_the_range_of_float16(rows: int, body: Cal
     draw = np.random.default_rng(0)
     arrays = [stored(draw.standard_normal(shape) * 4, mf.float16) for shape in inputs.values()]
     assert np.abs(arrays[0] @ arrays[1]).max() > 100
-    (exact,) = reference.run(wanted, arrays)
+    (exact,) = float64_reference.run(wanted, arrays)
     (found,) = lowered(stable(graph), arrays)
     assert np.abs(found - exact).max() < 2e-3 * np.abs(exact).max()
 
@@ -386,12 +386,12 @@ def test_what_is_almost_it_is_not_proved(case: str, least: int) -> None:
     inputs, body = tiny(case)
     wanted, graph = built(inputs, "", body)
     arrays = large(inputs, 1, 0)
-    (exact,) = reference.run(wanted, arrays)
+    (exact,) = float64_reference.run(wanted, arrays)
     different = 0
     for mutant in mutants(stable(graph)):
         if faults(mutant):
             continue
-        (got,) = reference.run(mutant, arrays)
+        (got,) = float64_reference.run(mutant, arrays)
         if not (got.shape == exact.shape and np.allclose(got, exact, rtol=1e-9, atol=1e-12)):
             different += 1
             assert got.shape != exact.shape or proved(wanted, mutant) is None
@@ -453,5 +453,5 @@ def test_a_thread_graph_around_the_exponential_is_dissolved() -> None:
 )
 def test_what_has_no_stable_form_is_said(body: Callable[..., Tensor], reason: str) -> None:
     found = stabilize(program({"X": (8, 8)}, body))
-    assert isinstance(found, NotStable)
+    assert isinstance(found, NoStableForm)
     assert reason in found.reason

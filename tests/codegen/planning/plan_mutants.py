@@ -18,7 +18,7 @@ from typing import Any
 from mirage_formal.codegen.lowering.assemble import lower
 from mirage_formal.codegen.planning import planner
 from mirage_formal.codegen.planning.memory import Allocation, BufferRequest, allocate
-from mirage_formal.codegen.planning.steps import KernelSteps
+from mirage_formal.codegen.planning.step_order import KernelSteps
 from mirage_formal.codegen.program.plan import Plan, SharedPlacement
 from mirage_formal.codegen.program.program import (
     Barrier,
@@ -38,9 +38,9 @@ from mirage_formal.codegen.program.program import (
     WaitGroups,
 )
 from mirage_formal.codegen.program.step import Prefetch, Step
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.kernel_build.stable import stabilize_proved
+from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.kernel_build.stable_forms import stabilize_proved
 from mirage_formal.support.errors import MirageError
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.emulated_programs import dropped

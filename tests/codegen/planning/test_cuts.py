@@ -19,7 +19,7 @@ from mirage_formal.device import emulate
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import OpKind as K
 from mirage_formal.graph.types import DTensor, DType, Shape
-from mirage_formal.semantics.reference import run as reference
+from mirage_formal.semantics.float64_reference import run as reference
 from mirage_formal.support.errors import UnsupportedError
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.workloads import load, op

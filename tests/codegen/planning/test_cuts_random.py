@@ -11,11 +11,11 @@ import numpy as np
 
 from mirage_formal.codegen.planning.expand import flatten
 from mirage_formal.codegen.planning.k_loop_splitting import can_split_iterations
-from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import OpKind as K
 from mirage_formal.graph.types import DTensor, DType
-from mirage_formal.semantics.reference import run as reference
+from mirage_formal.graph.verifier import block_types, kernel_types
+from mirage_formal.semantics.float64_reference import run as reference
 from mirage_formal.support.errors import MirageError
 from tests.kit.graphs.workloads import load, op
 from tests.kit.kernels.example_kernels import alone

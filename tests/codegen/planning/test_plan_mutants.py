@@ -31,12 +31,12 @@ from mirage_formal.codegen.program.step import Prefetch
 from mirage_formal.codegen.safety.safety import Safe, Unknown, discharge_safety
 from mirage_formal.device import emulate
 from mirage_formal.device.emulate import EmulationFault, FaultKind
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.prove.equality.prove import prove
-from mirage_formal.semantics.reference import run as reference
+from mirage_formal.semantics.float64_reference import run as reference
 from mirage_formal.support.errors import MirageError
 from tests.codegen.planning.plan_mutants import GRAPHS, Base, Family, Mutant, bases, sample, with_home
 from tests.kit.kernels.example_kernels import TARGET, laid_out, stored

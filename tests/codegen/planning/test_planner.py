@@ -12,7 +12,7 @@ import pytest
 
 from mirage_formal.codegen.lowering.assemble import lower
 from mirage_formal.codegen.planning.planner import make_plan
-from mirage_formal.codegen.program.flat import defined_tensors
+from mirage_formal.codegen.program.flat_graph import defined_tensors
 from mirage_formal.codegen.program.plan import Phase
 from mirage_formal.codegen.program.program import Commit
 from mirage_formal.codegen.program.register_layout import Fragment, Warps

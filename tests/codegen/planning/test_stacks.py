@@ -14,7 +14,7 @@ from mirage_formal.codegen.cuda import emit_cuda
 from mirage_formal.codegen.lowering.assemble import lower
 from mirage_formal.codegen.online_softmax.stabilize import stabilize
 from mirage_formal.codegen.planning.planner import make_plan
-from mirage_formal.codegen.program.flat import Product
+from mirage_formal.codegen.program.flat_graph import Product
 from mirage_formal.codegen.program.plan import Plan
 from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.program.register_layout import (

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
-from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import GraphDefined, Input, InputIterator, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.verifier import faults
 from tests.kit.graphs.workloads import kernel, load, op, tensor
 
 K = OpKind

@@ -12,19 +12,19 @@ import pytest
 from numpy.typing import NDArray
 
 from mirage_formal.check.equivalence import replay_with_obligations
-from mirage_formal.check.partitioning.parts import extract_operators
+from mirage_formal.check.partitioning.subgraphs import extract_operators
 from mirage_formal.check.proof.ring import ProofError
-from mirage_formal.codegen.post_search_rewrites.rewrite import CHANGES, Change, HoistedFactors, apply_rewrite
+from mirage_formal.codegen.post_search_rewrites.rewrite_sequences import CHANGES, Change, HoistedFactors, apply_rewrite
 from mirage_formal.codegen.post_search_rewrites.scale_hoisting import hoist_scales
 from mirage_formal.codegen.target import load_target
-from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.verifier import faults, kernel_types
 from mirage_formal.prove.equality.prove import prove
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from tests.codegen.post_search_rewrites.random_loops import mutants, products_with_factors, sums_over_the_loop
 from tests.kit.graphs import workloads as w
 from tests.kit.sampling import number
@@ -50,7 +50,7 @@ def arrays(graph: KernelGraph, seed: int) -> list[NDArray[Any]]:
 
 
 def values(graph: KernelGraph, seed: int) -> NDArray[Any]:
-    (found,) = reference.run(graph, arrays(graph, seed))
+    (found,) = float64_reference.run(graph, arrays(graph, seed))
     return found
 
 

@@ -11,12 +11,12 @@ import pytest
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.autotune.prepare import _FormTask, describe_forms
 from mirage_formal.codegen.cost import estimate
-from mirage_formal.codegen.post_search_rewrites.rewrite import ANY, CHANGES, Change, apply_rewrite
-from mirage_formal.graph.check import faults
+from mirage_formal.codegen.post_search_rewrites.rewrite_sequences import ANY, CHANGES, Change, apply_rewrite
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.kernel_build.forms import form as again
-from mirage_formal.kernel_build.forms import forms
+from mirage_formal.graph.verifier import faults
+from mirage_formal.kernel_build.candidate_forms import form as again
+from mirage_formal.kernel_build.candidate_forms import forms
 from tests.codegen.post_search_rewrites.random_loops import products_with_factors
 from tests.codegen.post_search_rewrites.test_forms import H200, proof_of, values
 from tests.kit.proofs.claims import Saved, kernel, on, program

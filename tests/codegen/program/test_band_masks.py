@@ -26,13 +26,13 @@ from mirage_formal.codegen.safety.obligations import DischargedObligation, Oblig
 from mirage_formal.codegen.safety.safety import discharge_safety, safety_obligations
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device.emulate import loaded_bytes, run_kernel
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.memory.place import StorageLocation
 from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.storage_views import storage_locations
 from mirage_formal.graph.types import Band, DTensor, DType, Shape, row_major
-from mirage_formal.graph.views import storage_locations
-from mirage_formal.semantics.reference import run as reference
+from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.semantics.float64_reference import run as reference
 from mirage_formal.support.errors import GraphError
 from tests.kit.graphs.text_reader import from_text
 from tests.kit.kernels.band_graphs import BANDS, FLASH, PADDED, SELECTION, SPLIT, TWO, bounds

@@ -20,13 +20,13 @@ from mirage_formal.codegen.program.integers import (
 )
 from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Var
 from mirage_formal.codegen.safety.access_disjointness import simplify_divisions
-from mirage_formal.codegen.safety.arith import INT_MAX, Query, Reply, query_to_smt2, solve_query
+from mirage_formal.codegen.safety.arith import INT_MAX, Query, SolverReplies, query_to_smt2, solve_query
 from mirage_formal.codegen.safety.mixed_radix import (
     Digit,
     Xor,
     are_separate,
-    are_staggered,
     determined_variables,
+    have_disjoint_offsets,
     implied_facts,
     is_injective,
     to_digits,
@@ -193,7 +193,7 @@ def test_staggered_accesses_never_meet(
         x, y = to_digits(e, SIZES), to_digits(other, SIZES)
         if x is None or y is None:
             continue
-        if not are_staggered(
+        if not have_disjoint_offsets(
             x, y, width, implied_facts(conjuncts((first,)), SIZES), implied_facts(conjuncts((second,)), SIZES)
         ):
             continue
@@ -211,9 +211,9 @@ def test_columns_of_odd_rows_are_staggered(shift: int, width: int, apart: bool) 
     assert x is not None
     assert y is not None
     here, there = (implied_facts(conjuncts((less(at, 13),)), SIZES) for at in (column, add(column, shift)))
-    assert are_staggered(x, y, width, here, there) == apart
+    assert have_disjoint_offsets(x, y, width, here, there) == apart
     assert not are_separate(x, y, width)
-    assert not are_staggered(x, y, width)
+    assert not have_disjoint_offsets(x, y, width)
 
 
 ROW, COLUMN = div(tid, 8), mod(tid, 8)
@@ -320,6 +320,6 @@ def result(solver: str, answer: Satisfiability) -> SolverResult:
 
 def test_solvers_that_contradict_each_other_prove_nothing() -> None:
     unsat, sat, unknown = Satisfiability.UNSAT, Satisfiability.SAT, Satisfiability.UNKNOWN
-    assert Reply((result("z3", unsat), result("cvc5", sat))).answer is unknown
-    assert Reply((result("z3", unsat), result("cvc5", unknown))).answer is unsat
-    assert Reply((result("z3", unknown), result("cvc5", unsat))).answer is unknown
+    assert SolverReplies((result("z3", unsat), result("cvc5", sat))).answer is unknown
+    assert SolverReplies((result("z3", unsat), result("cvc5", unknown))).answer is unsat
+    assert SolverReplies((result("z3", unknown), result("cvc5", unsat))).answer is unknown

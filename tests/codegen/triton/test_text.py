@@ -13,7 +13,7 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.codegen.triton.file import triton_file
 from mirage_formal.codegen.triton.host import torch_call
-from mirage_formal.codegen.triton.options import LaunchOptions
+from mirage_formal.codegen.triton.launch_options import LaunchOptions
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DType

@@ -9,11 +9,11 @@ import pytest
 
 from mirage_formal.codegen.numerics import numerics
 from mirage_formal.codegen.numerics.shrink import shrink
-from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
-from mirage_formal.semantics import reference
+from mirage_formal.graph.verifier import faults, kernel_types
+from mirage_formal.semantics import float64_reference
 from tests.kit.graphs import corpus_programs
 from tests.kit.graphs.random_graphs import random_graph
 from tests.kit.graphs.text_reader import from_text
@@ -117,7 +117,7 @@ def test_masks_with_empty_rows_and_special_values(
     program, ran = masks[0][name].program, masks[1][name]
     assert ran.results, ran.said
     assert ran.code == 0, ran.said
-    wanted = reference.run(program, masked_attention.arrays(kit.inputs(program), MASKED[name][1]))
+    wanted = float64_reference.run(program, masked_attention.arrays(kit.inputs(program), MASKED[name][1]))
     for result, again, value in zip(ran.results, ran.references, wanted, strict=True):
         known = np.isfinite(value)
         assert (np.isfinite(result) == known).all()
@@ -163,7 +163,7 @@ def test_random_block_graphs(tmp_path_factory: pytest.TempPathFactory) -> None:
     for one in cases:
         found = ran[one.name]
         assert found.results, (one.name, found.said)
-        exact = reference.run(one.program, kit.inputs(one.program))
+        exact = float64_reference.run(one.program, kit.inputs(one.program))
         for result, again, value in zip(found.results, found.references, exact, strict=True):
             known = np.isfinite(value)
             assert np.allclose(again[known], value[known], rtol=1e-9, atol=1e-9), one.name
@@ -185,7 +185,7 @@ def test_programs_of_the_corpus_as_they_are(tmp_path_factory: pytest.TempPathFac
     ran = kit.interpreted(cases, tmp_path_factory.mktemp("corpus"), given)
     assert len(cases) >= 15
     for one in cases:
-        found, exact = ran[one.name], reference.run(one.program, given[one.name])
+        found, exact = ran[one.name], float64_reference.run(one.program, given[one.name])
         assert found.results, (one.name, found.said)
         for result, value in zip(found.results, exact, strict=True):
             error = np.linalg.norm(result - value) / np.linalg.norm(value)

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.graph.check import kernel_types
-from mirage_formal.graph.formats.mirage.names import BLOCK_ROWS, KERNEL_ROWS
-from mirage_formal.graph.formats.mirage.reader import from_mirage
-from mirage_formal.graph.formats.mirage.writer import to_mirage
+from mirage_formal.graph.formats.mirage.checkpoint_reader import from_mirage
+from mirage_formal.graph.formats.mirage.checkpoint_writer import to_mirage
+from mirage_formal.graph.formats.mirage.operator_names import BLOCK_ROWS, KERNEL_ROWS
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Family, Level, OpKind
 from mirage_formal.graph.types import DTensor, DType
+from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.support.errors import GraphError, UnsupportedError
 from tests.kit.graphs import workloads
 from tests.kit.graphs.mirage_files import SMALL

@@ -15,15 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage_formal.graph.check import faults
-from mirage_formal.graph.formats.mirage.names import BLOCK_ROWS, CURRENT, KERNEL_ROWS, REFUSED, SAVED, Dialect
-from mirage_formal.graph.formats.mirage.reader import from_mirage, graphs_of, is_mirage
-from mirage_formal.graph.formats.mirage.writer import to_mirage
+from mirage_formal.graph.formats.mirage.checkpoint_reader import from_mirage, graphs_of, is_mirage
+from mirage_formal.graph.formats.mirage.checkpoint_writer import to_mirage
+from mirage_formal.graph.formats.mirage.operator_names import BLOCK_ROWS, CURRENT, KERNEL_ROWS, REFUSED, SAVED, Dialect
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, ThreadDefined
-from mirage_formal.graph.matching import match_inputs
 from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
+from mirage_formal.graph.signature_check import match_inputs
 from mirage_formal.graph.types import DType
-from mirage_formal.semantics.reference import run
+from mirage_formal.graph.verifier import faults
+from mirage_formal.semantics.float64_reference import run
 from mirage_formal.support.errors import FormatError, GraphError, UnsupportedError
 from tests.kit.graphs import workloads
 from tests.kit.graphs.mirage_files import SMALL, arrays_for, evaluate, grid_map, hand_written, renamed

@@ -4,11 +4,11 @@ import re
 
 from hypothesis import given, settings
 
-from mirage_formal.graph.check import faults
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType
+from mirage_formal.graph.verifier import faults
 from tests.kit.graphs.graph_strategies import kernel_graphs
 from tests.kit.graphs.text_reader import from_text
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.verifier import faults, kernel_types
 from tests.kit.fuzz import rewrite_pairs
 from tests.kit.graphs.mutants import single_mutants
 from tests.kit.graphs.random_graphs import random_graph

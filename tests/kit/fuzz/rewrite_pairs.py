@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import EXTREMES, NO_ATTRS, SPECS, Attrs, OpKind
-from mirage_formal.graph.rules import result_dtype
+from mirage_formal.graph.type_rules import result_dtype
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
-from mirage_formal.semantics.functions import FUNCTION_SPECS, Reals
+from mirage_formal.semantics.function_table import FUNCTION_SPECS, Reals
 from tests.kit.graphs.function_values import VALUES
 
 if TYPE_CHECKING:

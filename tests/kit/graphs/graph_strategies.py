@@ -15,7 +15,6 @@ from hypothesis import assume
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
-from mirage_formal.graph.check import block_outputs, block_types, faults
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
@@ -31,8 +30,9 @@ from mirage_formal.graph.graph import (
     enumerate_results,
 )
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, BlockContext, Lax, Level, OpKind
-from mirage_formal.graph.rules import device_results, iterator_type, register_result, saver_type, shared_results
+from mirage_formal.graph.type_rules import device_results, iterator_type, register_result, saver_type, shared_results
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, RTensor, STensor, row_major
+from mirage_formal.graph.verifier import block_outputs, block_types, faults
 
 MAX_ELEMENTS = 1024
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, operators
 from mirage_formal.graph.ops import SPECS, Family, OpKind
-from mirage_formal.graph.views import launched_operators
+from mirage_formal.graph.storage_views import launched_operators
 
 
 def copies(graph: KernelGraph) -> list[OpKind]:

@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import (
     BlockGraph,
     BlockOp,
@@ -33,10 +32,11 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import COMPARISONS, SPECS, Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType
-from mirage_formal.search.engine import SearchOptions
-from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.graph.verifier import faults, kernel_types
+from mirage_formal.search.engine_interface import SearchOptions
+from mirage_formal.search.guided.guided_engine import GuidedEngine
 from mirage_formal.search.space import load_space
-from mirage_formal.semantics.batched import BatchedDomain, run_many
+from mirage_formal.semantics.batched_reference import BatchedDomain, run_many
 from mirage_formal.semantics.interpreter import evaluate
 from mirage_formal.support.errors import GraphError
 from tests.kit.graphs import workloads as w

@@ -28,7 +28,7 @@ from mirage_formal.graph.graph import (
     ThreadGraph,
 )
 from mirage_formal.graph.ops import SPECS, VALUED, Attrs, BlockContext, Level, OpKind
-from mirage_formal.graph.rules import device_results, shared_results
+from mirage_formal.graph.type_rules import device_results, shared_results
 from mirage_formal.graph.types import DTensor, DType, Shape, STensor, row_major
 
 SHAPES = ((4, 12), (12, 4), (4, 4), (12, 12), (1, 12), (12, 1), (4, 1))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
-from mirage_formal.frontend.operators import H
+from mirage_formal.frontend.shared_operators import H
 from tests.kit.proofs.claims import Pair, Read, Saved, Shapes, kernel, on, program
 
 Body = Callable[[Graph, Tensor, Tensor, Tensor], Tensor]

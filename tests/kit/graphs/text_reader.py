@@ -9,9 +9,9 @@ from typing import Final, NoReturn
 
 from mirage_formal.graph.formats.json import from_value
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.graph_schema import SCHEMA, VERSION
 from mirage_formal.graph.ops import SPECS, Attrs, OpKind
 from mirage_formal.graph.types import row_major
-from mirage_formal.graph.wire import SCHEMA, VERSION
 
 _HEADER: Final = f"mugraph {VERSION}"
 _STATEMENT: Final = re.compile(

@@ -24,7 +24,7 @@ from mirage_formal.graph.graph import (
 )
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, row_major
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 
 K = OpKind
 N = None
@@ -395,5 +395,5 @@ def same(one: KernelGraph, other: KernelGraph) -> None:
     """Assert that two graphs have the same results in float64, on normal inputs."""
     rng = np.random.default_rng(7)
     arrays = [rng.standard_normal(item.tensor.shape) for item in one.inputs]
-    for wanted, got in zip(reference.run(one, arrays), reference.run(other, arrays), strict=True):
+    for wanted, got in zip(float64_reference.run(one, arrays), float64_reference.run(other, arrays), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-9, atol=1e-12)

@@ -23,13 +23,13 @@ from mirage_formal.codegen.program.plan import Plan
 from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device import emulate
-from mirage_formal.graph.check import block_types, kernel_types
 from mirage_formal.graph.formats.json import from_value
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph
 from mirage_formal.graph.types import DTensor, DType, row_major
+from mirage_formal.graph.verifier import block_types, kernel_types
 from mirage_formal.kernel_build.build import build
-from mirage_formal.kernel_build.values import BuiltKernels
-from mirage_formal.semantics.reference import run as reference
+from mirage_formal.kernel_build.built_kernels import BuiltKernels
+from mirage_formal.semantics.float64_reference import run as reference
 from tests.kit.kernels import program_interpreter
 from tests.kit.paths import REPOSITORY
 

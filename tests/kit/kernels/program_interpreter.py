@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from mirage_formal.codegen.program import program as p
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
-from mirage_formal.semantics.functions import FUNCTION_SPECS
+from mirage_formal.semantics.function_table import FUNCTION_SPECS
 from tests.kit.graphs.function_values import METHODS
 
 Ints = NDArray[np.int64]

@@ -18,7 +18,7 @@ from mirage_formal.codegen.target import load_target
 from mirage_formal.codegen.triton.file import TritonFile, triton_file
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, ThreadDefined
 from mirage_formal.graph.types import DTensor, DType
-from mirage_formal.kernel_build.stable import stabilize_proved
+from mirage_formal.kernel_build.stable_forms import stabilize_proved
 
 H200: Final = load_target("h200")
 ARCHS: Final = (80, 90, 100)

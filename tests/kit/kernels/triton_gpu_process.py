@@ -1,8 +1,8 @@
 """Run as the process that has the GPU, where there is none: Triton files are interpreted, times are made up.
 
-What runs is ``mirage_formal.autotune.child`` with torch and Triton as they are; NumPy stands for CuPy. A Triton
-file takes 4 us and CUDA kernels take 9: the results of Triton files are really computed and compared, those of CUDA
-kernels are taken for right.
+What runs is ``mirage_formal.autotune.timing_subprocess`` with torch and Triton as they are; NumPy stands for CuPy. A
+Triton file takes 4 us and CUDA kernels take 9: the results of Triton files are really computed and compared, those of
+CUDA kernels are taken for right.
 """
 
 from __future__ import annotations
@@ -65,23 +65,23 @@ def main() -> int:
     stand_in.cuda = SimpleNamespace(Device=lambda: SimpleNamespace(synchronize=lambda: None))
     sys.modules["cupy"] = stand_in
     os.environ["TRITON_INTERPRET"] = "1"
-    from mirage_formal.autotune import child
-    from mirage_formal.device import measure, runs, runtime
+    from mirage_formal.autotune import timing_subprocess
+    from mirage_formal.device import cupy_runner, measure, runtime
 
     measure.TorchRecorder = Recorder  # type: ignore[assignment, misc]
     runtime.device_name = lambda: "Interpreter"
-    runs.DeviceRuns = lambda executable: SimpleNamespace(  # type: ignore[assignment, misc]
+    cupy_runner.DeviceRuns = lambda executable: SimpleNamespace(  # type: ignore[assignment, misc]
         measure=lambda replays, inputs: SimpleNamespace(us=CUDA_US)
     )
-    machine = child.GpuMachine("Interpreter", "sm_90a", 1, "torch and Triton, interpreted")
-    child.describe_machine = lambda: machine
-    child.compare_and_time = judged
-    child._PlanKernels = Kernels  # type: ignore[assignment, misc]
-    return child.main()
+    machine = timing_subprocess.GpuMachine("Interpreter", "sm_90a", 1, "torch and Triton, interpreted")
+    timing_subprocess.describe_machine = lambda: machine
+    timing_subprocess.compare_and_time = judged
+    timing_subprocess._PlanKernels = Kernels  # type: ignore[assignment, misc]
+    return timing_subprocess.main()
 
 
 def judged(directory: Path, tuning: Any) -> Any:
-    from mirage_formal.autotune.child import TimingAnswer
+    from mirage_formal.autotune.timing_subprocess import TimingAnswer
     from tests.kit.runs.small_runs import on_device
 
     on_device(directory)
@@ -95,7 +95,7 @@ class Kernels:
         pass
 
     def time(self, job: Any) -> Any:
-        from mirage_formal.autotune.child import TimingAnswer
+        from mirage_formal.autotune.timing_subprocess import TimingAnswer
 
         return TimingAnswer(1.0, 1.0)
 

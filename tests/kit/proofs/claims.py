@@ -28,8 +28,8 @@ from mirage_formal import BlockTensor, Graph, Tensor
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DimMap, DTensor, DType
-from mirage_formal.semantics import reference
-from mirage_formal.semantics.functions import FUNCTION_SPECS, Reals
+from mirage_formal.semantics import float64_reference
+from mirage_formal.semantics.function_table import FUNCTION_SPECS, Reals
 from tests.kit.paths import REPOSITORY
 
 HERE = REPOSITORY / "tests"
@@ -225,7 +225,7 @@ def points(
 def gap(left: KernelGraph, right: KernelGraph, inputs: Sequence[np.ndarray]) -> float:
     """Largest relative difference of the outputs in float64; nan where a value is not finite."""
     largest = 0.0
-    for a, b in zip(reference.run(left, inputs), reference.run(right, inputs), strict=True):
+    for a, b in zip(float64_reference.run(left, inputs), float64_reference.run(right, inputs), strict=True):
         assert a.shape == b.shape
         if not (np.isfinite(a).all() and np.isfinite(b).all()):
             return float("nan")

@@ -14,7 +14,7 @@ from typing import Any
 
 from mirage_formal import BlockBuilder, BlockTensor
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.prove.equality.prove import proof_halves, prove
+from mirage_formal.prove.equality.prove import prove, split_proof_obligation
 from tests.kit.proofs.claims import Mask, Saved, kernel, load, on, pair
 from tests.kit.proofs.proof_judge import Pair
 from tests.kit.proofs.prover_faults import CASES, FAULTS, faulty
@@ -470,7 +470,7 @@ def true_proofs(size: str = "small") -> tuple[tuple[Pair, str], ...]:
         assert isinstance(verdict, Equivalent), item.name
         if verdict.proof.startswith(b"["):
             _, *proofs = json.loads(verdict.proof)
-            for (what, mine, theirs), proof in zip(proof_halves(program, candidate), proofs, strict=True):
+            for (what, mine, theirs), proof in zip(split_proof_obligation(program, candidate), proofs, strict=True):
                 found.append(((f"{item.name}: {what}", mine, theirs), proof))
         else:
             found.append(((item.name, program, candidate), verdict.proof.decode()))

@@ -18,13 +18,13 @@ from numpy.typing import NDArray
 from mirage_formal.check.proof.elaborate import elaborate
 from mirage_formal.check.proof.laws import check_lemma
 from mirage_formal.check.proof.operator_terms import Terms
-from mirage_formal.check.proof.reader import Reader, parse_integer
+from mirage_formal.check.proof.parser import Reader, parse_integer
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.check.proof.ring import Index, Poly, ProofError, Ring
 from mirage_formal.check.proof.tensor_steps import TensorReplay
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.semantics.functions import round_to_bfloat16
+from mirage_formal.semantics.function_table import round_to_bfloat16
 from tests.kit.graphs import function_values
 from tests.kit.graphs.random_graphs import with_masks
 from tests.kit.proofs.proof_edits import Normal, Proof

@@ -11,7 +11,14 @@ from mirage_formal import BlockBuilder, BlockTensor
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.prove.equality import binders, facts, index_substitution, polynomials, prove, tensor_terms
+from mirage_formal.prove.equality import (
+    canonical_reductions,
+    facts,
+    index_substitution,
+    polynomials,
+    prove,
+    tensor_terms,
+)
 from mirage_formal.prove.equality.index_substitution import Affine, DigitSubstitution, Folds
 from tests.kit.proofs import claims
 
@@ -27,7 +34,7 @@ def fault(patch: Patch) -> Patch:
 @fault
 def a_lost_loop_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     """A digit that does not occur no longer multiplies a sum by its extent."""
-    monkeypatch.setattr(binders, "prod", lambda values: 1)
+    monkeypatch.setattr(canonical_reductions, "prod", lambda values: 1)
 
 
 @fault
@@ -112,8 +119,10 @@ def nothing_left_after_any_multiplication(monkeypatch: pytest.MonkeyPatch) -> No
 @fault
 def sums_of_two_terms_joined(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sum of a sum of terms keeps only the first."""
-    right = binders.BinderTerms.sum
-    monkeypatch.setattr(binders.BinderTerms, "sum", lambda self, p, digits: right(self, p[:1] if digits else p, digits))
+    right = canonical_reductions.BinderTerms.sum
+    monkeypatch.setattr(
+        canonical_reductions.BinderTerms, "sum", lambda self, p, digits: right(self, p[:1] if digits else p, digits)
+    )
 
 
 @fault
@@ -121,7 +130,7 @@ def a_product_summed_factor_by_factor(monkeypatch: pytest.MonkeyPatch) -> None:
     """Factors that share a bound digit are taken for independent ones."""
 
     def wrong(
-        self: binders.BinderTerms, bound: frozenset[int], m: polynomials.Monomial, outside: dict[int, int]
+        self: canonical_reductions.BinderTerms, bound: frozenset[int], m: polynomials.Monomial, outside: dict[int, int]
     ) -> list[tuple[set[int], dict[int, int]]]:
         groups: list[tuple[set[int], dict[int, int]]] = []
         for f, e in m:
@@ -132,7 +141,7 @@ def a_product_summed_factor_by_factor(monkeypatch: pytest.MonkeyPatch) -> None:
                 outside[f] = e
         return groups
 
-    monkeypatch.setattr(binders.BinderTerms, "_components", wrong)
+    monkeypatch.setattr(canonical_reductions.BinderTerms, "_components", wrong)
 
 
 @fault
@@ -155,7 +164,7 @@ def a_rescaling_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @fault
 def a_maximum_taken_for_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(binders.BinderTerms, "max", binders.BinderTerms.sum)
+    monkeypatch.setattr(canonical_reductions.BinderTerms, "max", canonical_reductions.BinderTerms.sum)
 
 
 @fault

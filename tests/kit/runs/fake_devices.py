@@ -27,7 +27,7 @@ from mirage_formal.codegen.executable import Binary, KernelLaunch
 from mirage_formal.codegen.program.program import Program
 from mirage_formal.device.emulate import run_kernel as emulate
 from mirage_formal.graph.types import DType
-from mirage_formal.kernel_build.values import BuiltKernels
+from mirage_formal.kernel_build.built_kernels import BuiltKernels
 
 _RAW: dict[DType, Any] = {
     DType.FLOAT16: np.float16,

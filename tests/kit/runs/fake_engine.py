@@ -20,7 +20,7 @@ from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.graph.verdict import Candidate, Probable
 from mirage_formal.search.bounds import SearchSpace
-from mirage_formal.search.engine import SearchOptions, Tally, Unit, UnitResult
+from mirage_formal.search.engine_interface import SearchCounters, SearchOptions, Unit, UnitResult
 
 UNITS = 6
 _NUMBERS = count()
@@ -82,7 +82,7 @@ class FakeEngine:
 
     def run(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, unit: Unit) -> UnitResult:
         self.before(program, unit.index)
-        tally = Tally()
+        tally = SearchCounters()
         tally.add("states", 10 + unit.index)
         tally.prune("shape", "block")
         found = [Candidate(graph, self.name) for graph in self.graphs(program, unit.index)]
@@ -238,7 +238,7 @@ class Talking(FakeEngine):
     """Unit 2 visits states without an end, until the test leaves a file called go; what it returns has none of them."""
 
     def before(self, program: KernelGraph, index: int) -> None:
-        tally = Tally()
+        tally = SearchCounters()
         while index == 2 and not (shared(program) / "go").exists():
             tally.step("states")
             tally.prune("talk", "block")
@@ -250,7 +250,7 @@ class Counting(FakeEngine):
 
     def run(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, unit: Unit) -> UnitResult:
         found = super().run(program, space, options, unit)
-        tally = Tally()
+        tally = SearchCounters()
         while unit.index == 2 and not (shared(program) / "go").exists():
             tally.step("states")
             time.sleep(0.001)

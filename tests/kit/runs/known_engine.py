@@ -20,7 +20,7 @@ from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape, row_major
 from mirage_formal.graph.verdict import Candidate, Probable
 from mirage_formal.search.bounds import SearchSpace
-from mirage_formal.search.engine import SearchOptions, Tally, Unit, UnitResult
+from mirage_formal.search.engine_interface import SearchCounters, SearchOptions, Unit, UnitResult
 
 K = OpKind
 X: DimMap = (0, None, None)
@@ -200,7 +200,7 @@ class KnownEngine:
 
     def run(self, program: KernelGraph, space: SearchSpace, options: SearchOptions, unit: Unit) -> UnitResult:
         candidate = Candidate(self._graphs(program)[unit.index], self.name)
-        tally = Tally()
+        tally = SearchCounters()
         tally.add("states", 10 + unit.index)
         tally.prune("shape", "block")
         assert options.accept is not None

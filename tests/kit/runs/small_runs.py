@@ -17,7 +17,7 @@ from mirage_formal.device.sealed_records import write_measurement, write_numeric
 from mirage_formal.kernel_build.build import build_run
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from tests.kit.runs.known_engine import PROGRAMS
 
 
@@ -36,7 +36,7 @@ def on_device(directory: Path) -> None:
     executable = load_executable(directory)
 
     def right(arrays: Any) -> list[Any]:
-        found = reference.run(executable.program, arrays)
+        found = float64_reference.run(executable.program, arrays)
         return [x.astype(np.float16).astype(np.float64) for x in found]
 
     record = numerics.check(executable.program, executable.graph, executable.digest, right, device="Test")

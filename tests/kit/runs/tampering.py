@@ -445,7 +445,7 @@ class MostlyInProcess:
 
     A process for every check loads Python's packages and both solvers again, which takes longer than to look at a small
     run. Here, questions that an edit has left alone keep the answers that the solvers have given to the very same text
-    (``check.solvers.ask_solvers``).
+    (``check.solvers.query_solvers``).
     """
 
     EVERY: Final = 25

@@ -14,16 +14,16 @@ import torch
 from torch.fx import GraphModule
 from torch.utils._pytree import tree_leaves
 
-from mirage_formal.graph.check import kernel_types
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.semantics.reference import run
-from mirage_formal.semantics.typed import run_typed
+from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.semantics.float64_reference import run
+from mirage_formal.semantics.typed_evaluation import run_typed
 from mirage_formal.torch import from_torch
-from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
 from mirage_formal.torch.comparison.contract import ExpectedResult, difference
+from mirage_formal.torch.comparison.import_comparison import arguments_of, compare_with_torch
 from mirage_formal.torch.import_result import Imported, Region
-from mirage_formal.torch.modules.eager import torch_program
-from mirage_formal.torch.modules.rewrite import rewrite
+from mirage_formal.torch.modules.eager_execution import torch_program
+from mirage_formal.torch.modules.graph_rewriter import rewrite
 
 
 def computed(

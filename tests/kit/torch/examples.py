@@ -24,8 +24,8 @@ from typing import Any
 import torch
 
 import mirage_formal as mf
-from mirage_formal.torch.modules.eager import DTYPES
-from mirage_formal.torch.modules.operators import TorchOperator
+from mirage_formal.torch.modules.custom_operators import TorchOperator
+from mirage_formal.torch.modules.eager_execution import DTYPES
 from tests.kit.graphs.moves import copies
 from tests.kit.paths import REPOSITORY
 

@@ -13,7 +13,7 @@ import torch
 
 from mirage_formal.support.errors import MirageError
 from mirage_formal.torch import from_torch
-from mirage_formal.torch.comparison.compare import arguments_of, compare_with_torch
+from mirage_formal.torch.comparison.import_comparison import arguments_of, compare_with_torch
 from mirage_formal.torch.op_table import ROWS
 
 TYPES: Final = ("float16", "bfloat16", "float32")

@@ -20,8 +20,8 @@ import torch
 
 from mirage_formal.support.errors import MirageError
 from mirage_formal.torch import from_torch
-from mirage_formal.torch.comparison.compare import RegionPiece, compare_with_torch
 from mirage_formal.torch.comparison.contract import TURNED, difference
+from mirage_formal.torch.comparison.import_comparison import RegionPiece, compare_with_torch
 from mirage_formal.torch.comparison.samples import STYLES, draw_tensors
 from mirage_formal.torch.op_table import LETTERS, ROWS
 
@@ -336,7 +336,7 @@ def emulated(seed: int, place: Path, time_limit: float) -> Violation | None:
     from mirage_formal.device.emulate import EmulationFault
     from mirage_formal.emulate.runner import EmulatedExecutable
     from mirage_formal.kernel_build.build import build
-    from mirage_formal.kernel_build.values import KernelRefused
+    from mirage_formal.kernel_build.built_kernels import KernelRejected
 
     module = random_module(seed)
     try:
@@ -350,7 +350,7 @@ def emulated(seed: int, place: Path, time_limit: float) -> Violation | None:
             out = place / f"m{seed}-{number}"
             best = mf.superoptimize(program, out=out, time_limit=time_limit, workers=1, measure=0, cache=False)[0]
             made = build(best.graph, program, load_target("h200"))
-        except KernelRefused:
+        except KernelRejected:
             continue
         except MirageError as error:
             return Violation(seed, f"no kernels: {type(error).__name__}: {error}", module.text)

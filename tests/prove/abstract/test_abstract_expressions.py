@@ -15,7 +15,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mirage_formal.check.abstract import output_expressions
+from mirage_formal.check.abstract_interpretation import output_expressions
 from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
@@ -49,9 +49,9 @@ from mirage_formal.logic.terms import (
     unary,
     var,
 )
-from mirage_formal.prove.abstract.domain import expressions, pieces
-from mirage_formal.prove.abstract.oracle import NormalFormOracle
-from mirage_formal.semantics.reference import run
+from mirage_formal.prove.abstract.abstract_domain import expressions, pieces
+from mirage_formal.prove.abstract.subexpression_oracle import NormalFormOracle
+from mirage_formal.semantics.float64_reference import run
 from mirage_formal.support.errors import GraphError
 from tests.kit.graphs import function_values, workloads
 from tests.kit.graphs.random_graphs import random_graph

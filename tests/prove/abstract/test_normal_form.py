@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from mirage_formal.logic.session import SubexpressionAnswer
 from mirage_formal.logic.terms import add, div, mul, sum_, unary, var
+from mirage_formal.prove.abstract.certifying_normalizer import Normaliser
 from mirage_formal.prove.abstract.normal_form import ONE, NormalForms
-from mirage_formal.prove.abstract.oracle import NormalFormOracle, _Profiles
-from mirage_formal.prove.abstract.rewrite import Normaliser
+from mirage_formal.prove.abstract.subexpression_oracle import NormalFormOracle, _Profiles
 from tests.kit.proofs.expressions import random_rewriting, random_term
 
 SEEDS = st.integers(0, 1 << 32)

@@ -9,8 +9,8 @@ import pytest
 
 from mirage_formal.logic.session import SubexpressionAnswer
 from mirage_formal.logic.terms import Const, Variable
-from mirage_formal.prove.abstract.oracle import NormalFormOracle
-from mirage_formal.reproduce.egraph import EGraph, GrowthEnding
+from mirage_formal.prove.abstract.subexpression_oracle import NormalFormOracle
+from mirage_formal.reproduce.egraph import EGraph, StopReason
 from tests.kit.proofs.expressions import extents_product, query, random_term, without_ones
 from tests.kit.sampling import number
 
@@ -35,7 +35,7 @@ def test_no_disagreement_with_saturated_egraphs() -> None:
         if oracle.contains(target) is SubexpressionAnswer.UNKNOWN:
             counts["too wide"] += 1
             continue
-        if graph.grow(target, MAX_NODES, MAX_SECONDS).ending is not GrowthEnding.SATURATED:
+        if graph.grow(target, MAX_NODES, MAX_SECONDS).ending is not StopReason.SATURATED:
             counts["not saturated"] += 1
             graph.forget()
             continue

@@ -23,10 +23,10 @@ from mirage_formal.records import CONTRADICTION_FILE
 from mirage_formal.run import tasks
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings, make_job
-from mirage_formal.search.engine import SearchOptions
+from mirage_formal.search.engine_interface import SearchOptions
 from mirage_formal.search.exhaustive.pruner import Pruner
 from mirage_formal.search.guided.algebra.containment import Algebra
-from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.search.guided.guided_engine import GuidedEngine
 from mirage_formal.support.errors import RunError, SpaceError
 from mirage_formal.workers.dispatch import TaskDone
 from tests.kit.graphs import workloads

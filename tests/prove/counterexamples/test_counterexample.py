@@ -13,15 +13,15 @@ import pytest
 from numpy.typing import NDArray
 
 from mirage_formal import Graph, Tensor
-from mirage_formal.graph.counterexample import Counterexample, CounterexampleEntry, Fill
+from mirage_formal.graph.counterexample import Counterexample, CounterexampleEntry, DefaultValues
 from mirage_formal.prove.counterexamples.refute import (
     CLEAR,
     evaluate_counterexample,
     find_counterexample,
     input_arrays,
 )
-from mirage_formal.prove.counterexamples.trial_evaluator import WRITTEN_OUT, landmarks
-from mirage_formal.semantics import reference
+from mirage_formal.prove.counterexamples.trial_evaluator import WRITTEN_OUT, critical_values
+from mirage_formal.semantics import float64_reference
 from mirage_formal.semantics.working_set import working_set_size
 from mirage_formal.support.errors import ShapeError
 from tests.kit.processes import calls
@@ -43,7 +43,7 @@ def test_every_wrong_pair_has_a_small_counterexample() -> None:
     assert max(changed) <= 12
     values = [entry.value for item in found.values() if item is not None for entry in item.entries]
     # Others than small ones are near numbers that a pair compares with; 0 is in masks.
-    near = {value for claim in load("refute") for value in landmarks(claim.tiny())}
+    near = {value for claim in load("refute") for value in critical_values(claim.tiny())}
     assert set(values) <= {-4, -3, -2, -1, 0, 1, 2, 3, 4} | near
     assert values.count(1) > 0.8 * len(values)
 
@@ -54,7 +54,7 @@ def test_the_reference_confirms_every_one_and_no_element_before_differs() -> Non
         item = _found(claim)
         assert item is not None
         inputs = input_arrays(left, item)
-        outputs = list(zip(reference.run(left, inputs), reference.run(right, inputs), strict=True))
+        outputs = list(zip(float64_reference.run(left, inputs), float64_reference.run(right, inputs), strict=True))
         assert all(np.isfinite(a).all() and np.isfinite(b).all() for a, b in outputs), claim.name
         a, b = outputs[item.output]
         size = max(np.abs(a).max(), np.abs(b).max())
@@ -101,7 +101,7 @@ def test_entries_are_minimal() -> None:
         for entry in item.entries:
             rest = tuple(other for other in item.entries if other != entry)
             inputs = input_arrays(left, Counterexample(item.fills, rest, item.output, item.index, 0.0, 0.0))
-            a, b = reference.run(left, inputs), reference.run(right, inputs)
+            a, b = float64_reference.run(left, inputs), float64_reference.run(right, inputs)
             pairs = list(zip(a, b, strict=True))
             finite = all(np.isfinite(x).all() and np.isfinite(y).all() for x, y in pairs)
             assert not (finite and any(_apart(x, y) for x, y in pairs)), (claim.name, entry)
@@ -117,9 +117,9 @@ def test_defaults_are_zero_unless_a_norm_needs_more() -> None:
         )
     )
     assert zero is not None
-    assert zero.fills == (Fill(0, 0),)
+    assert zero.fills == (DefaultValues(0, 0),)
     assert norm is not None
-    assert norm.fills == (Fill(1, 1),)
+    assert norm.fills == (DefaultValues(1, 1),)
     assert centred is not None
     assert centred.fills[0].even != centred.fills[0].odd
 
@@ -194,7 +194,7 @@ def test_what_is_found_at_large_extents_is_what_the_whole_evaluation_gives() -> 
         item = find_counterexample(left, right, seed=SEED)
         assert item is not None
         inputs = input_arrays(left, item)
-        a, b = (reference.run(side, inputs)[item.output] for side in (left, right))
+        a, b = (float64_reference.run(side, inputs)[item.output] for side in (left, right))
         assert item.expected == pytest.approx(a[item.index], rel=1e-12)
         assert item.got == pytest.approx(b[item.index], rel=1e-12)
         flat = np.abs(a - b).ravel() > CLEAR * max(np.abs(a).max(), np.abs(b).max())
@@ -202,7 +202,9 @@ def test_what_is_found_at_large_extents_is_what_the_whole_evaluation_gives() -> 
 
 
 def test_it_is_plain_data_that_json_takes() -> None:
-    item = Counterexample((Fill(0, 0), Fill(1, 1)), (CounterexampleEntry(1, (0, 2), -1),), 0, (0, 1), 0.5, 1.0)
+    item = Counterexample(
+        (DefaultValues(0, 0), DefaultValues(1, 1)), (CounterexampleEntry(1, (0, 2), -1),), 0, (0, 1), 0.5, 1.0
+    )
     text = msgspec.json.encode(item)
     assert json.loads(text) == {
         "fills": [{"even": 0, "odd": 0}, {"even": 1, "odd": 1}],

@@ -7,7 +7,7 @@ import pytest
 
 from mirage_formal import BlockBuilder, BlockTensor
 from mirage_formal.prove.counterexamples.rounding_bounds import run_bounded
-from mirage_formal.semantics.reference import run
+from mirage_formal.semantics.float64_reference import run
 from tests.kit.proofs.claims import Saved, kernel, on, program
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mirage_formal import Graph, Tensor
-from mirage_formal.graph.counterexample import Counterexample, CounterexampleEntry, Fill
+from mirage_formal.graph.counterexample import Counterexample, CounterexampleEntry, DefaultValues
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
@@ -18,7 +18,7 @@ from mirage_formal.graph.verdict import Unknown
 from mirage_formal.prove.counterexamples.definedness import NEVER, check_conditions
 from mirage_formal.prove.counterexamples.refute import evaluate_counterexample, find_counterexample, input_arrays
 from mirage_formal.prove.counterexamples.rounding_bounds import BoundedDomain, run_bounded, without_error
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from mirage_formal.support.errors import ShapeError
 from tests.kit.proofs.claims import Mask, pair, program
 
@@ -179,7 +179,7 @@ def test_right_candidates_are_not(name: str, size: tuple[int, int]) -> None:
 def test_quotients_differ_at_zero_alone() -> None:
     with_zero, plain = RIGHT["quotients, where neither divides by 0"](2, 3)
     x, y = np.array([[1.0, -2.0, 0.0], [3.0, 0.0, 1.0]]), np.array([[0.0, 4.0, 0.0], [-2.0, 1.0, np.inf]])
-    (one,), (other,) = reference.run(with_zero, [x, y]), reference.run(plain, [x, y])
+    (one,), (other,) = float64_reference.run(with_zero, [x, y]), float64_reference.run(plain, [x, y])
     assert one.tolist() == [[0.0, -0.5, 0.0], [-1.5, 0.0, 0.0]]
     assert np.isfinite(other).tolist() == [[False, True, False], [True, True, True]]
     assert (one == other)[np.isfinite(other)].all()
@@ -238,7 +238,7 @@ def test_masks_of_counterexamples_are_zeros_and_ones() -> None:
     left, right = WRONG["branches exchanged"](3, 4)
     found = refuted(left, right)
     for wrong in (
-        replace(found, fills=(Fill(2, 2), *found.fills[1:])),
+        replace(found, fills=(DefaultValues(2, 2), *found.fills[1:])),
         replace(found, entries=(*found.entries, CounterexampleEntry(0, (0, 0), -1))),
     ):
         with pytest.raises(ShapeError, match="zeros and ones for the mask M"):

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.verifier import faults, kernel_types
 from mirage_formal.prove.counterexamples.refute import CLEAR, find_counterexample, input_arrays
-from mirage_formal.semantics.reference import run
+from mirage_formal.semantics.float64_reference import run
 from tests.kit.graphs.mutants import SEARCHED, WRITTEN, Decision, Mutant, candidates, differs, mutants
 from tests.kit.sampling import THOROUGH, number
 

@@ -9,9 +9,9 @@ from functools import cache
 
 import pytest
 
-from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent
+from mirage_formal.graph.verifier import faults, kernel_types
 from mirage_formal.prove.counterexamples.refute import evaluate_counterexample
 from mirage_formal.run.verify.decide import decide_equality
 from mirage_formal.semantics.working_set import working_set_size

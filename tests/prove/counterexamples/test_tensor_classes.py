@@ -9,19 +9,19 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mirage_formal.graph.counterexample import Fill
+from mirage_formal.graph.counterexample import DefaultValues
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.prove.counterexamples.compressed_tensor import CompressedTensor, TooManyClasses, run_compressed
 from mirage_formal.prove.counterexamples.element import evaluate_element
 from mirage_formal.prove.counterexamples.rounding_bounds import BoundedDomain, run_bounded, without_error
-from mirage_formal.prove.counterexamples.sparse import InputPositions, Trial, make_inputs
-from mirage_formal.semantics.batched import BatchedDomain
-from mirage_formal.semantics.reference import run
+from mirage_formal.prove.counterexamples.sparse_inputs import InputPositions, Trial, make_inputs
+from mirage_formal.semantics.batched_reference import BatchedDomain
+from mirage_formal.semantics.float64_reference import run
 from tests.kit.graphs.random_graphs import random_graph, with_masks
 from tests.kit.proofs.claims import load, program
 
-FILLS = (Fill(0, 0), Fill(1, 1), Fill(0, 1), Fill(1, 2))
+FILLS = (DefaultValues(0, 0), DefaultValues(1, 1), DefaultValues(0, 1), DefaultValues(1, 2))
 GRAPHS = [random_graph(random.Random(seed), frozenset(OpKind) - {OpKind.CAST}) for seed in range(150)]
 GRAPHS += [side for name in ("prove", "refute") for claim in load(name) for side in claim.tiny()]
 
@@ -84,7 +84,7 @@ def test_an_element_is_the_reference_s(part: int) -> None:
 
 @pytest.mark.parametrize("part", range(8))
 def test_bounds_hold_what_extended_precision_says(part: int) -> None:
-    from mirage_formal.semantics.batched import run_many
+    from mirage_formal.semantics.batched_reference import run_many
 
     compared = 0
     for number, graph in enumerate(GRAPHS[part::8]):
@@ -105,7 +105,9 @@ def test_sums_count_every_coordinate() -> None:
     n = 1 << 20
     graph = program({"X": (2, n)}, lambda g, x: g.reduction(g.square(x), 1))
     places = InputPositions([graph.inputs[0].tensor])
-    (found,) = run_compressed(graph, make_inputs(places, [Trial((Fill(1, 2),), {5: 7})], np.float64), BatchedDomain())
+    (found,) = run_compressed(
+        graph, make_inputs(places, [Trial((DefaultValues(1, 2),), {5: 7})], np.float64), BatchedDomain()
+    )
     assert written_out(found)[0].tolist() == [[n / 2 + 4 * n / 2 - 4 + 49], [n / 2 + 4 * n / 2]]
 
 

@@ -15,7 +15,7 @@ from mirage_formal.prove.counterexamples.compressed_tensor import CompressedTens
 from mirage_formal.prove.counterexamples.definedness import NEVER, check_conditions
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.prove.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
-from mirage_formal.run.verify.certify import RefusedCandidate, VerifiedCandidate, verify_by_policy
+from mirage_formal.run.verify.certify import UnacceptedCandidate, VerifiedCandidate, verify_by_policy
 from mirage_formal.run.verify.policy import Policy
 from tests.kit.proofs.claims import Shapes, load, pair
 
@@ -167,5 +167,5 @@ def test_no_policy_accepts_what_holds_nowhere(accept: Policy) -> None:
             assert isinstance(judged.verdict, Equivalent)
             assert judged.verdict.added == ("candidate, kernel operator 1: divisor nonzero",)
         else:
-            assert isinstance(judged, RefusedCandidate)
+            assert isinstance(judged, UnacceptedCandidate)
             assert (judged.kind, judged.reason) == ("unknown", NEVER)

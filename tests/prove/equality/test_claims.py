@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from mirage_formal.graph.check import kernel_types
+from mirage_formal.graph.verifier import kernel_types
 from tests.kit.proofs.claims import gap, load, points
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from mirage_formal import Graph, Tensor
 from mirage_formal.check.proof.replay import replay
-from mirage_formal.check.proof.sympy_crosscheck import SympyAnswer, second_opinion
+from mirage_formal.check.proof.sympy_crosscheck import SympyAnswer, crosscheck_theorem
 from mirage_formal.graph.formats.json import from_json, to_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Unknown
@@ -103,7 +103,7 @@ P, Q, R = 10**60 + 7, 10**60 + 49, 10**61 + 51
 def test_roots_of_products_that_cannot_be_factored(left: Callable[..., Tensor], right: Callable[..., Tensor]) -> None:
     here, there = pair({"X": (2, 3)}, left, right)
     theorem = replay(here, there, proved(here, there))
-    assert [one.answer for one in second_opinion(theorem)] == [SympyAnswer.CONFIRMED] * len(theorem.closings)
+    assert [one.answer for one in crosscheck_theorem(theorem)] == [SympyAnswer.CONFIRMED] * len(theorem.closings)
     wrong = program({"X": (2, 3)}, lambda g, x: g.scale(left(g, x), Fraction(P, P + 2)))
     assert isinstance(prove(here, wrong), Unknown)
 

@@ -10,11 +10,11 @@ import pytest
 from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import Terms
 from mirage_formal.check.proof_composition import replay_composed
-from mirage_formal.graph.check import faults
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.prove.equality.exact import ExactDomain
+from mirage_formal.graph.verifier import faults
+from mirage_formal.prove.equality.exact_domain import ExactDomain
 from mirage_formal.prove.equality.facts import Sign, TensorFacts, combine_facts
 from mirage_formal.prove.equality.prove import prove
 from tests.kit.graphs.random_graphs import random_graph

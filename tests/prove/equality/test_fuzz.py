@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from mirage_formal.graph.check import faults, kernel_types
+from mirage_formal.graph.verifier import faults, kernel_types
 from tests.kit.fuzz.rewrite_pairs import FuzzPair, Truth, pairs
 from tests.kit.fuzz.wrong_rewrites import RIGHT, WRONG
 from tests.kit.graphs.mutants import Decision, differs

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.check.proof_composition import replay_composed
-from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import SPECS, Attrs, Level, OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent, Unknown
+from mirage_formal.graph.verifier import faults, kernel_types
 from mirage_formal.prove.equality.prove import prove
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from tests.kit.graphs.graph_strategies import attributes, kernel_graphs
 from tests.kit.sampling import number
 
@@ -66,7 +66,7 @@ def tensors(graph: KernelGraph, given: list[NDArray[np.float64]]) -> list[NDArra
     whole = replace(graph, outputs=tuple(range(len(graph.inputs), len(kernel_types(graph)))))
     with np.errstate(all="ignore"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return [np.asarray(found, np.float64) for found in reference.run(whole, given)]
+        return [np.asarray(found, np.float64) for found in float64_reference.run(whole, given)]
 
 
 def has_a_value(graph: KernelGraph) -> bool:

@@ -15,9 +15,9 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Different, Probable, Unknown
 from mirage_formal.prove.identity_testing.draw import field_point
-from mirage_formal.prove.identity_testing.field import run_tape
 from mirage_formal.prove.identity_testing.fingerprint import FingerprintSettings, fingerprint
 from mirage_formal.prove.identity_testing.primes import field_pair
+from mirage_formal.prove.identity_testing.tape_evaluation import run_tape
 from mirage_formal.records.fingerprint import FingerprintRecord
 from mirage_formal.semantics.straight_line_trace import NotLax, ResiduePart, needed_parts, record_tape
 from mirage_formal.support.errors import FormatError, GraphError

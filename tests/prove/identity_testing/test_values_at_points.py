@@ -14,13 +14,13 @@ from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Different, Probable
-from mirage_formal.prove.identity_testing import modular
+from mirage_formal.prove.identity_testing import modular_arithmetic
 from mirage_formal.prove.identity_testing.draw import field_point
-from mirage_formal.prove.identity_testing.field import Inputs, Outcome, UndefinedStep, run_tape
 from mirage_formal.prove.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
-from mirage_formal.prove.identity_testing.modular import BLOCK, Modulus, Residues, as_words
+from mirage_formal.prove.identity_testing.modular_arithmetic import BLOCK, Modulus, Residues, to_uint64
 from mirage_formal.prove.identity_testing.point import Point
 from mirage_formal.prove.identity_testing.primes import field_pair
+from mirage_formal.prove.identity_testing.tape_evaluation import Inputs, Outcome, UndefinedStep, run_tape
 from mirage_formal.prove.identity_testing.value_cache import KEPT_BYTES, ValueCache
 from mirage_formal.semantics.straight_line_trace import NotLax, ResiduePart, needed_parts, record_tape
 from tests.kit.graphs import workloads as w
@@ -179,13 +179,13 @@ def test_blocks_are_the_whole(shape: Shape) -> None:
     b = rng.integers(0, PAIR.p, shape[::-1], dtype=np.uint64).transpose()
     narrow = rng.integers(0, PAIR.p, (*shape[:-1], 1), dtype=np.uint64).astype(np.float64)
     for other in (b, narrow, narrow.reshape(-1)[0].reshape((1,) * len(shape))):
-        assert np.array_equal(field.multiply(a, other), as_words(a) * as_words(other) % np.uint64(PAIR.p))
+        assert np.array_equal(field.multiply(a, other), to_uint64(a) * to_uint64(other) % np.uint64(PAIR.p))
         assert np.array_equal(
-            field.subtract(a, other), (as_words(a) + np.uint64(PAIR.p) - as_words(other)) % np.uint64(PAIR.p)
+            field.subtract(a, other), (to_uint64(a) + np.uint64(PAIR.p) - to_uint64(other)) % np.uint64(PAIR.p)
         )
     assert np.array_equal(field.scale(a, 7), a * np.uint64(7) % np.uint64(PAIR.p))
     assert np.array_equal(field.offset(b, 9), (b + np.uint64(9)) % np.uint64(PAIR.p))
     sizes: list[int] = []
-    modular.apply_in_blocks(lambda x: sizes.append(x.size) or as_words(x).copy(), a)  # type: ignore[func-returns-value]
+    modular_arithmetic.apply_in_blocks(lambda x: sizes.append(x.size) or to_uint64(x).copy(), a)  # type: ignore[func-returns-value]
     assert sum(sizes) == a.size
     assert max(sizes) <= BLOCK

@@ -15,7 +15,7 @@ from mirage_formal.prove.equality.prove import prove
 from mirage_formal.prove.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.run.tasks import replay_proof
 from mirage_formal.run.verify import certify as policy
-from mirage_formal.run.verify.certify import RefusedCandidate, VerifiedCandidate, verify_by_policy
+from mirage_formal.run.verify.certify import UnacceptedCandidate, VerifiedCandidate, verify_by_policy
 from mirage_formal.run.verify.policy import Policy
 from mirage_formal.support.errors import GraphError
 from tests.kit.graphs import workloads as w
@@ -69,7 +69,7 @@ def test_conditions_are_those_that_the_kernel_finds(accept: Policy) -> None:
 def test_what_is_refuted_is_refused_without_a_proof(accept: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "prove", lambda program, candidate, via=(): pytest.fail("it was refuted before"))
     refused = verify_by_policy(session(SQUARE), SUM, accept, replay_proof)
-    assert isinstance(refused, RefusedCandidate)
+    assert isinstance(refused, UnacceptedCandidate)
     assert refused.kind == "different"
     assert isinstance(refused.verdict, Different)
     assert "expected" in refused.reason
@@ -77,7 +77,7 @@ def test_what_is_refuted_is_refused_without_a_proof(accept: Policy, monkeypatch:
 
 def test_what_is_not_proved_is_accepted_only_on_demand() -> None:
     refused = verify_by_policy(session(ROOTS), ROOT, Policy.EQUIVALENT, replay_proof)
-    assert isinstance(refused, RefusedCandidate)
+    assert isinstance(refused, UnacceptedCandidate)
     assert refused.kind == "unproved"
     assert isinstance(refused.verdict, Unknown)
     assert refused.reason == refused.verdict.reason != ""
@@ -98,7 +98,7 @@ def test_a_fingerprint_without_an_answer_refuses_nothing_that_is_proved(accept: 
 @pytest.mark.parametrize(("accept", "kind"), [(Policy.EQUIVALENT, "unproved"), (Policy.PROBABLE, "unknown")])
 def test_neither_a_fingerprint_nor_a_proof_is_nothing(accept: Policy, kind: str) -> None:
     refused = verify_by_policy(session(LARGEST_ROOTS), LARGEST_ROOT, accept, replay_proof)
-    assert isinstance(refused, RefusedCandidate)
+    assert isinstance(refused, UnacceptedCandidate)
     assert refused.kind == kind
     assert isinstance(refused.verdict, Unknown)
 
@@ -106,7 +106,7 @@ def test_neither_a_fingerprint_nor_a_proof_is_nothing(accept: Policy, kind: str)
 @BOTH
 def test_what_no_fingerprint_refutes_a_counterexample_does(accept: Policy) -> None:
     refused = verify_by_policy(session(LARGEST), SMALLER, accept, replay_proof)
-    assert isinstance(refused, RefusedCandidate)
+    assert isinstance(refused, UnacceptedCandidate)
     assert refused.kind == "different"
     assert isinstance(refused.verdict, Different)
     assert refused.verdict.counterexample is not None
@@ -122,7 +122,7 @@ def test_a_proof_that_the_kernel_refuses_is_worth_nothing(
     proof = prove(SQUARE, PRODUCT)
     monkeypatch.setattr(policy, "prove", lambda program, candidate, via=(): proof)
     refused = verify_by_policy(session(ROOTS), candidate, accept, replay_proof)
-    assert isinstance(refused, RefusedCandidate)
+    assert isinstance(refused, UnacceptedCandidate)
     assert refused.kind == "proof-refused"
     assert "expected" in refused.reason
 

@@ -28,7 +28,7 @@ def trace(names):
 def traced(*args, **kwargs):
     found = load(*args, **kwargs)
     trace(sys.modules)
-    process = getattr(sys.modules.get("mirage_formal.logic.process"), "SolverProcess", None)
+    process = getattr(sys.modules.get("mirage_formal.logic.solver_client"), "SolverProcess", None)
     if process is not None and not hasattr(process, "untraced"):
         process.untraced = process.ask
 

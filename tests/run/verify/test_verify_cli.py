@@ -13,16 +13,16 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.cli import app as cli
-from mirage_formal.graph.counterexample import Counterexample, CounterexampleEntry, Fill
+from mirage_formal.graph.counterexample import Counterexample, CounterexampleEntry, DefaultValues
 from mirage_formal.graph.formats.json import from_json, to_json
-from mirage_formal.graph.formats.mirage.writer import to_mirage
+from mirage_formal.graph.formats.mirage.checkpoint_writer import to_mirage
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.records import PROOF_FILE
 from mirage_formal.run.verify import verdicts
-from mirage_formal.run.verify.verdicts import JudgedGraph, plain_verdict, verdicts_json
+from mirage_formal.run.verify.verdicts import VerifiedGraph, plain_verdict, verdicts_json
 from tests.kit.graphs import workloads
 
 LORA = """
@@ -304,7 +304,7 @@ def test_ill_formed_graphs_of_our_format(verify: Command, prover: FakeProver) ->
 
 def test_what_is_said_of_every_verdict() -> None:
     def row(verdict: Verdict) -> tuple[str, str]:
-        one = plain_verdict(JudgedGraph(0, None, verdict, 0.5))
+        one = plain_verdict(VerifiedGraph(0, None, verdict, 0.5))
         return one.verdict, one.reason
 
     assert row(Equivalent(b"")) == ("equivalent", "")
@@ -316,11 +316,15 @@ def test_what_is_said_of_every_verdict() -> None:
 
 
 def test_the_counterexample_of_a_verdict_is_plain_data() -> None:
-    witness = Counterexample((Fill(0, 1), Fill(0, 0)), (CounterexampleEntry(1, (0, 2), -3),), 0, (1,), 1 / 3, 2.0)
-    found = plain_verdict(JudgedGraph(0, None, Different(9, 0, (1,), 1 / 3, 2.0, witness), 0.5))
+    witness = Counterexample(
+        (DefaultValues(0, 1), DefaultValues(0, 0)), (CounterexampleEntry(1, (0, 2), -3),), 0, (1,), 1 / 3, 2.0
+    )
+    found = plain_verdict(VerifiedGraph(0, None, Different(9, 0, (1,), 1 / 3, 2.0, witness), 0.5))
     inputs = "x0 = 0 (1 where the sum of the coordinates is odd); x1 = 0 but x1[0, 2] = -3"
     assert found.reason == f"{inputs}; output 0 at (1): expected 0.333333, got 2"
-    assert json.loads(verdicts_json("p", [JudgedGraph(0, None, Different(9, 0, (1,), 1 / 3, 2.0, witness), 0.5)])) == {
+    assert json.loads(
+        verdicts_json("p", [VerifiedGraph(0, None, Different(9, 0, (1,), 1 / 3, 2.0, witness), 0.5)])
+    ) == {
         "program": "p",
         "graphs": [
             {

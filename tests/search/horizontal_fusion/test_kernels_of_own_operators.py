@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.graph.check import block_types, kernel_types, shared_bytes
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.verifier import block_types, kernel_types, shared_bytes
 from mirage_formal.prove.equality.prove import prove
-from mirage_formal.search.engine import SearchOptions
-from mirage_formal.search.horizontal_fusion.engine import HorizontalFusionEngine
+from mirage_formal.search.engine_interface import SearchOptions
+from mirage_formal.search.horizontal_fusion.fusion_engine import HorizontalFusionEngine
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import fuse_whole_program, is_fusible
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.search.space import load_space
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from tests.kit.fuzz.random_programs import program as random_program
 from tests.kit.graphs.workloads import long_chain, program
 
@@ -27,7 +27,7 @@ SPACE = load_space("mlp")
 
 def values(graph: KernelGraph) -> list[np.ndarray]:
     numbers = np.random.default_rng(5)
-    return list(reference.run(graph, [numbers.uniform(0.5, 1.5, item.tensor.shape) for item in graph.inputs]))
+    return list(float64_reference.run(graph, [numbers.uniform(0.5, 1.5, item.tensor.shape) for item in graph.inputs]))
 
 
 def kernels(graph: KernelGraph) -> list[KernelGraph]:

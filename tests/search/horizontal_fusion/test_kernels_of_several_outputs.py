@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.graph.check import kernel_types, shared_bytes
 from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,
@@ -22,15 +21,16 @@ from mirage_formal.graph.graph import (
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Dim3
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.verifier import kernel_types, shared_bytes
 from mirage_formal.prove.equality.prove import prove
-from mirage_formal.search.engine import SearchOptions, UnitResult
-from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.horizontal_fusion.engine import HorizontalFusionEngine
+from mirage_formal.search.engine_interface import SearchOptions, UnitResult
+from mirage_formal.search.guided.guided_engine import GuidedEngine
+from mirage_formal.search.horizontal_fusion.fusion_engine import HorizontalFusionEngine
 from mirage_formal.search.horizontal_fusion.outputs import require_outputs
 from mirage_formal.search.horizontal_fusion.slices import backward_slices
 from mirage_formal.search.horizontal_fusion.union import ResultKernel, fuse_horizontally, permute_grid
 from mirage_formal.search.space import SearchSpace, load_space
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from mirage_formal.support.errors import UnsupportedError
 from tests.kit.graphs.workloads import gates, projections, sum_and_norm
 
@@ -45,7 +45,7 @@ def found(program: KernelGraph, space: SearchSpace | None = None) -> UnitResult:
 
 def values(graph: KernelGraph) -> list[np.ndarray]:
     numbers = np.random.default_rng(5)
-    return list(reference.run(graph, [numbers.uniform(0.5, 1.5, item.tensor.shape) for item in graph.inputs]))
+    return list(float64_reference.run(graph, [numbers.uniform(0.5, 1.5, item.tensor.shape) for item in graph.inputs]))
 
 
 def shared_product() -> KernelGraph:

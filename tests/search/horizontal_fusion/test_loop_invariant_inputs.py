@@ -11,25 +11,25 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.check.abstract import tensor_expressions
-from mirage_formal.check.fingerprint.field import parts_to_evaluate
+from mirage_formal.check.abstract_interpretation import tensor_expressions
+from mirage_formal.check.fingerprint.field_interpreter import parts_to_evaluate
 from mirage_formal.check.inlining import carried_maxima, inline_threads
 from mirage_formal.check.proof.replay import replay
 from mirage_formal.codegen.planning.expand import flatten
 from mirage_formal.codegen.post_search_rewrites.split_k import split_loop
-from mirage_formal.codegen.program.flat import Accumulate
+from mirage_formal.codegen.program.flat_graph import Accumulate
 from mirage_formal.codegen.target import load_target
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.logic.terms import unary, var
-from mirage_formal.prove.abstract.domain import expressions
+from mirage_formal.prove.abstract.abstract_domain import expressions
 from mirage_formal.prove.equality.prove import prove
-from mirage_formal.search.engine import SearchOptions
-from mirage_formal.search.guided.engine import GuidedEngine
+from mirage_formal.search.engine_interface import SearchOptions
+from mirage_formal.search.guided.guided_engine import GuidedEngine
 from mirage_formal.search.horizontal_fusion.union import ResultKernel, fuse_horizontally
 from mirage_formal.search.space import SearchSpace, load_space
-from mirage_formal.semantics.reference import run
+from mirage_formal.semantics.float64_reference import run
 from mirage_formal.support.errors import FormatError
 from tests.search.engine_comparison import K, compare, op, program, search, tensor, tiny
 

@@ -10,12 +10,12 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.prove.equality.prove import prove
-from mirage_formal.search.engine import SearchOptions
+from mirage_formal.search.engine_interface import SearchOptions
 from mirage_formal.search.guided.axes import require_normal_form
 from mirage_formal.search.horizontal_fusion.decompose_norms import NormDecompositionEngine, decompose_norms
-from mirage_formal.search.horizontal_fusion.engine import HorizontalFusionEngine
+from mirage_formal.search.horizontal_fusion.fusion_engine import HorizontalFusionEngine
 from mirage_formal.search.space import load_space
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from mirage_formal.support.errors import UnsupportedError
 
 
@@ -38,7 +38,7 @@ def test_it_is_the_same_program(weight: bool) -> None:
     assert isinstance(prove(given, longer), Equivalent)
     # An eps that counts: rows of small elements.
     arrays = [1e-3 * np.random.default_rng(1).standard_normal(item.tensor.shape) for item in given.inputs]
-    (want,), (got,) = reference.run(given, arrays), reference.run(longer, arrays)
+    (want,), (got,) = float64_reference.run(given, arrays), float64_reference.run(longer, arrays)
     np.testing.assert_allclose(got, want, rtol=1e-9)
 
 

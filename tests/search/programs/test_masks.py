@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 from mirage_formal import Graph, Tensor
-from mirage_formal.graph.check import faults, kernel_types
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.verifier import faults, kernel_types
 from mirage_formal.prove.equality.prove import prove
-from mirage_formal.search.engine import SearchOptions
-from mirage_formal.search.guided.engine import GuidedEngine
-from mirage_formal.search.horizontal_fusion.engine import HorizontalFusionEngine
+from mirage_formal.search.engine_interface import SearchOptions
+from mirage_formal.search.guided.guided_engine import GuidedEngine
+from mirage_formal.search.horizontal_fusion.fusion_engine import HorizontalFusionEngine
 from mirage_formal.search.known_incompleteness import random_inputs
 from mirage_formal.search.normalize_layout_ops import normalize_layout_ops
 from mirage_formal.search.pad_extents import round_extents
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.search.space import load_space
-from mirage_formal.semantics.reference import run
+from mirage_formal.semantics.float64_reference import run
 from tests.kit.graphs.workloads import K, op, tensor
 from tests.kit.proofs.claims import Mask
 from tests.kit.proofs.claims import program as built

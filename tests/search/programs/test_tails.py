@@ -14,7 +14,7 @@ from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.search.pad_extents import round_extents
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from tests.kit.paths import REPOSITORY
 
 
@@ -89,7 +89,7 @@ def test_the_wrapped_program_is_the_program(name: str) -> None:
         return
     rng = np.random.default_rng(0)
     arrays = [rng.normal(size=item.tensor.shape) for item in given.inputs]
-    for mine, theirs in zip(reference.run(whole, arrays), reference.run(given, arrays), strict=True):
+    for mine, theirs in zip(float64_reference.run(whole, arrays), float64_reference.run(given, arrays), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-9, atol=1e-9)
 
 

@@ -12,15 +12,15 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 
 import mirage_formal as mf  # noqa: E402
-import mirage_formal.torch.comparison.compare as module  # noqa: E402
+import mirage_formal.torch.comparison.import_comparison as module  # noqa: E402
 from mirage_formal.torch import from_torch  # noqa: E402
 from mirage_formal.torch.call import OperatorCall, Written  # noqa: E402
-from mirage_formal.torch.comparison.compare import GIVEN, ImportComparison, arguments_of, compare_with_torch  # noqa: E402
 from mirage_formal.torch.comparison.contract import ExpectedResult, difference  # noqa: E402
-from mirage_formal.torch.comparison.reference import NodeEvaluator  # noqa: E402
+from mirage_formal.torch.comparison.import_comparison import GIVEN, ImportComparison, arguments_of, compare_with_torch  # noqa: E402
+from mirage_formal.torch.comparison.node_evaluation import NodeEvaluator  # noqa: E402
 from mirage_formal.torch.comparison.samples import SETS, STYLES, draw_tensors  # noqa: E402
 from mirage_formal.torch.modules.backend import REPORTS  # noqa: E402
-from mirage_formal.torch.modules.report import ModuleReport  # noqa: E402
+from mirage_formal.torch.modules.module_report import ModuleReport  # noqa: E402
 from mirage_formal.torch.op_table import rules  # noqa: E402
 
 F = torch.nn.functional
@@ -463,7 +463,7 @@ def test_a_difference_that_only_several_operators_make_is_named_behind_what_they
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A norm that is written out becomes one operator; that this is right depends on all of them."""
-    from mirage_formal.torch.values import ImportedGraph
+    from mirage_formal.torch.imported_values import ImportedGraph
 
     own = ImportedGraph._is_square
     monkeypatch.setattr(ImportedGraph, "_is_square", lambda self, square, tensor: True)

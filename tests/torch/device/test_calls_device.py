@@ -11,8 +11,8 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 
 from mirage_formal.device.tensors import TensorError  # noqa: E402
 from mirage_formal.support.errors import DTypeError, MirageError, ShapeError  # noqa: E402
-from mirage_formal.torch.modules.eager import DTYPES  # noqa: E402
-from mirage_formal.torch.modules.operators import TorchOperator  # noqa: E402
+from mirage_formal.torch.modules.custom_operators import TorchOperator  # noqa: E402
+from mirage_formal.torch.modules.eager_execution import DTYPES  # noqa: E402
 from tests.kit.torch import examples as kit  # noqa: E402
 from tests.kit.torch.examples import operators  # noqa: E402
 

@@ -14,7 +14,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 from torch._subclasses import FakeTensorMode  # noqa: E402
 
 import mirage_formal as mf  # noqa: E402
-from mirage_formal.torch.modules.plan import FunctionPlan, TensorForm  # noqa: E402
+from mirage_formal.torch.modules.function_plan import FunctionPlan, TensorForm  # noqa: E402
 
 FAKE = FakeTensorMode()
 FIRST, SECOND = torch.device("cuda", 0), torch.device("cuda", 1)

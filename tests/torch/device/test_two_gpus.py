@@ -14,7 +14,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 
 from mirage_formal.device.tensors import TensorError  # noqa: E402
 from mirage_formal.torch.modules import backend  # noqa: E402
-from mirage_formal.torch.modules.report import FallbackWarning  # noqa: E402
+from mirage_formal.torch.modules.module_report import FallbackWarning  # noqa: E402
 from tests.kit.torch import examples as kit  # noqa: E402
 from tests.kit.torch.examples import operators  # noqa: E402
 

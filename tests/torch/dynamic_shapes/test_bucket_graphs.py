@@ -16,9 +16,7 @@ import torch.nn.functional as F
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from mirage_formal.torch.dynamic_shapes.arguments import DynamicTrace, trace_dynamic
-from mirage_formal.torch.dynamic_shapes.extents import Buckets, DynamicExtent
-from mirage_formal.torch.dynamic_shapes.operators import (
+from mirage_formal.torch.dynamic_shapes.bucket_operators import (
     BucketEntry,
     BucketOperator,
     FunctionText,
@@ -26,9 +24,11 @@ from mirage_formal.torch.dynamic_shapes.operators import (
     continue_padding,
     length_mask,
 )
-from mirage_formal.torch.dynamic_shapes.padding import BucketTensor, PaddingContent
-from mirage_formal.torch.dynamic_shapes.parts import BucketPart, DividedGraph, InputForm, divide_parts
-from mirage_formal.torch.dynamic_shapes.prepare import _feed, _HostGraphWriter
+from mirage_formal.torch.dynamic_shapes.bucket_search import _feed, _HostGraphWriter
+from mirage_formal.torch.dynamic_shapes.dynamic_dims import DynamicTrace, trace_dynamic
+from mirage_formal.torch.dynamic_shapes.dynamic_extents import Buckets, DynamicExtent
+from mirage_formal.torch.dynamic_shapes.graph_partitioning import BucketPart, DividedGraph, InputForm, divide_parts
+from mirage_formal.torch.dynamic_shapes.padded_graphs import BucketTensor, PaddingContent
 from mirage_formal.torch.modules.trace import FunctionModule
 
 #: The tensors of a random function, by their extents; -1 is the length.

@@ -14,9 +14,9 @@ import torch.nn.functional as F  # noqa: E402
 
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.cache.searches import ROOT, SWITCH  # noqa: E402
-from mirage_formal.torch.dynamic_shapes.extents import Buckets  # noqa: E402
-from mirage_formal.torch.dynamic_shapes.prepare import ShapesReport  # noqa: E402
-from mirage_formal.torch.modules import backend, choose  # noqa: E402
+from mirage_formal.torch.dynamic_shapes.bucket_search import ShapesReport  # noqa: E402
+from mirage_formal.torch.dynamic_shapes.dynamic_extents import Buckets  # noqa: E402
+from mirage_formal.torch.modules import backend, region_search  # noqa: E402
 from mirage_formal.torch.modules.optimize import FallbackWarning  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
@@ -28,13 +28,13 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     found: list[Any] = []
-    real = vars(choose)["search_into_store"]
+    real = vars(region_search)["search_into_store"]
 
     def counted(graph: Any, given: Any) -> Any:
         found.append(graph)
         return real(graph, given)
 
-    monkeypatch.setattr(choose, "search_into_store", counted)
+    monkeypatch.setattr(region_search, "search_into_store", counted)
     yield found
     torch._dynamo.reset()
 
@@ -148,7 +148,7 @@ def test_generate_with_a_dynamic_cache(searches: list[Any], tmp_path: Path, monk
     assert torch.equal(found, wanted)
     compilations = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     assert compilations - 1 <= 2  # a prompt, a token, a token at any length
-    assert len({choose._digest_without_names(graph.freeze()) for graph in searches}) <= len(shapes.uppers())
+    assert len({region_search._digest_without_names(graph.freeze()) for graph in searches}) <= len(shapes.uppers())
     report = backend.REPORTS[-1]
     assert isinstance(report, ShapesReport)
     long = [bucket for bucket in report.buckets if bucket.lengths]

@@ -20,7 +20,7 @@ import mirage_formal as mf  # noqa: E402
 from mirage_formal.codegen.target import load_target  # noqa: E402
 from mirage_formal.emulate.runner import EmulatedExecutable  # noqa: E402
 from mirage_formal.kernel_build.build import build  # noqa: E402
-from mirage_formal.torch.modules import choose  # noqa: E402
+from mirage_formal.torch.modules import region_search  # noqa: E402
 from mirage_formal.torch.modules.optimize import FallbackWarning  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
@@ -59,14 +59,14 @@ def silent(module: Any, *args: Any) -> Any:
 def searches() -> Iterator[list[str]]:
     """The programs that are searched, from here on."""
     found: list[str] = []
-    real = vars(choose)["search_into_store"]
+    real = vars(region_search)["search_into_store"]
 
     def counted(graph: Any, given: Any) -> Any:
         found.append(str(given["out"]))
         return real(graph, given)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choose, "search_into_store", counted)
+        patch.setattr(region_search, "search_into_store", counted)
         yield found
 
 
@@ -119,7 +119,7 @@ def test_the_report_has_each_bucket(decode: tuple[Any, Any, list[str]]) -> None:
 
 
 def test_no_copy_of_what_fills_its_bucket(decode: tuple[Any, Any, list[str]]) -> None:
-    from mirage_formal.torch.dynamic_shapes.operators import continue_padding
+    from mirage_formal.torch.dynamic_shapes.bucket_operators import continue_padding
 
     (operator,) = decode[1]._mirage_plan.operators
     form = next(form for form in operator.call.forms if form.strides is None)
@@ -163,7 +163,7 @@ def test_a_buckets_kernels_at_several_lengths(decode: tuple[Any, Any, list[str]]
     (candidate,) = entry.operators
     result = candidate.result
     made = build(result.graph, result.optimized.program, load_target("h200"))
-    from mirage_formal.torch.dynamic_shapes.operators import _feed_arguments, continue_padding
+    from mirage_formal.torch.dynamic_shapes.bucket_operators import _feed_arguments, continue_padding
 
     (length,) = operator.call.lengths
     seen = []

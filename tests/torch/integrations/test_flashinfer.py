@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from mirage_formal.frontend.builder import KernelBuilder
+from mirage_formal.frontend.kernel_builder import KernelBuilder
 from mirage_formal.graph.types import DType
 from mirage_formal.records import NUMERICS_FILE, NumericsRecord, decode, read_file
-from mirage_formal.semantics import reference
+from mirage_formal.semantics import float64_reference
 from mirage_formal.support.errors import RunError, UnsupportedError
-from mirage_formal.torch.integrations.flashinfer.export import export_best
-from mirage_formal.torch.integrations.flashinfer.write import definition, name_inputs
+from mirage_formal.torch.integrations.flashinfer.dataset_export import export_best
+from mirage_formal.torch.integrations.flashinfer.record_conversion import definition, name_inputs
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.known_engine import PROGRAMS
 from tests.kit.runs.small_runs import make
@@ -122,7 +122,7 @@ def test_reference_and_solution_compute_the_program(run: Path, tmp_path: Path) -
         shape = [defined["axes"][axis]["value"] for axis in spec["shape"]]
         tensors[name] = torch.randn(shape).to(getattr(torch, spec["dtype"])) * 0.5
         arrays.append(tensors[name].double().numpy().transpose(np.argsort(order)))
-    wanted = reference.run(program, arrays)
+    wanted = float64_reference.run(program, arrays)
     for text, file in ((defined["reference"], ""), (solved["sources"][0]["content"], "main.py")):
         names: dict[str, Any] = {"__file__": str(tmp_path / "solution" / file)}
         exec(text, names)

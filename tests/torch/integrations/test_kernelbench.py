@@ -13,14 +13,14 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip in
 
 from mirage_formal.support.errors import MirageError, ProgramError, RunError  # noqa: E402
 from mirage_formal.torch import from_torch  # noqa: E402
-from mirage_formal.torch.integrations.evidence import operator_at, result_at  # noqa: E402
+from mirage_formal.torch.integrations.kernelbench.markdown_table import format_row, markdown, stage_counts  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.outcome import OutcomeTable, ProblemOutcome, SolveRequest, Trials  # noqa: E402
+from mirage_formal.torch.integrations.kernelbench.problem_runner import RunOptions, run_problems  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.problems import commit_of, find_problems  # noqa: E402
-from mirage_formal.torch.integrations.kernelbench.run import RunOptions, run_problems  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.sizes import halve_numbers  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.solve import solve_problem  # noqa: E402
-from mirage_formal.torch.integrations.kernelbench.text import cells, markdown, summaries  # noqa: E402
 from mirage_formal.torch.integrations.kernelbench.trials import compare_modules  # noqa: E402
+from mirage_formal.torch.integrations.operator_loading import operator_at, result_at  # noqa: E402
 from tests.kit.kernelbench import LEVELS, Problem  # noqa: E402
 
 pytestmark = [
@@ -294,8 +294,8 @@ def test_the_table_says_what_became_of_each(tmp_path: Path) -> None:
     assert "Commit c0ffee" in text
     assert "| problem | whole | 1 | 1 | equivalent |" in text
     assert "- level1/2_x: what|went\\nwrong" in text
-    assert cells(failed)[3:] == ("-", "-", "-", "-", "not run")
-    assert summaries([found, failed])[1].startswith("level1: 1 problems, 0 imported whole")
+    assert format_row(failed)[3:] == ("-", "-", "-", "-", "not run")
+    assert stage_counts([found, failed])[1].startswith("level1: 1 problems, 0 imported whole")
 
 
 def test_evidence_that_does_not_hold_is_no_operator(tmp_path: Path) -> None:

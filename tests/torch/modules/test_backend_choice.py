@@ -13,11 +13,11 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 
-from mirage_formal.torch.modules import backend, choose, profitability  # noqa: E402
+from mirage_formal.torch.modules import backend, profitability, region_search  # noqa: E402
+from mirage_formal.torch.modules.custom_operators import _lay_out  # noqa: E402
+from mirage_formal.torch.modules.function_plan import constant_on  # noqa: E402
 from mirage_formal.torch.modules.graph_timing import TimedPair, draw_inputs  # noqa: E402
-from mirage_formal.torch.modules.operators import _lay_out  # noqa: E402
-from mirage_formal.torch.modules.plan import constant_on  # noqa: E402
-from mirage_formal.torch.modules.report import ModuleReport  # noqa: E402
+from mirage_formal.torch.modules.module_report import ModuleReport  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
 nn = torch.nn
@@ -54,7 +54,7 @@ def compiled(
         return times[len(counts) - 1]
 
     monkeypatch.setattr(backend, "_is_timed", lambda inputs: True)
-    monkeypatch.setattr(profitability, "time_in_turns", compared)
+    monkeypatch.setattr(profitability, "time_interleaved", compared)
     options = {"rest": "eager", "workers": 1, "time_limit": 60, "out": place}
     found = torch.compile(model, backend=backend.mirage_formal, options=options, fullgraph=True)(x)
     torch.testing.assert_close(found, model(x), rtol=1e-4, atol=1e-5)
@@ -154,7 +154,7 @@ def test_the_compilation_that_was_timed_is_kept(
 
     monkeypatch.setattr(inductor, "compile_fx", counted)
     monkeypatch.setattr(backend, "_is_timed", lambda inputs: True)
-    monkeypatch.setattr(profitability, "time_in_turns", lambda ours, others, inputs: TimedPair(1.0, theirs))
+    monkeypatch.setattr(profitability, "time_interleaved", lambda ours, others, inputs: TimedPair(1.0, theirs))
     options = {"workers": 1, "time_limit": 60, "out": tmp_path, "mode": mode}
     call = torch.compile(model, backend=backend.mirage_formal, options=options, fullgraph=True)
     want = copy.deepcopy(model)
@@ -183,7 +183,7 @@ def test_the_fastest_way_to_compile_a_graph(monkeypatch: pytest.MonkeyPatch, us:
     def compared(ours: Any, theirs: Any, inputs: Any) -> TimedPair:
         return TimedPair(ours(inputs), theirs(inputs))
 
-    monkeypatch.setattr(profitability, "time_in_turns", compared)
+    monkeypatch.setattr(profitability, "time_interleaved", compared)
     monkeypatch.setattr(profitability, "have_equal_results", lambda ours, theirs, inputs: True)
     found, number = profitability._fastest_compilation(graph, [torch.zeros(2)], [way(n) for n in range(len(us))])
     assert number == us.index(min(one for one in us if one is not None))
@@ -197,7 +197,7 @@ def test_the_fastest_way_to_compile_a_graph(monkeypatch: pytest.MonkeyPatch, us:
 
 def test_a_faster_way_that_computes_something_else_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = torch.fx.symbolic_trace(lambda x: ((x + 1) * 2,))
-    monkeypatch.setattr(profitability, "time_in_turns", lambda ours, theirs, inputs: TimedPair(1.0, 2.0))
+    monkeypatch.setattr(profitability, "time_interleaved", lambda ours, theirs, inputs: TimedPair(1.0, 2.0))
 
     def number(call: Any) -> int:
         return profitability._fastest_compilation(
@@ -243,13 +243,13 @@ def test_candidates_of_modules_that_lie_on_no_gpu_are_not_timed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     asked: list[Any] = []
-    real = vars(choose)["search_into_store"]
+    real = vars(region_search)["search_into_store"]
 
     def kept(program: Any, given: Any) -> Any:
         asked.append(given["measure"])
         return real(program, given)
 
-    monkeypatch.setattr(choose, "search_into_store", kept)
+    monkeypatch.setattr(region_search, "search_into_store", kept)
     compiled(monkeypatch, tmp_path, [None, None, None])
     assert asked
     assert set(asked) == {0}

@@ -18,9 +18,9 @@ import mirage_formal as mf  # noqa: E402
 from mirage_formal.torch.analysis.aliases import aliased_results, owners  # noqa: E402
 from mirage_formal.torch.capture import capture  # noqa: E402
 from mirage_formal.torch.import_result import Region  # noqa: E402
-from mirage_formal.torch.modules.eager import torch_program  # noqa: E402
+from mirage_formal.torch.modules.eager_execution import torch_program  # noqa: E402
+from mirage_formal.torch.modules.graph_rewriter import rewrite  # noqa: E402
 from mirage_formal.torch.modules.optimize import FallbackWarning  # noqa: E402
-from mirage_formal.torch.modules.rewrite import rewrite  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
 

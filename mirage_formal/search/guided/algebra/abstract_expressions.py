@@ -17,10 +17,10 @@ from math import isqrt
 from typing import Final
 
 from mirage_formal.logic.terms import Expr, add, const, div, mul, sum_, unary, var
-from mirage_formal.search.guided.algebra.forms import Forms
 from mirage_formal.search.guided.algebra.interner import AtomId, Form, MonomialId, atom_argument, input_axes
-from mirage_formal.search.guided.algebra.masks import Frame, PartMask, axes_in, full_mask
-from mirage_formal.search.guided.algebra.parts import SLOTS
+from mirage_formal.search.guided.algebra.normal_forms import Forms
+from mirage_formal.search.guided.algebra.part_masks import Frame, PartMask, axes_in, full_mask
+from mirage_formal.search.guided.algebra.part_numbering import SLOTS
 
 #: Extents of parts, in the order in which terms name them: more than a kernel's axes have.
 _PRIMES: Final = tuple(n for n in range(2, 1250) if all(n % d for d in range(2, isqrt(n) + 1)))

@@ -11,7 +11,6 @@ from fractions import Fraction
 from itertools import permutations, product
 from typing import TypeVar
 
-from mirage_formal.search.guided.algebra.forms import Forms
 from mirage_formal.search.guided.algebra.interner import (
     AtomId,
     Atoms,
@@ -22,7 +21,8 @@ from mirage_formal.search.guided.algebra.interner import (
     atom_argument,
     norm_parts,
 )
-from mirage_formal.search.guided.algebra.masks import (
+from mirage_formal.search.guided.algebra.normal_forms import Forms
+from mirage_formal.search.guided.algebra.part_masks import (
     Frame,
     PartMask,
     Renaming,
@@ -33,7 +33,7 @@ from mirage_formal.search.guided.algebra.masks import (
     multiset_difference,
     rename_mask,
 )
-from mirage_formal.search.guided.algebra.parts import Axis
+from mirage_formal.search.guided.algebra.part_numbering import Axis
 
 _Number = TypeVar("_Number", AtomId, Form)
 

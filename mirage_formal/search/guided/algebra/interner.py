@@ -1,4 +1,4 @@
-"""Tables of interned atoms, monomials and polynomials, the building blocks of the normal forms in forms.py.
+"""Tables of interned atoms, monomials and polynomials, the building blocks of the normal forms in normal_forms.py.
 
 Every value is a number in a table, so equality of values is equality of numbers. Numbers are valid only within one
 ``Interner``. Atoms, monomials and polynomials are numbered separately, each with a type of its own.
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NewType
 
-from mirage_formal.search.guided.algebra.masks import NO_PARTS, PartMask, axes_in, full_mask
-from mirage_formal.search.guided.algebra.parts import Axis
+from mirage_formal.search.guided.algebra.part_masks import NO_PARTS, PartMask, axes_in, full_mask
+from mirage_formal.search.guided.algebra.part_numbering import Axis
 
 #: Number of an interned atom.
 AtomId = NewType("AtomId", int)

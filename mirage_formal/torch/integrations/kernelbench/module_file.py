@@ -41,7 +41,7 @@ def model_new(
     used = {name: value for name, value in code.globals.items() if re.search(rf"\b{re.escape(name)}\b", text)}
     head = "\n".join(said)
     parts = [f'"""{head}\n"""\n', source.rstrip("\n"), "", ""]
-    parts += [_imports(used), "from mirage_formal.torch.integrations.evidence import operator_at", ""]
+    parts += [_imports(used), "from mirage_formal.torch.integrations.operator_loading import operator_at", ""]
     parts += ["# Each is replayed by the checker, and then an operator of torch.ops.mirage_formal."]
     parts += [f"operator_at({str(path)!r})" for path in evidence]
     parts += constants

@@ -36,7 +36,7 @@ class SolveRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     cache: bool
 
 
-class LeftOperator(msgspec.Struct, frozen=True):
+class UnsupportedOperator(msgspec.Struct, frozen=True):
     """An operator that stays with torch: its name, the reason, and the line of the problem file if it is known."""
 
     operator: str
@@ -110,7 +110,7 @@ class ProblemOutcome(msgspec.Struct, frozen=True, kw_only=True):
     imported: Literal["whole", "part", "none", "error"]
     error: str = ""
     operators: int = 0
-    left: tuple[LeftOperator, ...] = ()
+    left: tuple[UnsupportedOperator, ...] = ()
     regions: tuple[RegionOutcome, ...] = ()
     correct: Trials = Trials(answer="not run")
     sizes: dict[str, tuple[int, int]] = {}
@@ -144,4 +144,4 @@ class OutcomeTable(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: Literal[1] = 1
 
 
-__all__ = ["LeftOperator", "OutcomeTable", "ProblemOutcome", "RegionOutcome", "SolveRequest", "Trials"]
+__all__ = ["OutcomeTable", "ProblemOutcome", "RegionOutcome", "SolveRequest", "Trials", "UnsupportedOperator"]

@@ -17,22 +17,22 @@ from torch.utils import _pytree as pytree
 from mirage_formal.api.request import superoptimize
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.target import load_target
-from mirage_formal.graph.views import kernel_count
+from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.support.errors import MirageError
 from mirage_formal.torch.capture import operator_name
 from mirage_formal.torch.import_result import Imported, Region, UnsupportedNode
-from mirage_formal.torch.integrations.evidence import operator_at
 from mirage_formal.torch.integrations.kernelbench.module_file import model_new
 from mirage_formal.torch.integrations.kernelbench.outcome import (
-    LeftOperator,
     ProblemOutcome,
     RegionOutcome,
     SolveRequest,
     Trials,
+    UnsupportedOperator,
 )
 from mirage_formal.torch.integrations.kernelbench.sizes import halve_numbers
 from mirage_formal.torch.integrations.kernelbench.trials import compare_modules, module_of
-from mirage_formal.torch.modules.rewrite import rewrite
+from mirage_formal.torch.integrations.operator_loading import operator_at
+from mirage_formal.torch.modules.graph_rewriter import rewrite
 from mirage_formal.torch.modules.trace import ModuleTrace, trace_module
 
 _NAMES: Final = ("Model", "get_inputs", "get_init_inputs")
@@ -152,9 +152,9 @@ def _operator_nodes(region: Region, nodes: Mapping[str, Any]) -> list[str]:
     return [name for name in region.nodes if nodes[name].target is not operator.getitem]
 
 
-def _left_operator(item: UnsupportedNode, file: str) -> LeftOperator:
+def _left_operator(item: UnsupportedNode, file: str) -> UnsupportedOperator:
     where = next((one for one in (item.where, item.through) if one is not None and str(one.path) == file), None)
-    return LeftOperator(item.operator, item.reason, "" if where is None else f"line {where.line}")
+    return UnsupportedOperator(item.operator, item.reason, "" if where is None else f"line {where.line}")
 
 
 def _search_regions(imported: Imported, job: SolveRequest) -> tuple[list[RegionOutcome], dict[int, Path]]:

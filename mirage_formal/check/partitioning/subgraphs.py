@@ -1,0 +1,203 @@
+"""Subgraphs of a graph: extraction as graphs of their own, and composition of their replacements.
+
+It is independent of the code that partitions a program for its searches and stitches a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from mirage_formal.check.check_steps import expect_equal
+from mirage_formal.check.equivalence import MixedRadixObligation, replay_with_obligations
+from mirage_formal.check.proof.ring import ProofError
+from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, enumerate_results
+from mirage_formal.graph.types import DTensor, row_major
+from mirage_formal.graph.verifier import faults, kernel_types, output_types
+from mirage_formal.support.errors import FormatError
+
+
+@dataclass(frozen=True, slots=True)
+class ExtractedPart:
+    """A subgraph, extracted as a graph of its own.
+
+    Attributes:
+        program: Its operators as a graph of their own.
+        reads: For each input of ``program``, the tensor of the original graph.
+        results: For each output of ``program``, the tensor of the original graph, which is used outside.
+    """
+
+    program: KernelGraph
+    reads: tuple[int, ...]
+    results: tuple[int, ...]
+
+
+def partition(graph: KernelGraph, parts: Sequence[Sequence[int]]) -> tuple[ExtractedPart, ...]:
+    """Extract the subgraphs of a partition of a graph.
+
+    Sound: every operator is in one part and no more; a part reads only inputs of the graph and results of earlier
+    parts.
+
+    Args:
+        graph: A well-formed graph.
+        parts: For each part the numbers of its operators, ascending.
+
+    Raises:
+        FormatError: It is no such partition.
+    """
+    expect_equal("operators of all parts", list(range(len(graph.ops))), sorted(n for part in parts for n in part))
+    known = set(range(len(graph.inputs)))
+    pieces: list[ExtractedPart] = []
+    for number, part in enumerate(parts, 1):
+        piece = extract_operators(graph, part)
+        if not known.issuperset(piece.reads):
+            raise FormatError(f"part {number}: expected to read inputs and results of earlier parts, got {piece.reads}")
+        known.update(piece.results)
+        pieces.append(piece)
+    return tuple(pieces)
+
+
+def extract_operators(graph: KernelGraph, operators: Sequence[int]) -> ExtractedPart:
+    """Extract operators as a graph whose outputs are their results that are used outside, or the last result.
+
+    Sound: whatever else is computed from the part reads one of these, for they are all that others may read.
+
+    Raises:
+        FormatError: The operators are not in ascending order.
+    """
+    expect_equal("order of operators", sorted(operators), list(operators))
+    types, makers = kernel_types(graph), list(enumerate_results(len(graph.inputs), graph.ops))
+    inside = set(operators)
+    own: dict[int, int] = {}  # tensors of the graph to tensors of the part; its inputs are counted down from -1
+    reads: list[int] = []
+    made: list[int] = []
+    ops: list[KernelOp] = []
+    for n in operators:
+        first, op = makers[n]
+        for tensor in op.operands:
+            if tensor not in own:
+                reads.append(tensor)
+                own[tensor] = -len(reads)
+        ops.append(replace(op, operands=tuple(own[tensor] for tensor in op.operands)))
+        for tensor in range(first, first + op.results):
+            own[tensor] = len(made)
+            made.append(tensor)
+    count = len(reads)
+    placed = (replace(op, operands=tuple(-1 - i if i < 0 else count + i for i in op.operands)) for op in ops)
+    given = tuple(_input(graph, types, i, tensor) for i, tensor in enumerate(reads))
+    outside = (op.operands for n, op in enumerate(graph.ops) if n not in inside)
+    used = {i for operands in (*outside, graph.outputs) for i in operands}
+    results = tuple(tensor for tensor in made if tensor in used) or (made[-1],)
+    program = KernelGraph(given, tuple(placed), tuple(count + own[tensor] for tensor in results))
+    return ExtractedPart(program, tuple(reads), results)
+
+
+def _input(graph: KernelGraph, types: Sequence[DTensor], number: int, tensor: int) -> Input:
+    """Return a tensor of the graph as an input of a subgraph."""
+    given = tensor < len(graph.inputs)
+    return Input(f"x{number}", types[tensor], graph.inputs[tensor].strides if given else row_major(types[tensor].shape))
+
+
+def compose(graph: KernelGraph, pieces: Sequence[ExtractedPart], graphs: Sequence[KernelGraph]) -> KernelGraph:
+    """Compose the replacements of the subgraphs to one graph over the inputs of the graph.
+
+    Sound: operand i of an operator of a part's graph is the tensor that stands for the part's tensor i, and output i of
+    the graph stands for result i of the part.
+    """
+    tensors = len(graph.inputs)
+    stands: dict[int, int] = {i: i for i in range(tensors)}
+    ops: list[KernelOp] = []
+    for piece, part in zip(pieces, graphs, strict=True):
+        local = {i: stands[tensor] for i, tensor in enumerate(piece.reads)}
+        for op in part.ops:
+            ops.append(replace(op, operands=tuple(local[i] for i in op.operands)))
+            for _ in range(op.results):
+                local[len(local)] = tensors
+                tensors += 1
+        stands |= {tensor: local[output] for tensor, output in zip(piece.results, part.outputs, strict=True)}
+    return KernelGraph(graph.inputs, tuple(ops), tuple(stands[tensor] for tensor in graph.outputs))
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """Replacement of a subgraph by another graph, with a proof.
+
+    Attributes:
+        graph: The other graph, over the subgraph's inputs.
+        proof: Proof that it computes the subgraph's results.
+    """
+
+    graph: KernelGraph
+    proof: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedGraph:
+    """A graph that is equal to another one part by part, given that the obligations are unsatisfiable.
+
+    Attributes:
+        graph: The composed graph.
+        conditions: Side conditions of the replaced parts and their replacements, each with the number of its part from
+            1: the equality holds wherever these hold.
+        added: Those that the parts do not have.
+        doubtful: Whether some condition is not always true by its form.
+        obligations: Distinct obligations of all proofs.
+    """
+
+    graph: KernelGraph
+    conditions: tuple[str, ...]
+    added: tuple[str, ...]
+    doubtful: bool
+    obligations: tuple[MixedRadixObligation, ...]
+
+
+def replace_parts(graph: KernelGraph, parts: Sequence[tuple[Sequence[int], Replacement | None]]) -> ReplacedGraph:
+    """Return a graph with some parts replaced, after replay of the replacements' proofs.
+
+    Sound: by induction over the parts, see ``partition`` and ``compose``. A part without another graph stays as it is;
+    of any other the kernel replays a proof that, on all inputs where the conditions hold, its outputs are the part's.
+    So every tensor that a part hands on is equal to the given graph's, and so are the outputs.
+
+    Args:
+        graph: A well-formed graph.
+        parts: The operators of each part and its replacement, in topological order.
+
+    Raises:
+        FormatError: The parts are no partition, or a replacement has another interface.
+        ProofError: A proof is not one; ``where`` names the part, and the lemma or step at fault.
+    """
+    pieces = partition(graph, [operators for operators, _ in parts])
+    graphs: list[KernelGraph] = []
+    held: dict[str, None] = {}
+    added: dict[str, None] = {}
+    obligations: dict[MixedRadixObligation, None] = {}
+    doubtful = False
+    for number, (piece, (_, other)) in enumerate(zip(pieces, parts, strict=True), 1):
+        graphs.append(piece.program if other is None else other.graph)
+        if other is None:
+            continue
+        if found := faults(other.graph):
+            raise FormatError(f"part {number}: {'; '.join(found)[:600]}")
+        expect_equal(f"part {number}: inputs", piece.program.inputs, other.graph.inputs)
+        expect_equal(f"part {number}: outputs", output_types(piece.program), output_types(other.graph))
+        try:
+            shown = replay_with_obligations(piece.program, other.graph, other.proof)
+        except ProofError as error:
+            raise ProofError(error.what, f"part {number}, {error.where}") from error
+        held |= dict.fromkeys(f"part {number}: {one}" for one in shown.conditions)
+        added |= dict.fromkeys(f"part {number}: {one}" for one in shown.added)
+        obligations |= dict.fromkeys(shown.obligations)
+        doubtful = doubtful or shown.doubtful
+    together = compose(graph, pieces, graphs)
+    return ReplacedGraph(together, tuple(held), tuple(added), doubtful, tuple(obligations))
+
+
+__all__ = [
+    "ExtractedPart",
+    "ReplacedGraph",
+    "Replacement",
+    "compose",
+    "extract_operators",
+    "partition",
+    "replace_parts",
+]

@@ -1,0 +1,205 @@
+"""Commands that only show something: ``show``, ``explain``, ``docs`` and ``schema``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from mirage_formal.cli.utilities import Json, answer, choice_option, count_option, flag_option
+from mirage_formal.support import options
+from mirage_formal.support.errors import SpaceError, UnsupportedError
+from mirage_formal.support.resources import data_dir
+from mirage_formal.support.terminal import escape_line, json_text
+
+if TYPE_CHECKING:
+    from mirage_formal.cli.graphs.subject import LoadedGraph
+    from mirage_formal.graph.graph import KernelGraph
+
+_WHAT = "A run, a candidate, kernels, a JSON file of graphs, or a Python file of programs."
+_Path = Annotated[Path, typer.Argument(metavar="PATH", help=_WHAT)]
+_Rank = Annotated[int | None, count_option("--candidate", "The candidate, or cover, of this rank", "the best")]
+_Form = Annotated[str, choice_option("--form", ("text", "dot", "json"), "How a graph is written; dot is for Graphviz.")]
+_Directory = Annotated[Path, typer.Argument(metavar="PATH", help="A run, or the directory of one candidate.")]
+_Formulas = Annotated[str, choice_option("--form", ("text", "latex"), "How formulas are written.")]
+_NAMES = "Name of a document, as in errors."
+_Document = Annotated[str | None, typer.Argument(metavar="[NAME]", help=_NAMES, show_default="list them")]
+_Where = Annotated[bool, flag_option("--path", "Print where the document is instead of what it says.")]
+_SCHEMAS: Final = {
+    "answer": "what commands print for programs: --json, and --progress json",
+    "run": "the files of a run's directory",
+    "graph": "graphs: mugraph.json, and files that verify reads",
+}
+_Schema = Annotated[
+    str | None, typer.Argument(metavar="[answer|run|graph]", help="Which schema.", show_default="list them")
+]
+
+
+def _text(graph: KernelGraph) -> str:
+    from mirage_formal.graph.formats.text import to_text
+
+    return _plain_lines(to_text(graph))
+
+
+def _dot(graph: KernelGraph) -> str:
+    from mirage_formal.graph.formats.dot import to_dot
+
+    return to_dot(graph)
+
+
+def _graph_json(graph: KernelGraph) -> str:
+    from mirage_formal.graph.formats.json import to_json
+
+    return json_text(to_json(graph))
+
+
+def _plain_lines(text: str) -> str:
+    """Escape each line of a text whose line breaks are ours and which may contain names from files."""
+    return "\n".join(escape_line(line, 1 << 20) for line in text.split("\n"))
+
+
+#: How a graph is printed, by the value of --form. What draws graphs adds its form here.
+FORMS: Final[dict[str, Callable[[KernelGraph], str]]] = {"text": _text, "dot": _dot, "json": _graph_json}
+
+
+def show_command(path: _Path, candidate: _Rank = None, form: _Form = "text", json: Json = False) -> None:
+    """Print a graph: a program, a candidate of a run, or the graph of kernels."""
+    from mirage_formal.cli.graphs.subject import read_graphs
+
+    found = read_graphs(path, candidate)
+    if json:
+        rows = [{"name": one.name, "verdict": one.verdict or None, "graph": FORMS[form](one.graph)} for one in found]
+        raise typer.Exit(answer("show", 0, rows))
+    for one in found:
+        if form == "text":
+            print("\n".join(_head(one)))
+        print(FORMS[form](one.graph).rstrip("\n"))
+
+
+def _head(one: LoadedGraph) -> list[str]:
+    """Return the facts about a graph, as comment lines of its text."""
+    said = [f"; {escape_line(one.name)}"]
+    if one.verdict:
+        said.append(f"; verdict {one.verdict}, as its author says; `mirage-formal check` establishes it")
+    if one.kernels is not None:
+        said.append(f"; kernels in {escape_line(str(one.kernels))}")
+    return said
+
+
+def explain_command(path: _Directory, candidate: _Rank = None, form: _Formulas = "text", json: Json = False) -> None:
+    """Print a candidate's proof as formulas: the program's, every step, the laws used, the candidate's, the conditions.
+
+    The proof is made again and compared with the one of the directory, which the checker replays. Exit code 1 if the
+    candidate has no proof, or the checker refuses it.
+    """
+    from mirage_formal.cli.graphs.subject import read_graph
+
+    one = read_graph(path, candidate)
+    if one.program is None or one.proof is None:
+        got = f"verdict {one.verdict}" if one.verdict else "no proof"
+        hint = "explain a candidate; of a whole program, the candidates of its parts" if not one.verdict else ""
+        what = f"expected a candidate with a proof, got one with {got}"
+        raise UnsupportedError(what, where=str(path), hint=hint or "mirage-formal search writes proofs")
+    from mirage_formal.check.equivalence import replay_with_obligations
+    from mirage_formal.check.proof.ring import ProofError
+    from mirage_formal.graph.verdict import Equivalent
+    from mirage_formal.prove.equality.explain import explain
+    from mirage_formal.prove.equality.prove import prove
+    from mirage_formal.records import read_file
+
+    stored = read_file(one.proof)
+    again = prove(one.program, one.graph)
+    same = isinstance(again, Equivalent) and again.proof == stored
+    try:
+        held = replay_with_obligations(one.program, one.graph, stored)
+        replay, conditions, added = "accepted", held.conditions, held.added
+    except ProofError as error:
+        replay, conditions, added = f"refused: {error}", (), ()
+    text = explain(one.program, one.graph, latex=form == "latex")
+    code = 0 if replay == "accepted" else 1
+    if json:
+        values = {
+            "name": one.name,
+            "text": text,
+            "replay": replay,
+            "same_proof": same,
+            "conditions": conditions,
+            "added": added,
+        }
+        raise typer.Exit(answer("explain", code, values))
+    print(_plain_lines(text).rstrip("\n"))
+    print("\n".join(["", "Conditions", *(f"  {escape_line(one)}" for one in conditions or ("none",))]))
+    print(
+        "\n".join(
+            ["Conditions that the program does not have", *(f"  {escape_line(one)}" for one in added or ("none",))]
+        )
+    )
+    origin = "are those of the proof in this directory" if same else "are made anew: the proof here is another one"
+    print(f"\nThe formulas {origin}. The checker's replay: {escape_line(replay)}.")
+    raise typer.Exit(code)
+
+
+def docs_command(name: _Document = None, path: _Where = False, json: Json = False) -> None:
+    """List the documents that come with the package, or print one."""
+    root = data_dir("docs")
+    files = sorted(root.rglob("*.md"), key=lambda file: (len(file.parts), file))
+    found = {file.relative_to(root).with_suffix("").as_posix(): file for file in files}
+    if name is None:
+        titles = {stem: _title(file) for stem, file in found.items()}
+        if json:
+            raise typer.Exit(answer("docs", 0, {"directory": str(root), "documents": titles}))
+        width = max(map(len, titles), default=0)
+        print("\n".join([f"documents in {root}", *(f"  {stem:<{width}}  {title}" for stem, title in titles.items())]))
+        return
+    short = {path.rpartition("/")[2]: file for path, file in reversed(found.items())}
+    file = _named(name.removesuffix(".md"), short | found, "docs")
+    if json:
+        text = None if path else file.read_text(encoding="utf-8")
+        raise typer.Exit(answer("docs", 0, {"name": file.stem, "path": str(file), "text": text}))
+    print(str(file) if path else file.read_text(encoding="utf-8").rstrip("\n"))
+
+
+def schema_command(name: _Schema = None, json: Json = False) -> None:
+    """Print a JSON schema: of what commands answer, of the files of a run, or of graphs."""
+    if name is None:
+        if json:
+            raise typer.Exit(answer("schema", 0, _SCHEMAS))
+        print("\n".join(f"{short:<8}{what}" for short, what in _SCHEMAS.items()))
+        return
+    text = _schema(options.check_value("schema", name, options.word_type([*_SCHEMAS]), "leave it out for the list"))
+    if json:
+        import msgspec
+
+        raise typer.Exit(answer("schema", 0, msgspec.json.decode(text)))
+    print(text.rstrip("\n"))
+
+
+def _schema(name: str) -> str:
+    if name == "graph":
+        from mirage_formal.graph.formats.json import graph_schema_text
+
+        return graph_schema_text()
+    if name == "run":
+        from mirage_formal.records.schema import run_directory_schema_text as run_schema_text
+
+        return run_schema_text()
+    from mirage_formal.records.answer import answer_schema_text
+
+    return answer_schema_text()
+
+
+def _named(name: str, found: dict[str, Path], where: str) -> Path:
+    if name not in found:
+        what = f"expected the name of a document, got {name!r}"
+        raise SpaceError(what, where=where, hint=f"mirage-formal {where} lists them")
+    return found[name]
+
+
+def _title(file: Path) -> str:
+    first = file.read_text(encoding="utf-8").split("\n", 1)[0]
+    return first.lstrip("# ")
+
+
+__all__ = ["FORMS", "docs_command", "explain_command", "schema_command", "show_command"]

@@ -1,0 +1,310 @@
+"""The steps of a kernel: their order, shared-memory accesses, copies and waits, and the live ranges of buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from mirage_formal.codegen.planning.barriers import Item, SharedAccess, depth_order
+from mirage_formal.codegen.planning.expand import FlatGraph
+from mirage_formal.codegen.planning.memory import BufferRequest
+from mirage_formal.codegen.planning.placement import Placements
+from mirage_formal.codegen.program.flat_graph import (
+    Accumulate,
+    Elementwise,
+    FlatOp,
+    LoopConcat,
+    Product,
+    Running,
+    defined_tensors,
+    operands_of,
+)
+from mirage_formal.codegen.program.plan import Phase, register_axes
+from mirage_formal.codegen.program.program import Barrier, Commit, WaitGroups
+from mirage_formal.codegen.program.register_layout import Distribution, ThreadDigit, lanes_per_slot, split_by_warp
+from mirage_formal.codegen.program.step import (
+    Accumulation,
+    BlockReduce,
+    Computation,
+    Fetch,
+    GenericOperation,
+    Initialize,
+    Load,
+    Map,
+    MatrixMultiply,
+    MultiplyAccumulate,
+    Operation,
+    Prefetch,
+    Reduction,
+    Rescale,
+    RunningMaximum,
+    StoreResult,
+)
+from mirage_formal.graph.types import DType
+
+
+class KernelSteps:
+    """The steps of a kernel with their shared-memory accesses, and the buffers with their live ranges.
+
+    Args:
+        flat: The flattened block graph.
+        placements: The placements of its tensors.
+        stages: Copies of each pipelined tile.
+        idles: Whether some block skips all its iterations, and the waits in them.
+    """
+
+    def __init__(self, flat: FlatGraph, placements: Placements, stages: int, *, idles: bool = False) -> None:
+        self.flat, self.placements, self.stages, self.idles = flat, placements, stages, idles
+        self.tensors = list(placements.tensors)
+        self.makers = {n: op for op in flat.ops for n in defined_tensors(op)}
+        self.buffers: dict[str, tuple[DType, int]] = {}
+        moving = [n for n, chunks in placements.copied.items() if chunks and flat.tensors[n].phase is Phase.LOOP]
+        self.ring = tuple(sorted(moving)) if stages > 1 else ()
+        #: Whether every iteration has its own stage, so that all copies start before the loop.
+        self.resident = stages == flat.iterations
+        self.before: list[Item] = []
+        self.loop: list[Item] = []
+        self.after: list[Item] = []
+        self._placements()
+        self._build()
+        self.requests = self.lives(loose=False)
+
+    def _placements(self) -> None:
+        for n, dtype in self.placements.shared_dtype.items():
+            placement = self.tensors[n].placement.shared
+            assert placement is not None
+            placement = replace(placement, stages=self.stages if n in self.ring else 1)
+            self.tensors[n] = self.tensors[n].at(replace(self.tensors[n].placement, shared=placement))
+            self.buffers[placement.buffer] = (dtype, placement.elements * placement.stages)
+
+    # --- accesses
+
+    def _read(
+        self, number: int, result: int, over: Distribution | None, op: FlatOp | None = None
+    ) -> list[SharedAccess]:
+        """Return the shared-memory accesses of a step that reads a tensor and computes over the shape of a result.
+
+        Args:
+            number: The tensor.
+            result: A tensor of the shape of the computation.
+            over: The distribution of the computation; None if it is not in registers.
+            op: The operator that is computed in the generic way, if there is one.
+        """
+        tensor = self.tensors[number]
+        held = tensor.placement.registers is not None
+        if held and over is not None and register_axes(tensor, self.tensors[result], over) is not None:
+            return []
+        if tensor.placement.shared is not None:
+            owner = tensor.shape if op is not None and self._flat_owner(op, number) else None
+            return [SharedAccess(tensor.placement.shared.buffer, write=False, owner=owner)]
+        if tensor.placement.inline and number in self.makers:
+            return [a for n in operands_of(self.makers[number]) for a in self._read(n, result, over, op)]
+        return []
+
+    def _flat_owner(self, op: FlatOp, number: int) -> bool:
+        """Return whether the generic way reads a tensor only where the same thread writes the result."""
+        if not isinstance(op, Elementwise | Accumulate | Running):
+            return False
+        if isinstance(op, Accumulate) and op.dim is not None and number == op.operand:
+            return False
+        through = self._transitive_operands(op)
+        if any(self.tensors[n].placement.inline and isinstance(self.makers.get(n), Product) for n in through):
+            return False  # an element of a product is of whole rows and columns, of square matrices as well
+        same = self.tensors[number].shape == self.tensors[defined_tensors(op)[0]].shape
+        return same and all(self.tensors[n].shape == self.tensors[number].shape for n in through)
+
+    def _transitive_operands(self, op: FlatOp) -> list[int]:
+        """Return the operands of an operator, and those of the inline operators that compute them."""
+        out: list[int] = []
+        for n in operands_of(op):
+            out.append(n)
+            if self.tensors[n].placement.inline and n in self.makers:
+                out += self._transitive_operands(self.makers[n])
+        return out
+
+    def _write(self, number: int, owner: object = None) -> list[SharedAccess]:
+        placement = self.tensors[number].placement.shared
+        return [] if placement is None else [SharedAccess(placement.buffer, write=True, owner=owner)]
+
+    def _item(self, step: Computation) -> Item:
+        """Return the step of an operator with its accesses."""
+        read = self._operands(step)
+        match step:
+            case Accumulation() | MultiplyAccumulate() | Rescale():
+                return Item(step, (tuple(read),))
+            case GenericOperation() | Initialize():
+                return Item(step, ((*read, *self._owned(step.op)),))
+            case _:
+                wrote = [a for result in defined_tensors(step.op) for a in self._write(result)]
+        if isinstance(step, Map | RunningMaximum) or not step.scratch:
+            return Item(step, ((*read, *wrote),))
+        write, back = (SharedAccess(step.scratch, write=write) for write in (True, False))
+        return Item(step, ((*read, write), (back, *wrote)))
+
+    def _owned(self, op: FlatOp) -> list[SharedAccess]:
+        """Return the generic way's accesses to results in shared memory; loop-carried results are read too."""
+        out: list[SharedAccess] = []
+        for result in defined_tensors(op):
+            tensor = self.tensors[result]
+            if tensor.placement.registers is None:
+                own = isinstance(op, Elementwise | Accumulate | Running)
+                wrote = self._write(result, tensor.shape if own else None)
+                out += wrote
+                if isinstance(op, Accumulate | Running):
+                    out += [replace(access, write=False) for access in wrote]
+        return out
+
+    def _operands(self, step: Computation) -> list[SharedAccess]:
+        """Return the accesses to the operands of a step."""
+        match step:
+            case GenericOperation(op):
+                return [a for n in operands_of(op) for a in self._read(n, defined_tensors(op)[0], None, op)]
+            case Map(op, over):
+                return [a for n in operands_of(op) for a in self._read(n, op.result, over)]
+            case Reduction(op, over):
+                return self._read(op.operand, op.operand, over)
+            case RunningMaximum(op, over):
+                return self._read(op.operand, op.largest, over)
+            case Accumulation(op, over):
+                return [*self._factor(op), *self._read(op.operand, op.operand, over)]
+            case Rescale(op):
+                return self._factor(op)
+            case MatrixMultiply() | MultiplyAccumulate():
+                return [
+                    a for n in ((step.op.b,) if step.packed else (step.op.a, step.op.b)) for a in self._shared_read(n)
+                ]
+            case Initialize() | BlockReduce():
+                return []
+
+    def _factor(self, op: Accumulate) -> list[SharedAccess]:
+        over = self.tensors[op.result].placement.registers
+        return [] if op.factor is None else self._read(op.factor, op.result, over)
+
+    def _shared_read(self, number: int) -> list[SharedAccess]:
+        placement = self.tensors[number].placement.shared
+        assert placement is not None
+        return [SharedAccess(placement.buffer, write=False)]
+
+    # --- steps
+
+    def _place(self, phase: Phase) -> list[Item]:
+        return {Phase.BEFORE: self.before, Phase.LOOP: self.loop, Phase.AFTER: self.after}[phase]
+
+    def _build(self) -> None:
+        self._copies()
+        for number in self.placements.brought:
+            item = Item(Load(number), (tuple(self._write(number)),))
+            self._place(self.tensors[number].phase).append(item)
+        for op in depth_order(self.flat.ops):
+            self._operator(op)
+        for saver, number in enumerate(self.flat.outputs):
+            over = self.tensors[number].placement.registers
+            found = [] if over is not None else self._read(number, number, None)
+            phase = Phase.AFTER if self.flat.iterations > 1 else Phase.BEFORE
+            self._place(phase).append(Item(StoreResult(saver), (tuple(found),)))
+        self._add_waits()
+
+    def _copies(self) -> None:
+        """Add the copies of inputs: loop-invariant ones before the loop, then the first pipeline stages."""
+        fixed = [n for n, chunks in self.placements.copied.items() if chunks and self.tensors[n].phase is Phase.BEFORE]
+        for n in fixed:
+            self.before.append(Item(Fetch(n, asynchronous=True), (tuple(self._write(n)),)))
+        if fixed:
+            self.before.append(Item(Commit()))
+        if self.ring:
+            accesses = tuple(a for n in self.ring for a in self._write(n))
+            count = self.stages if self.resident else self.stages - 1
+            self.before += [Item(Prefetch(i), (accesses if i == 0 else (),)) for i in range(count)]
+            # An empty group a round keeps the count of groups in flight even where nothing is left to copy.
+            following = Item(Commit() if self.resident else Prefetch())
+            self.loop += [Item(WaitGroups(count - 1)), Item(Barrier()), following]
+        for n, chunks in self.placements.copied.items():
+            moving = self.tensors[n].phase is Phase.LOOP
+            if n in self.ring or (chunks and not moving):
+                continue
+            fetch = Fetch(n, asynchronous=chunks)
+            self._place(self.tensors[n].phase).append(Item(fetch, (tuple(self._write(n)),)))
+        if not self.ring and any(isinstance(i.step, Fetch) and i.step.asynchronous for i in self.loop):
+            self.loop += [Item(Commit()), Item(WaitGroups(0)), Item(Barrier())]
+
+    def _add_waits(self) -> None:
+        """Add waits for loop-invariant tiles: before their first reader, or at the latest before the loop."""
+        fixed = {
+            a.buffer
+            for item in self.before
+            if isinstance(item.step, Fetch) and item.step.asynchronous
+            for part in item.parts
+            for a in part
+        }
+        if not fixed:
+            return
+        left = (self.stages if self.resident else self.stages - 1) if self.ring else 0
+        for position, item in enumerate(self.before):
+            if any(not a.write and a.buffer in fixed for part in item.parts for a in part):
+                self.before[position:position] = [Item(WaitGroups(left)), Item(Barrier())]
+                return
+        if (self.idles or not self.ring) and self.flat.iterations > 1:
+            self.before += [Item(WaitGroups(left)), Item(Barrier())]
+
+    def _operator(self, op: FlatOp) -> None:
+        step = self.placements.computes.get(defined_tensors(op)[0])
+        if isinstance(op, Accumulate | LoopConcat | Running):
+            if step is not None:
+                self._carried(op, step)
+            return
+        if step is None or isinstance(step, MultiplyAccumulate):
+            return  # that one follows what its accumulator needs
+        if isinstance(step, Reduction | MatrixMultiply):
+            step = replace(step, scratch=self._scratch(op.result, step.digits))
+        self._place(self.tensors[op.result].phase).append(self._item(step))
+
+    def _carried(self, op: Accumulate | LoopConcat | Running, step: Operation) -> None:
+        """Add the steps of a loop-carried tensor."""
+        if not isinstance(op, LoopConcat):
+            self.before.append(self._item(Initialize(op)))
+        if isinstance(op, Accumulate) and op.factor is not None and isinstance(step, MultiplyAccumulate):
+            self.loop.append(self._item(Rescale(op)))
+        self.loop.append(self._item(step))
+        if isinstance(op, Accumulate) and isinstance(step, Accumulation | MultiplyAccumulate):
+            scratch = self._scratch(op.result, step.digits)
+            self.after.append(self._item(BlockReduce(op, step.digits, scratch)))
+
+    def _scratch(self, number: int, digits: Sequence[ThreadDigit]) -> str:
+        """Return the buffer through which warps exchange partial results; an empty name if they exchange none."""
+        if not split_by_warp(digits)[1]:
+            return ""
+        found = self.tensors[number].placement.registers
+        assert found is not None
+        self.buffers[f"x{number}"] = (DType.FLOAT32, found.count * self.placements.threads // lanes_per_slot(digits))
+        return f"x{number}"
+
+    # --- lives
+
+    def lives(self, *, loose: bool) -> tuple[BufferRequest, ...]:
+        """Return the live range of every buffer, in step numbers; loop-carried buffers are live in the whole loop.
+
+        With ``loose``, a buffer is live in the whole of each phase that uses it.
+        """
+        start = len(self.before)
+        end = start + len(self.loop)
+        uses: dict[str, list[tuple[int, bool]]] = {}
+        for position, item in enumerate((*self.before, *self.loop, *self.after)):
+            for part in item.parts:
+                for access in part:
+                    uses.setdefault(access.buffer, []).append((position, access.write))
+        out = []
+        for name, found in sorted(uses.items()):
+            first, last = min(p for p, _ in found), max(p for p, _ in found)
+            inside = [p for p, _ in found if start <= p < end]
+            local = inside and first >= start and last < end
+            written_first = all(write for p, write in found if p == first)
+            if inside and not (local and written_first):
+                first, last = min(first, start), max(last, end - 1)
+            if loose:
+                edges = ((0, start - 1), (start, end - 1), (end, end + len(self.after)))
+                first = next(low for low, high in edges if low <= first <= high)
+                last = next(high for low, high in edges if low <= last <= high)
+            dtype, elements = self.buffers[name]
+            out.append(BufferRequest(name, elements * dtype.bytes, first, last))
+        self.buffers = {name: item for name, item in self.buffers.items() if name in uses}
+        return tuple(out)

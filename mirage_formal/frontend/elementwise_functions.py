@@ -1,0 +1,502 @@
+"""Elementwise functions that the front end offers at kernel and at block level: primitive ones and compositions.
+
+Those of one operand are methods of graphs (``Functions``), and of the tensors of programs (``FunctionMethods``).
+
+Compositions are exact: over the real numbers each is the function that its name says.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Final, Self, TypeVar
+
+from mirage_formal.frontend.argument_checks import Number, error_at_user_line, is_number, parse_number
+from mirage_formal.frontend.handles import Handle
+from mirage_formal.frontend.mask_operators import Masks
+from mirage_formal.graph.ops import Attrs, OpKind
+from mirage_formal.graph.types import DType
+from mirage_formal.support.errors import UnsupportedError
+
+H = TypeVar("H", bound=Handle)
+
+#: Larger powers are not multiplied out.
+MAX_POWER: Final = 64
+#: sqrt(2 / pi) in float64, and the coefficient of the cube, as other systems have them in the approximation of gelu.
+_GELU_SLOPE: Final = Fraction("0.7978845608028654")
+_GELU_CUBE: Final = Fraction("0.044715")
+
+
+class FunctionMethods(Handle):
+    """Elementwise functions of tensors of programs; each is the function of ``Graph`` of the same name."""
+
+    __slots__ = ()
+
+    def _call(self, name: str, *arguments: object) -> Self:
+        found = getattr(self.graph, name)(self, *arguments)
+        assert isinstance(found, type(self))
+        return found
+
+    def tanh(self) -> Self:
+        """See ``Graph.tanh``."""
+        return self._call("tanh")
+
+    def erf(self) -> Self:
+        """See ``Graph.erf``."""
+        return self._call("erf")
+
+    def exp(self) -> Self:
+        """See ``Graph.exp``."""
+        return self._call("exp")
+
+    def log(self) -> Self:
+        """See ``Graph.log``."""
+        return self._call("log")
+
+    def sqrt(self) -> Self:
+        """See ``Graph.sqrt``."""
+        return self._call("sqrt")
+
+    def rsqrt(self) -> Self:
+        """See ``Graph.rsqrt``."""
+        return self._call("rsqrt")
+
+    def square(self) -> Self:
+        """See ``Graph.square``."""
+        return self._call("square")
+
+    def abs(self) -> Self:
+        """See ``Graph.abs``."""
+        return self._call("abs")
+
+    def neg(self) -> Self:
+        """See ``Graph.neg``."""
+        return self._call("neg")
+
+    def reciprocal(self) -> Self:
+        """See ``Graph.reciprocal``."""
+        return self._call("reciprocal")
+
+    def relu(self) -> Self:
+        """See ``Graph.relu``."""
+        return self._call("relu")
+
+    def sigmoid(self) -> Self:
+        """See ``Graph.sigmoid``."""
+        return self._call("sigmoid")
+
+    def silu(self) -> Self:
+        """See ``Graph.silu``."""
+        return self._call("silu")
+
+
+class Functions(Masks[H]):
+    """Elementwise functions of graphs, beyond the arithmetic of ``Operators``."""
+
+    def exp(self, A: H) -> H:
+        """Return the exponential y = e^x, element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
+        return self._unary(OpKind.EXP, A)
+
+    def sqrt(self, A: H) -> H:
+        """Return the square root, element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
+        return self._unary(OpKind.SQRT, A)
+
+    def square(self, A: H) -> H:
+        """Return the square y = x x, element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
+        return self._unary(OpKind.SQUARE, A)
+
+    def silu(self, A: H) -> H:
+        """Return the sigmoid linear unit y = x / (1 + e^-x), element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
+        return self._unary(OpKind.SILU, A)
+
+    def relu(self, A: H) -> H:
+        """Return the maximum of x and 0, element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
+        return self._unary(OpKind.RELU, A)
+
+    def sigmoid(self, A: H) -> H:
+        """Return the logistic function y = 1 / (1 + e^-x), element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
+        return self._unary(OpKind.SIGMOID, A)
+
+    def tanh(self, A: H) -> H:
+        """Return the hyperbolic tangent y = (e^x - e^-x) / (e^x + e^-x), element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
+        return self._unary(OpKind.TANH, A)
+
+    def erf(self, A: H) -> H:
+        """Return the error function, element by element.
+
+        Args:
+            A: The tensor; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
+        return self._unary(OpKind.ERF, A)
+
+    def log(self, A: H) -> H:
+        """Return the natural logarithm, element by element; every element must be above 0.
+
+        Args:
+            A: The tensor; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
+        return self._unary(OpKind.LOG, A)
+
+    def abs(self, A: H) -> H:
+        """Return the absolute value, element by element.
+
+        Args:
+            A: The tensor; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
+        return self._unary(OpKind.ABS, A)
+
+    def neg(self, A: H) -> H:
+        """Return the negative y = -x, element by element.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
+        return self._scaled("neg", A, -1)
+
+    def reciprocal(self, A: H) -> H:
+        """Return the reciprocal y = 1 / x, element by element; no element may be 0.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
+        return self._unary(OpKind.RECIPROCAL, A)
+
+    def rsqrt(self, A: H) -> H:
+        """Return the reciprocal square root y = 1 / sqrt(x), element by element; every element must be above 0.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+        """
+        return self._one(OpKind.RECIPROCAL, (self._one(OpKind.SQRT, (self._own("rsqrt", A),)),))
+
+    def pow(self, A: H, c: Number) -> H:
+        """Return every element to a constant power.
+
+        Whole and half powers are products, roots and reciprocals; any other is e^(c log x), for which every element
+        must be above 0.
+
+        Args:
+            A: The tensor; any shape.
+            c: The exact exponent; a float stands for its shortest decimal text.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+            UnsupportedError: c is no finite number, or a whole or half number above 64 or below -64.
+        """
+        a, power = self._own("pow", A), parse_number("pow", c)
+        if power.denominator > 2:
+            return self.exp(self._scaled("pow", self.log(a), power))
+        if abs(power) > MAX_POWER:
+            text = f"pow: expected an exponent in -{MAX_POWER}..{MAX_POWER}, got {power}"
+            raise error_at_user_line(UnsupportedError, text, "write exp(c * log(x)) where x is above 0")
+        if power == 0:
+            return self.full_like(a, 1)
+        whole, half = divmod(abs(power), 1)
+        found = self._whole_power(a, int(whole)) if whole else None
+        if half:
+            root = self._one(OpKind.SQRT, (a,))
+            found = root if found is None else self._one(OpKind.MUL, (found, root))
+        assert found is not None
+        return self._one(OpKind.RECIPROCAL, (found,)) if power < 0 else found
+
+    def _whole_power(self, a: H, n: int) -> H:
+        """Return a to the n, by squaring."""
+        found: H | None = None
+        while n:
+            if n & 1:
+                found = a if found is None else self._one(OpKind.MUL, (found, a))
+            n >>= 1
+            if n:
+                a = self._one(OpKind.SQUARE, (a,))
+        assert found is not None
+        return found
+
+    def gelu(self, A: H, approximate: str = "none") -> H:
+        """Return the Gaussian error linear unit y = x (1 + erf(x / sqrt(2))) / 2 of every element, or an approximation.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+            approximate: "none", or "tanh" for x (1 + tanh(c (x + 0.044715 x^3))) / 2, where c is the decimal of
+                sqrt(2 / pi) that float64 has. It is computed as x sigmoid(2 c x (1 + 0.044715 x^2)), which is the same
+                number by fewer operators.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+            UnsupportedError: There is no such approximation.
+        """
+        if approximate == "none":
+            return self._unary(OpKind.GELU, A)
+        if approximate != "tanh":
+            text = f"gelu: expected approximate to be 'none' or 'tanh', got {approximate!r}"
+            raise error_at_user_line(UnsupportedError, text, "use one of the two")
+        a = self._own("gelu", A)
+        slope = self.shift(
+            self._times("gelu", self._one(OpKind.SQUARE, (a,)), 2 * _GELU_SLOPE * _GELU_CUBE), 2 * _GELU_SLOPE
+        )
+        weight = self._one(OpKind.SIGMOID, (self._one(OpKind.MUL, (a, slope)),))
+        return self._one(OpKind.MUL, (a, weight))
+
+    def leaky_relu(self, A: H, negative_slope: Number = 0.01) -> H:
+        """Return x where it is above 0, and the slope times x elsewhere: y = (1 - a) relu(x) + a x.
+
+        Args:
+            A: The tensor, x in the formula; any shape.
+            negative_slope: The exact number a.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+            UnsupportedError: The slope is no finite number.
+        """
+        slope, x = parse_number("leaky_relu", negative_slope), self._own("leaky_relu", A)
+        positive = self._one(OpKind.RELU, (x,))
+        if slope == 0:
+            return positive
+        first = self._times("leaky_relu", positive, 1 - slope)
+        return self._one(OpKind.ADD, (first, self._times("leaky_relu", x, slope)))
+
+    def maximum(self, A: H | Number, B: H | Number) -> H:
+        """Return the larger of A and B, element by element, with broadcast; one of them may be a number.
+
+        Args:
+            A: The first tensor or an exact number.
+            B: The second tensor or an exact number; extents are equal or 1, and dims are aligned from the last.
+
+        Returns:
+            A tensor whose extents are the larger ones, of the tensors' element type.
+
+        Raises:
+            GraphError: An operand is no tensor of this graph.
+            ShapeError: Extents differ and none is 1.
+            UnsupportedError: A number is not finite.
+        """
+        for number, tensor in ((A, B), (B, A)):
+            if is_number(number) and parse_number("maximum", number) == 0:
+                return self._one(OpKind.RELU, (self._own("maximum", tensor),))
+        return self._extreme(OpKind.MAXIMUM, A, B)
+
+    def minimum(self, A: H | Number, B: H | Number) -> H:
+        """Return the smaller of A and B, element by element, with broadcast; one of them may be a number.
+
+        Args:
+            A: The first tensor or an exact number.
+            B: The second tensor or an exact number; extents are equal or 1, and dims are aligned from the last.
+
+        Returns:
+            A tensor whose extents are the larger ones, of the tensors' element type.
+
+        Raises:
+            GraphError: An operand is no tensor of this graph.
+            ShapeError: Extents differ and none is 1.
+            UnsupportedError: A number is not finite.
+        """
+        return self._extreme(OpKind.MINIMUM, A, B)
+
+    def _extreme(self, kind: OpKind, A: object, B: object) -> H:
+        if is_number(A):
+            A, B = B, A
+        if is_number(B):
+            return self._one(kind, (self._own(kind.value, A),), Attrs(value=parse_number(kind.value, B)))
+        return self._pair(kind, A, B)
+
+    def clamp(
+        self,
+        A: H,
+        min: H | Number | None = None,
+        max: H | Number | None = None,
+        *,
+        min_val: H | Number | None = None,
+        max_val: H | Number | None = None,
+    ) -> H:
+        """Return every element, but at least ``min`` and then at most ``max``.
+
+        Args:
+            A: The tensor; any shape.
+            min: A number or a tensor that broadcasts with A; no lower bound if left out.
+            max: A number or a tensor that broadcasts with A; no upper bound if left out.
+            min_val: The same as ``min``.
+            max_val: The same as ``max``.
+
+        Returns:
+            A tensor of the broadcast shape, of A's element type.
+
+        Raises:
+            GraphError: An operand is no tensor of this graph.
+            ShapeError: A bound does not broadcast.
+            UnsupportedError: No bound is given, or a number is not finite.
+        """
+        a = self._own("clamp", A)
+        min, max = (min_val if min is None else min), (max_val if max is None else max)
+        if min is None and max is None:
+            raise error_at_user_line(UnsupportedError, "clamp: expected min, max or both, got neither", "give a bound")
+        if min is not None:
+            a = self.maximum(a, min)
+        return a if max is None else self.minimum(a, max)
+
+    def where(self, mask: H, A: H | Number, B: H | Number) -> H:
+        """Return A where a mask is 1 and B where it is 0; see ``select``.
+
+        A mask of numbers instead of booleans is a factor: y = mask A + (1 - mask) B, for any values of the mask.
+
+        Args:
+            mask: The mask; it broadcasts with A and B.
+            A: A tensor or an exact number.
+            B: A tensor or an exact number.
+
+        Returns:
+            A tensor of the broadcast shape, of the element type of A and B.
+
+        Raises:
+            GraphError: An operand is no tensor of this graph.
+            ShapeError: The shapes do not broadcast.
+            UnsupportedError: A number is not finite.
+        """
+        m = self._own("where", mask)
+        if m.dtype is DType.BOOL:
+            return self.select(m, A, B)
+        if is_number(A) and is_number(B):
+            # Over the rationals the difference is exact.
+            low, difference = parse_number("where", B), parse_number("where", A) - parse_number("where", B)
+            return self.shift(self._times("where", m, difference), low)
+        chosen = [self._chosen(m, A), self._chosen(None if self._is_zero(B) else self.sub(1, m), B)]
+        parts = [part for part in chosen if part is not None]
+        return parts[0] if len(parts) == 1 else self._pair(OpKind.ADD, *parts)
+
+    def _chosen(self, weight: H | None, value: H | Number) -> H | None:
+        """Return the summand of one of the two values; None if it is 0."""
+        return None if weight is None or self._is_zero(value) else self.mul(weight, value)
+
+    @staticmethod
+    def _is_zero(value: object) -> bool:
+        return is_number(value) and parse_number("where", value) == 0
+
+    def full_like(self, A: H, c: Number) -> H:
+        """Return a tensor of A's shape and element type, every element of which is one number.
+
+        It is written 0 A + c, of which kernels read no element. Most operators take the number itself, in its place.
+
+        Args:
+            A: The tensor; its values do not matter.
+            c: The exact number.
+
+        Returns:
+            A tensor of A's shape and element type.
+
+        Raises:
+            GraphError: A is no tensor of this graph.
+            UnsupportedError: c is no finite number.
+        """
+        return self.shift(self._scaled("full_like", A, 0), c)

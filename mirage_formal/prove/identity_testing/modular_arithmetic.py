@@ -1,0 +1,270 @@
+"""Exact arithmetic modulo a prime below 2^31, on numpy arrays.
+
+Residues are kept as uint64, or as float64 (exact) where they feed matrix products. A matrix product goes through
+float64 BLAS: the smaller operand is cut into limbs and the contraction into chunks, so that every partial sum stays
+below 2^53 and is therefore exact. Everything else is 64-bit integer arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_formal.semantics.batched_matmul import batched_product
+
+#: Residues: uint64, or float64 with integral values.
+Residues = NDArray[Any]
+Words = NDArray[np.uint64]
+
+_EXACT: Final = 1 << 53
+#: Sums of this many partial products below 2^53 fit a uint64.
+_CHUNKS: Final = 1 << 10
+#: Elements that are reduced at a time: they and their quotients stay in a processor's cache.
+BLOCK: Final = 1 << 14
+#: Below this many elements inverses are taken one by one.
+_SMALL: Final = 64
+
+
+def to_uint64(x: Residues) -> Words:
+    """Return the residues as uint64."""
+    return x if x.dtype == np.uint64 else x.astype(np.uint64)
+
+
+def as_floats(x: Residues) -> NDArray[np.float64]:
+    """Return the residues as float64."""
+    return x if x.dtype == np.float64 else x.astype(np.float64)
+
+
+def apply_in_blocks(function: Callable[..., Words], *operands: Residues) -> Words:
+    """Apply an elementwise function to cache-sized blocks, so that its intermediates stay small.
+
+    Args:
+        function: A function of blocks of the operands, all of one shape or broadcasting, that returns a new array.
+        operands: Arrays that broadcast.
+    """
+    shape = np.broadcast_shapes(*[operand.shape for operand in operands])
+    if prod(shape) <= 2 * BLOCK:
+        return function(*operands)
+    whole = [np.broadcast_to(operand, shape) for operand in operands]
+    out = np.empty(shape, dtype=np.uint64)
+    inner, axis = 1, len(shape) - 1
+    while inner * shape[axis] <= BLOCK:
+        inner *= shape[axis]
+        axis -= 1
+    step = BLOCK // inner
+    for outer in np.ndindex(*shape[:axis]):
+        for low in range(0, shape[axis], step):
+            at = (*outer, slice(low, low + step))
+            out[at] = function(*[operand[at] for operand in whole])
+    return out
+
+
+class Modulus:
+    """The field Z_m for a prime m below 2^31 with m = 3 mod 4."""
+
+    def __init__(self, m: int) -> None:
+        assert m < 1 << 31
+        assert m % 4 == 3
+        self.m = m
+        self._m = np.uint64(m)
+
+    def reduced(self, x: Words) -> Words:
+        """Reduce words to residues in place; no other code may read the array.
+
+        A remainder is x - m * (x // m), for quotients by one number are much faster than remainders.
+        """
+        flat = x.ravel(order="K")
+        if not np.shares_memory(flat, x):  # a part of another array
+            np.remainder(x, self._m, out=x)
+            return x
+        quotients = np.empty(min(BLOCK, flat.size), dtype=np.uint64)
+        for low in range(0, flat.size, BLOCK):
+            block = flat[low : low + BLOCK]
+            whole = quotients[: block.size]
+            np.floor_divide(block, self._m, out=whole)
+            whole *= self._m
+            block -= whole
+        return x
+
+    def constant(self, value: Fraction) -> int | None:
+        """Return the residue of a rational; None if it has none, or if a nonzero rational would become 0."""
+        if value.denominator % self.m == 0 or (value != 0 and value.numerator % self.m == 0):
+            return None
+        return value.numerator * pow(value.denominator, -1, self.m) % self.m
+
+    def add(self, a: Residues, b: Residues) -> Words:
+        """Return the sum."""
+        return apply_in_blocks(lambda x, y: self.reduced(to_uint64(x) + to_uint64(y)), a, b)
+
+    def subtract(self, a: Residues, b: Residues) -> Words:
+        """Return the difference."""
+        return apply_in_blocks(lambda x, y: self.reduced(to_uint64(x) + (self._m - to_uint64(y))), a, b)
+
+    def multiply(self, a: Residues, b: Residues) -> Words:
+        """Return the product."""
+        return apply_in_blocks(lambda x, y: self.reduced(to_uint64(x) * to_uint64(y)), a, b)
+
+    def scale(self, a: Residues, factor: int) -> Words:
+        """Return the product with a residue."""
+        if factor == self.m - 1:
+            return apply_in_blocks(lambda x: self.reduced(self._m - to_uint64(x)), a)
+        return apply_in_blocks(lambda x: self.reduced(to_uint64(x) * np.uint64(factor)), a)
+
+    def offset(self, a: Residues, constant: int) -> Words:
+        """Return the sum with a residue."""
+        return apply_in_blocks(lambda x: self.reduced(to_uint64(x) + np.uint64(constant)), a)
+
+    def power(self, a: Residues, exponent: int) -> Words:
+        """Return a^exponent for a non-negative exponent, by squaring."""
+        base, out = to_uint64(a), None
+        while exponent:
+            if exponent & 1:
+                out = base if out is None else self.multiply(out, base)
+            exponent >>= 1
+            if exponent:
+                base = self.multiply(base, base)
+        return np.ones_like(base) if out is None else out
+
+    def inverse(self, a: Residues) -> Words:
+        """Return inverses of nonzero residues: a product tree, one inversion at its root, three products an element."""
+        flat = np.ascontiguousarray(to_uint64(a)).reshape(-1)
+        return self._inverses(flat).reshape(a.shape)
+
+    def _inverses(self, flat: Words) -> Words:
+        if flat.size <= _SMALL:
+            return self.power(flat, self.m - 2)
+        half = flat.size // 2
+        left, right = flat[:half], flat[half : 2 * half]
+        above = self._inverses(self.multiply(left, right))
+        parts = [self.multiply(above, right), self.multiply(above, left)]
+        if flat.size % 2:
+            parts.append(self.power(flat[-1:], self.m - 2))
+        return np.concatenate(parts)
+
+    def root(self, a: Residues) -> tuple[Words, NDArray[np.bool_]]:
+        """Return the principal square root a^((m+1)/4), and where there is none because ``a`` is not a residue.
+
+        For m = 3 mod 4 the principal root of a residue is itself a residue. So sqrt(x)sqrt(y) = sqrt(xy) holds for
+        residues x, y. The root sqrt(x^2) is the one of x, -x that is a residue: the field's counterpart of |x|.
+        """
+        out = self.power(a, (self.m + 1) // 4)
+        return out, self.multiply(out, out) != to_uint64(a)
+
+    def sum(self, a: Residues, axis: int, kept: int) -> Words:
+        """Return an axis folded to ``kept``: result[j] = sum over i of a[i * kept + j]; at most 2^33 terms."""
+        whole = to_uint64(a)
+        if kept == 1:
+            return self.reduced(np.asarray(whole.sum(axis=axis, keepdims=True)))
+        split = whole.reshape(*a.shape[:axis], a.shape[axis] // kept, kept, *a.shape[axis + 1 :])
+        return self.reduced(np.asarray(split.sum(axis=axis)))
+
+    def matmul(self, a: Residues, b: Residues) -> Words:
+        """Return the product of [..., m, k] and [..., k, n]; leading axes of extent 1 broadcast."""
+        return batched_product(as_floats(a), as_floats(b), self._product)
+
+    def _product(self, a: Residues, b: Residues) -> Words:
+        inner = a.shape[-1]
+        limbs, width, chunk = self._plan(inner)
+        if limbs == 1:
+            return self.reduced(to_uint64(self._partial(a, b, chunk)))
+        if a.size <= b.size:
+            rows = a.shape[-2]
+            total = self._partial(_limbs(a, limbs, width, axis=-2), b, chunk)
+            pieces = [total[..., i * rows : (i + 1) * rows, :] for i in range(limbs)]
+        else:
+            columns = b.shape[-1]
+            total = self._partial(a, _limbs(b, limbs, width, axis=-1), chunk)
+            pieces = [total[..., i * columns : (i + 1) * columns] for i in range(limbs)]
+        return apply_in_blocks(lambda *each: self._joined(each, width), *pieces)
+
+    def _joined(self, pieces: Sequence[Residues], width: int) -> Words:
+        """Return the combination of the sums of limbs, highest first."""
+        out = self.reduced(pieces[0].astype(np.uint64))
+        for piece in pieces[1:]:
+            out <<= np.uint64(width)
+            out += to_uint64(piece)
+            self.reduced(out)
+        return out
+
+    def _plan(self, inner: int) -> tuple[int, int, int]:
+        """Return limbs, bits of a limb, and the number of products that may be summed before 2^53.
+
+        It has the fewest limbs that need one chunk only.
+        """
+        bits = self.m.bit_length()
+        for limbs in (1, 2, 3):
+            width = -(-bits // limbs)
+            chunk = (_EXACT - 1) // ((self.m - 1) * min(self.m - 1, (1 << width) - 1))
+            if chunk >= inner or limbs == 3:
+                return limbs, width, chunk
+        raise AssertionError
+
+    def _partial(self, a: Residues, b: Residues, chunk: int) -> Residues:
+        """Return the product of small enough factors as integers, reduced only where it would overflow."""
+        inner = a.shape[-1]
+        a, b = _for_blas(a), _for_blas(b)
+        if inner <= chunk:
+            return np.asarray(np.matmul(a, b))
+        total: Words | None = None
+        for count, low in enumerate(range(0, inner, chunk)):
+            piece = np.matmul(a[..., low : low + chunk], b[..., low : low + chunk, :]).astype(np.uint64)
+            if total is None:
+                total = piece
+            else:
+                total += piece
+                if count % _CHUNKS == _CHUNKS - 2:
+                    self.reduced(total)
+        assert total is not None
+        return total
+
+
+def _limbs(x: Residues, limbs: int, width: int, axis: int) -> NDArray[np.float64]:
+    """Return the limbs of every element, highest first, concatenated along an axis."""
+    whole = to_uint64(x)
+    mask = np.uint64((1 << width) - 1)
+    parts = [(whole >> np.uint64(width * i)) & mask for i in reversed(range(limbs))]
+    return np.concatenate(parts, axis=axis).astype(np.float64)
+
+
+def _for_blas(x: Residues) -> Residues:
+    """Return the array, copied only if neither of its last two axes is contiguous (BLAS could not read it)."""
+    ok = any(x.shape[i] == 1 or x.strides[i] == x.itemsize for i in (-1, -2))
+    return x if ok else np.ascontiguousarray(x)
+
+
+class Powers:
+    """A function from x in Z_q to omega^x in Z_p, computed from two tables of powers."""
+
+    def __init__(self, field: Modulus, omega: int, exponents: int) -> None:
+        self._field = field
+        bits = exponents.bit_length()
+        self._low = bits // 2
+        self._mask = np.uint64((1 << self._low) - 1)
+        self._fine = _table(field, omega, self._low)
+        self._coarse = _table(field, pow(omega, 1 << self._low, field.m), bits - self._low)
+
+    def __call__(self, x: Residues) -> Words:
+        """Return omega^x elementwise."""
+        return apply_in_blocks(self._each, x)
+
+    def _each(self, x: Residues) -> Words:
+        whole = to_uint64(x)
+        # Signed numbers are what numpy takes elements by; it would convert others one by one.
+        fine = self._fine[(whole & self._mask).view(np.int64)]
+        fine *= self._coarse[(whole >> np.uint64(self._low)).view(np.int64)]
+        return self._field.reduced(fine)
+
+
+def _table(field: Modulus, base: int, bits: int) -> Words:
+    """Return base^0 .. base^(2^bits - 1), computed by doubling."""
+    table = np.ones(1, dtype=np.uint64)
+    step = base
+    for _ in range(bits):
+        table = np.concatenate([table, field.scale(table, step)])
+        step = step * step % field.m
+    return table

@@ -1,0 +1,62 @@
+"""Thin entry points of worker tasks, which import their implementation on the first call.
+
+The parent process imports this module alone. Worker processes import ``tasks``, with the engines, NumPy and the prover,
+when they run the first task.
+"""
+
+from __future__ import annotations
+
+from mirage_formal.codegen.numerics.predicted_numerics import PredictedNumerics
+from mirage_formal.records import SolverRecord, UnitRecord
+from mirage_formal.run.settings import Job
+from mirage_formal.run.task_values import (
+    AcceptedCandidate,
+    CandidateTask,
+    CertificateClaim,
+    RejectedCandidate,
+    UncertifiedTensor,
+    UnitTask,
+)
+from mirage_formal.search.engine_interface import Unit
+
+
+def plan(job: Job) -> list[Unit]:
+    """Call ``tasks.plan``: return the units of a job."""
+    from mirage_formal.run import tasks
+
+    return tasks.plan(job)
+
+
+def search_unit(task: UnitTask) -> UnitRecord:
+    """Call ``tasks.search_unit``: return the record of one searched unit."""
+    from mirage_formal.run import tasks
+
+    return tasks.search_unit(task)
+
+
+def certify(task: CandidateTask) -> list[CertificateClaim | UncertifiedTensor]:
+    """Call ``tasks.certify``: return a claim for each tensor of a candidate, or why it has no certificate."""
+    from mirage_formal.run import tasks
+
+    return tasks.certify(task)
+
+
+def discharge_texts(texts: tuple[str, ...]) -> list[tuple[SolverRecord, SolverRecord]]:
+    """Call ``tasks.discharge_texts``: return the answers of z3 and cvc5 to each obligation."""
+    from mirage_formal.run import tasks
+
+    return tasks.discharge_texts(texts)
+
+
+def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandidate:
+    """Call ``tasks.verify_candidate``: return whether a candidate is accepted, with the evidence."""
+    from mirage_formal.run import tasks
+
+    return tasks.verify_candidate(task)
+
+
+def predict_rounding_error(task: CandidateTask) -> PredictedNumerics | None:
+    """Call ``tasks.predict_rounding_error``: return the expected numerics of a candidate's kernels."""
+    from mirage_formal.run import tasks
+
+    return tasks.predict_rounding_error(task)

@@ -1,0 +1,101 @@
+"""Picklable values of worker tasks: the arguments that a run sends, and the results that workers return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mirage_formal.records import RejectedKind, SpecialRecord, VerdictRecord
+from mirage_formal.run.settings import Job
+from mirage_formal.search.engine_interface import Unit
+
+if TYPE_CHECKING:
+    from mirage_formal.check.equivalence import MixedRadixObligation
+
+
+@dataclass(frozen=True, slots=True)
+class UnitTask:
+    """Task to search one unit of a job.
+
+    Attributes:
+        job: The job.
+        key: The key of the run.
+        unit: The unit.
+        questions: Number of its pruning decisions that z3 is asked about at most.
+    """
+
+    job: Job
+    key: str
+    unit: Unit
+    questions: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitProgress:
+    """Progress of a unit that is being searched: its counters so far, and pruned branches by reason."""
+
+    states: int
+    classes: int
+    pruned: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateTask:
+    """Task on one candidate, whose µGraph is encoded by ``graph.formats.json.encode``."""
+
+    job: Job
+    graph: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateClaim:
+    """Certificate of one tensor, as in records.CertificateRecord; ``text`` is the SMT-LIB obligation."""
+
+    tensor: str
+    expression: str
+    output: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class UncertifiedTensor:
+    """A tensor whose expression is not known to be a subexpression of any output's."""
+
+    tensor: str
+    expression: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """An equivalence proof that the checker's proof kernel has replayed, and the obligations left to the solvers."""
+
+    data: bytes
+    steps: int
+    lemmas: int
+    obligations: tuple[MixedRadixObligation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedCandidate:
+    """A candidate that the policy accepts.
+
+    Attributes:
+        verdict: Equivalent or probable.
+        fingerprint: Log of the fingerprint as JSON; that of an equivalent candidate may have no answer.
+        proof: Proof of an equivalent candidate; None for a probable one.
+        special: Record of its evaluation at special values; None if it was not evaluated.
+    """
+
+    verdict: VerdictRecord
+    fingerprint: bytes
+    proof: Proof | None
+    special: SpecialRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedCandidate:
+    """A candidate that the policy rejects, as in records.RejectedRecord."""
+
+    kind: RejectedKind
+    reason: str

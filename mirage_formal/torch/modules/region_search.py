@@ -1,0 +1,245 @@
+"""Search for candidates of an import's regions, and choice of those that are faster than torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+
+from mirage_formal.api.request import Options, search_into_store, stored_results
+from mirage_formal.codegen.cost import estimate
+from mirage_formal.codegen.target import Target, load_target
+from mirage_formal.device.runtime import device_count
+from mirage_formal.frontend.argument_checks import error_at_user_line
+from mirage_formal.graph.canonical import digest
+from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.storage_views import kernel_count
+from mirage_formal.graph.types import DType
+from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.partition.partition import floor_us
+from mirage_formal.run.results.result import Result
+from mirage_formal.support import options
+from mirage_formal.support.errors import ClusterError, MirageError, RunError, SpaceError, TargetError, UnsupportedError
+from mirage_formal.torch.analysis.conditions import side_conditions
+from mirage_formal.torch.comparison.import_comparison import ImportComparison
+from mirage_formal.torch.import_result import Imported, Region, UnsupportedNode
+from mirage_formal.torch.modules.custom_operators import TorchOperator, torch_operator
+from mirage_formal.torch.modules.module_report import ModuleReport, RegionReport
+
+_PACKAGE: Final = Path(__file__).parents[2]
+#: Least seconds of a search.
+_LEAST_S: Final = 2.0
+#: Errors in the options; other errors are reasons why a region has no candidate.
+_ASKED: Final = (ClusterError, RunError, SpaceError, TargetError)
+_VIEWS: Final = frozenset({OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT, OpKind.SLICE})
+
+
+#: Directories of the searches of this process.
+_WRITTEN: Final[set[Path]] = set()
+
+#: Report and operator of each program, by its digest without names.
+Known = dict[str, tuple[RegionReport, TorchOperator | None]]
+
+
+def choose_operators(
+    imported: Imported,
+    asked: Mapping[str, Any],
+    known: Known | None = None,
+    comparison: ImportComparison | None = None,
+    *,
+    guard: bool = False,
+) -> tuple[dict[int, TorchOperator], ModuleReport]:
+    """Return operators for the regions where a candidate is expected to be faster than torch's separate operators.
+
+    Args:
+        imported: The import.
+        asked: Options of ``superoptimize``. ``time_limit`` is for all regions together: each gets the part of the time
+            left that corresponds to its possible gain. ``out`` is a directory with one for each search of a region.
+        known: Results for the regions of other imports, which are not searched again; those of these regions are added.
+        comparison: Comparison of the regions with torch: those that differ stay with it.
+        guard: Whether calls check conditions: then only candidates without further conditions than their program's are
+            taken.
+
+    Returns:
+        Operators by the numbers of regions, and the report on all regions.
+
+    Raises:
+        MirageError: An option is at fault.
+    """
+    if unknown := sorted(set(asked) - set(Options.__annotations__)):
+        hint = "the options are " + ", ".join(Options.__annotations__)
+        raise error_at_user_line(UnsupportedError, f"optimize: no option is called {', '.join(unknown)}", hint)
+    target = load_target(str(asked.get("target", options.Settings().target)))
+    limit = asked.get("time_limit")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0):
+        raise SpaceError(f"expected seconds above 0, got {limit!r}", where="time_limit")
+    deadline = None if limit is None else time.monotonic() + limit
+    equal: dict[str, list[int]] = {}
+    comparison = comparison or ImportComparison()
+    for number, region in enumerate(imported.regions):
+        differs = f" {number}" if number in comparison.faults else ""
+        equal.setdefault(_digest_without_names(region.program) + differs, []).append(number)
+    gains = {
+        key: 0.0 if same[0] in comparison.faults else len(same) * _gain(imported.regions[same[0]].program, target)
+        for key, same in equal.items()
+    }
+    total = sum(gains.values()) or 1.0
+    found: dict[int, TorchOperator] = {}
+    reports: list[RegionReport] = []
+    for key in sorted(gains, key=lambda key: -gains[key]):
+        region, numbers = imported.regions[equal[key][0]], tuple(equal[key])
+        unfused = estimate(region.program, target).us
+        said = "; ".join(dict.fromkeys(comparison.said(number) for number in numbers))
+        needs = tuple(map(str, side_conditions(region.program, region.graph.origins())))
+        report = RegionReport(numbers, region.digest, _describe_call(imported, region), unfused, compared=said)
+        report = dataclasses.replace(report, conditions=needs, guarded=guard)
+        gain, still = gains.pop(key), sum(gains.values())
+        if numbers[0] in comparison.faults:
+            reports.append(dataclasses.replace(report, kept=str(comparison.faults[numbers[0]])))
+            continue
+        if not _may_be_improved(region.program):
+            reports.append(dataclasses.replace(report, kept="it is one operator"))
+            continue
+        share = None if deadline is None else (deadline - time.monotonic()) * gain / (gain + still or 1.0)
+        planned = None if limit is None else limit * gain / total
+        if known is not None and key in known:
+            earlier, operator = known[key]
+            report = dataclasses.replace(earlier, numbers=numbers, compared=said, conditions=needs)
+        else:
+            where = _device(imported, region)
+            report, operator = _search_region(region, report, asked, (share, planned), where, guard=guard)
+            if known is not None:
+                known[key] = report, operator
+        if operator is not None:
+            found.update(dict.fromkeys(numbers, operator))
+        reports.append(report)
+    reports.sort(key=lambda report: report.numbers)
+    left, ahead = (tuple(_with_library_line(item) for item in items) for items in (imported.left, imported.ahead))
+    return found, ModuleReport(tuple(reports), left, ahead)
+
+
+def _search_region(
+    region: Region,
+    report: RegionReport,
+    asked: Mapping[str, Any],
+    limits: tuple[float | None, float | None],
+    device: str,
+    *,
+    guard: bool,
+) -> tuple[RegionReport, TorchOperator | None]:
+    """Return a region's report and operator, from an earlier search with the planned time or a new one in its share.
+
+    Args:
+        region: The region.
+        report: Its report so far.
+        asked: Options of ``superoptimize``.
+        limits: Its share of the seconds that are left, and its planned seconds.
+        device: Kind of the device that computes it.
+        guard: As for ``choose_operators``.
+    """
+    share, planned = limits
+    if device == "cuda" and torch.cuda.is_available() and not device_count():
+        return dataclasses.replace(report, kept="kernels are launched with CuPy, which is not installed"), None
+    on_gpu = device == "cuda" and device_count() > 0
+    if not on_gpu:  # GPU times are irrelevant for a module on another device
+        asked = {**asked, "measure": 0}
+    given: Any = dict(asked, time_limit=share)
+    earlier: Any = dict(asked, time_limit=planned)
+    if asked.get("out") is not None:
+        given["out"] = _unused_directory(Path(asked["out"]) / f"region-{report.digest[:12]}")
+    try:
+        results = stored_results(region.graph, earlier)
+        if results is None and share is not None and share < _LEAST_S:
+            return dataclasses.replace(report, kept="no time was left for a search"), None
+        found = results or search_into_store(region.graph, given)
+        best = next((one for one in found if not guard or _has_only_program_conditions(one)), None)
+    except MirageError as error:
+        if isinstance(error, _ASKED):
+            raise
+        return dataclasses.replace(report, kept=error.what), None
+    if best is None:
+        return dataclasses.replace(report, kept="every candidate has conditions that its program has not"), None
+    report = dataclasses.replace(
+        report,
+        added=best.verdict.added if isinstance(best.verdict, Equivalent) else (),
+        candidate=best.digest,
+        kernels=kernel_count(best.graph),
+        verdict=type(best.verdict).__name__.lower(),
+        estimate_us=best.cost,
+        evidence=best.directory,
+        backend=best.backend,
+    )
+    if best.cost >= report.unfused_us:
+        return dataclasses.replace(report, kept="no candidate is estimated below its operators one by one"), None
+    operator = torch_operator(best)
+    if on_gpu:
+        try:
+            operator.result.prepare(torch.cuda.current_device())  # not in a call, which may be captured
+        except MirageError as error:
+            return dataclasses.replace(report, kept=error.what), None
+    return report, operator
+
+
+def _has_only_program_conditions(result: Result) -> bool:
+    """Return whether a result is proved without conditions beyond its program's."""
+    return isinstance(result.verdict, Equivalent) and not result.verdict.added
+
+
+def _unused_directory(first: Path) -> Path:
+    """Return a region's directory, with a number appended where this process searched the region before."""
+    later = (first.with_name(f"{first.name}-{number}") for number in itertools.count(2))
+    place = next(place for place in itertools.chain([first], later) if place not in _WRITTEN or not place.exists())
+    _WRITTEN.add(place)
+    return place
+
+
+def _device(imported: Imported, region: Region) -> str:
+    """Return the kind of device on which torch would compute a region."""
+    nodes = {node.name: node for node in imported.module.graph.nodes}
+    values = (nodes[name].meta.get("val") for name in region.nodes)
+    return next((str(value.device.type) for value in values if isinstance(value, torch.Tensor)), "cpu")
+
+
+def _digest_without_names(program: KernelGraph) -> str:
+    """Return the digest of a program with numbered inputs, because layers of a model differ in names only."""
+    inputs = (dataclasses.replace(item, name=f"x{number}") for number, item in enumerate(program.inputs))
+    return digest(dataclasses.replace(program, inputs=tuple(inputs)))
+
+
+def _gain(program: KernelGraph, target: Target) -> float:
+    """Return the microseconds that full fusion of a program could save.
+
+    Full fusion is one launch that reads the inputs and writes the outputs once.
+    """
+    return max(estimate(program, target).us - floor_us(program, target, len(program.inputs), cuts=False), 0.0)
+
+
+def _may_be_improved(program: KernelGraph) -> bool:
+    """Return whether a candidate can be faster than torch's separate operators.
+
+    This needs several operators, or a product of float32, which libraries compute without tensor cores.
+    """
+    computing = [op for op in program.ops if isinstance(op, Op) and op.kind not in _VIEWS]
+    single = any(item.tensor.dtype is DType.FLOAT32 for item in program.inputs)
+    return len(computing) > 1 or (single and any(op.kind is OpKind.MATMUL for op in computing))
+
+
+def _with_library_line(item: UnsupportedNode) -> UnsupportedNode:
+    """Return an operator's entry with the library's line in place of this package's line that calls the library."""
+    if item.where is None or not Path(item.where.path).is_relative_to(_PACKAGE):
+        return item
+    return dataclasses.replace(item, where=item.through, through=None)
+
+
+def _describe_call(imported: Imported, region: Region) -> tuple[str, ...]:
+    nodes = {node.name: node for node in imported.module.graph.nodes}
+    return tuple(str(nodes[name].target).removeprefix("aten.") for name in region.nodes)
+
+
+__all__ = ["choose_operators"]
