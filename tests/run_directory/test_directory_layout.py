@@ -160,18 +160,18 @@ def put(root: Path, name: str, place: str, kind: str, canary: Path) -> Path | No
 
 
 def nothing_tried(record: RunRecord) -> ExhaustedRecord:
-    none: dict[str, int] = {}
     return ExhaustedRecord(
-        **{"key": record.key, "space": record.config, "target": msgspec.Raw(b"{}"), "left_out": ()},
-        **{
-            "tried": none,
-            "pruned": none,
-            "dropped": none,
-            "bounds": (),
-            "bound_us": None,
-            "best_us": None,
-            "gap": None,
-        },
+        key=record.key,
+        space=record.config,
+        target=msgspec.Raw(b"{}"),
+        left_out=(),
+        tried={},
+        pruned={},
+        dropped={},
+        bounds=(),
+        bound_us=None,
+        best_us=None,
+        gap=None,
     )
 
 
