@@ -25,7 +25,7 @@ negative number.
 
 **Attention.** In float64 it is its definition by products and a softmax, because torch's kernels differ for a row of
 NaN. With random roundings it selects keys, so that scores of masked keys have no influence: torch adds minus infinity
-to them, or multiplies them by 0.
+to them, or multiplies them by 0. In every other evaluation the largest score of each row is lowered by its rounding.
 """
 
 from __future__ import annotations
@@ -388,7 +388,7 @@ def _perturb_inside(
             most = torch.finfo(node.meta["val"].dtype).max * (1 - 4 * unit)
             found = _poison(found, product.isfinite() & (product.abs() > most), numbers)
     if target == _ATTENTION:
-        chosen, sizes, far = _selected_attention(given)
+        chosen, sizes, far = _selected_attention(given, lowered=seed is not None and seed[0] % 2 == 1)
         chosen = chosen + (_perturb(sizes, unit, 0.0, seed) - sizes).nan_to_num(nan=0.0)
         return _poison(chosen, far, numbers)
     if target in _PLAIN and given.get("alpha", 1) == 1:
@@ -428,10 +428,12 @@ def _by_definition(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     return torch.ops.aten._scaled_dot_product_attention_math.default(**given)[0]
 
 
-def _selected_attention(given: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+def _selected_attention(given: Mapping[str, Any], *, lowered: bool) -> tuple[Any, Any, Any]:
     """Return attention over selected keys only, the same for magnitudes, and a mask of values beyond float32.
 
-    The third tensor marks rows whose scores, and results whose weighted values, float32 cannot hold.
+    The third tensor marks rows whose scores, and results whose weighted values, float32 cannot hold. If ``lowered``,
+    the largest score of each row is lowered by the loss of float32 in its sum, so that another key of about that score
+    may take its place.
     """
     q, k, v = (given[name] for name in ("query", "key", "value"))
     mask = given.get("attn_mask")
@@ -448,6 +450,8 @@ def _selected_attention(given: Mapping[str, Any]) -> tuple[Any, Any, Any]:
         keep = read & (mask if mask.dtype is torch.bool else mask != -torch.inf)
         scores = scores if mask.dtype is torch.bool else scores + mask
     scores = torch.where(keep, scores, -torch.inf)
+    if lowered:
+        scores = torch.where(scores == scores.amax(-1, keepdim=True), scores - _SINGLE * sizes, scores)
     weights = torch.where((scores == -torch.inf).all(-1, keepdim=True), 0.0, torch.softmax(scores, -1))
     lost = (weights != 0).double() @ (~v.isfinite()).double() != 0
     values = torch.where(v.isfinite(), v, 0.0)
