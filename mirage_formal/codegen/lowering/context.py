@@ -178,7 +178,7 @@ class LoweringContext:
         return self._tile_bounds(iteration)[1]
 
     def _tile_bounds(self, iteration: IntExpr) -> tuple[IntExpr, IntExpr]:
-        """Return the conditions by the bounds of the mask, that which holds from some iteration on first.
+        """Return the conditions by the bounds of the mask; the one that holds from some iteration on comes first.
 
         Along columns the distance from row to column grows, so the lower bound is met from some iteration on, and the
         upper one up to some iteration. Along rows it is the other way round.
