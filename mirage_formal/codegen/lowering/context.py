@@ -14,7 +14,7 @@ from mirage_formal.codegen.program.flat_graph import (
     MapFn,
     Reduce,
     Repeat,
-    Running,
+    RunningMax,
     defined_tensors,
 )
 from mirage_formal.codegen.program.index import DigitBuilder, IndexBuilder
@@ -311,9 +311,9 @@ def combine(fn: BinaryFn, values: Sequence[Value]) -> Value:
 LOWEST = -3.4028234663852886e38
 
 
-def neutral_element(cx: LoweringContext, op: Reduce | Accumulate | Running) -> float:
+def neutral_element(cx: LoweringContext, op: Reduce | Accumulate | RunningMax) -> float:
     """Return the identity element of a sum or maximum, at which it begins."""
-    if isinstance(op, Running):
+    if isinstance(op, RunningMax):
         return LOWEST
     if op.fn is BinaryFn.ADD or not cx.tensor(op.result).dtype.floating:
         return 0.0  # of masks the least is 0
