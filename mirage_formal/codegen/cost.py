@@ -367,12 +367,10 @@ def _kernel(
     ring = min(block.forloop_range, _RING, 1 + (room // stage if room > 0 and stage else 0))
     rounds = -(-block.forloop_range // ring) * waves
     written_back = written - kept
-    active = min(blocks, target.sms)
-    device_rate = min(target.bandwidth_gbs * model.bandwidth_efficiency, active * model.sm_bandwidth_gbs) * 1e3
     l2_rate = model.l2_bandwidth_gbs * 1e3
     crossing = (loaded + work.waste) * blocks + written + waste
     memory = max(
-        (read + written_back) / device_rate,
+        (read + written_back) / device_rate(target, blocks),
         (crossing - (1 - model.l2_reread_share) * again) / l2_rate,
         per_sm * (crossing / blocks) / (model.sm_bandwidth_gbs * 1e3),
         (rounds - 1) * model.latency_us,
@@ -397,6 +395,17 @@ def _kernel(
         resident=resident,
         waves=waves,
     )
+
+
+def device_rate(target: Target, blocks: int) -> float:
+    """Return the bytes of device memory that a number of blocks moves in a microsecond."""
+    most = target.bandwidth_gbs * target.model.bandwidth_efficiency
+    return min(most, min(blocks, target.sms) * target.model.sm_bandwidth_gbs) * 1e3
+
+
+def library_rate(target: Target, crossing: float) -> float:
+    """Return the bytes that a predefined operator moves in a microsecond, given those that it reads and writes."""
+    return device_rate(target, max(1, -int(-crossing // _CHUNK))) * target.model.library_efficiency
 
 
 def _cached_bytes(sizes: Sequence[float], target: Target) -> float:
@@ -444,11 +453,8 @@ def _predefined(
     written = sum([tensor.bytes for tensor in results])
     crossing = written + sum([tensor.bytes for tensor in operands])
     read = sum([tensor.bytes for tensor, hot in zip(operands, warm, strict=True) if not hot])
-    chunks = max(1, -(-crossing // _CHUNK))
-    active = min(chunks, target.sms)
-    model = target.model
-    rate = min(target.bandwidth_gbs * model.bandwidth_efficiency, active * model.sm_bandwidth_gbs) * 1e3
-    rate *= model.library_efficiency
+    chunks, model = max(1, -(-crossing // _CHUNK)), target.model
+    rate = library_rate(target, crossing)
     written_back = written - _cached_bytes([tensor.bytes for tensor in results], target)
     memory = max((read + written_back) / rate, crossing / (model.l2_bandwidth_gbs * 1e3))
     compute = _compute_us(work, target, target.sms) / model.library_efficiency

@@ -12,6 +12,7 @@ SCHEMA_VERSION: Final = 3
 RUN_FILE: Final = "run.json"
 SEARCH_FILE: Final = "search.jsonl"
 SUMMARY_FILE: Final = "summary.json"
+EXHAUSTED_FILE: Final = "exhausted.json"
 CONTRADICTION_FILE: Final = "contradiction.smt2"
 CANDIDATES: Final = "candidates"
 #: A run that has rejected more than this many candidates for each that it may keep gives up, and may report fewer.
@@ -462,3 +463,51 @@ class SummaryRecord(Record, frozen=True, kw_only=True):
     audit: AuditRecord | None = None
     manifest: dict[str, Sha256]
     seal: Sha256 = NO_SEAL
+
+
+class BoundRecord(Record, frozen=True, kw_only=True):
+    """Lower bound of the estimates of all graphs with a number of kernels.
+
+    Attributes:
+        kernels: Number of kernels; the last bound of a list holds for more of them too.
+        us: Microseconds, the sum of the two parts.
+        launch_us: Part of launches and of the latency of first loads.
+        body_us: Part of bytes and operations.
+    """
+
+    kernels: Positive
+    us: Figure
+    launch_us: Figure
+    body_us: Figure
+
+
+class ExhaustedRecord(Record, frozen=True, kw_only=True):
+    """exhausted.json: what was tried, pruned and dropped, and the least estimate that any graph can have.
+
+    Attributes:
+        schema_version: 3.
+        key: The run's key.
+        space: Name of the search space.
+        target: Figures of the target, whose sha256 the run's identity has.
+        left_out: Names of the kinds of graphs that the engine leaves out of the space (docs/search.md).
+        tried: Counters of the search, by name.
+        pruned: Branches that cannot become part of the program, by reason.
+        dropped: What else was not searched or is not reported, by reason. The bound holds for it as well.
+        bounds: Lower bound for each number of kernels, fewest first.
+        bound_us: The least of them: no graph for the program is estimated below it. Null if it needs no kernel.
+        best_us: Estimate of the best reported candidate; null if there is none.
+        gap: (best_us - bound_us) / best_us, the relative gap of branch and bound; null if either is.
+    """
+
+    schema_version: Version = SCHEMA_VERSION
+    key: Sha256
+    space: Title
+    target: msgspec.Raw
+    left_out: tuple[Word, ...]
+    tried: dict[str, Count]
+    pruned: dict[str, Count]
+    dropped: dict[str, Count]
+    bounds: tuple[BoundRecord, ...]
+    bound_us: Figure | None
+    best_us: Figure | None
+    gap: Annotated[float, msgspec.Meta(le=1)] | None

@@ -24,10 +24,12 @@ from mirage_formal.records.measurement import MEASURE_FILE, NUMERICS_FILE, Measu
 from mirage_formal.records.partition import WHOLE_FILE, WholeRecord
 from mirage_formal.records.programs import PROGRAMS_FILE, ProgramsRecord
 from mirage_formal.records.run import (
+    EXHAUSTED_FILE,
     MANIFEST_FILE,
     CertificateRecord,
     ClosingRecord,
     EquivalenceRecord,
+    ExhaustedRecord,
     ManifestRecord,
     RunRecord,
     SummaryRecord,
@@ -41,6 +43,7 @@ FILES: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
     "run.json": (RunRecord,),
     "search.jsonl": (UnitRecord,),
     "summary.json": (SummaryRecord,),
+    EXHAUSTED_FILE: (ExhaustedRecord,),
     "proof.jsonl": (CertificateRecord, EquivalenceRecord, ClosingRecord),
     "verification.json": (VerificationRecord,),
     "manifest.json": (ManifestRecord,),

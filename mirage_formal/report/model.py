@@ -112,6 +112,7 @@ class Search:
         course: Samples of seconds of searching, and states and classes of all units together, for units with recorded
             times.
         audit: What z3 says of a sample of the pruning decisions; None if it was not asked.
+        bound_us, gap: Lower bound of every graph's estimate, and the gap of the best to it; None if not recorded.
     """
 
     engine: str
@@ -131,6 +132,8 @@ class Search:
     course: tuple[tuple[float, int, int], ...] = ()
     pruned_at: tuple[tuple[str, str, int], ...] = ()
     audit: AuditRecord | None = None
+    bound_us: float | None = None
+    gap: float | None = None
 
 
 # --- report ----------------------------------------------------------------------------------------------------------

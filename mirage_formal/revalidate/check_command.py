@@ -28,7 +28,7 @@ from mirage_formal.check.partitioning.cover_check import (
 )
 from mirage_formal.check.run_check import Run, check_kernel_members, check_members, read_run
 from mirage_formal.check.time_limit import LIMIT_S, LimitedCheck, TimeLimitExceeded
-from mirage_formal.records import KERNELS, LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE
+from mirage_formal.records import KERNELS, LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE, ExhaustedRecord
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.revalidate.processes import check_each
 from mirage_formal.support.errors import MirageError, RunError
@@ -50,11 +50,12 @@ class _CheckOptions:
 
 @dataclass(frozen=True, slots=True)
 class _EstablishedFacts:
-    """Established facts about candidates, their kernels, and whole programs."""
+    """Established facts about candidates, their kernels, whole programs, and lower bounds of runs."""
 
     candidates: list[EstablishedCandidate]
     kernels: list[EstablishedKernels]
     wholes: list[EstablishedWhole] = field(default_factory=list)
+    bounds: list[tuple[str, ExhaustedRecord]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ def _check_with_solvers(path: Path, how: _CheckOptions) -> _EstablishedFacts:
 
 def _reports(found: _EstablishedFacts) -> list[str]:
     kernels = _kernel_report(found.kernels) if found.kernels else []
-    return [*_report(found.candidates), *kernels, *_whole_report(found.wholes)]
+    return [*_report(found.candidates), *kernels, *_whole_report(found.wholes), *_bound_report(found.bounds)]
 
 
 def _check(path: Path, how: _CheckOptions) -> _EstablishedFacts:
@@ -182,6 +183,7 @@ def _merge_facts(each: Sequence[tuple[str, _EstablishedFacts]]) -> _EstablishedF
         [replace(one, name=f"{name}/{one.name}") for name, found in each for one in found.candidates],
         [replace(one, name=f"{name}/{one.name}") for name, found in each for one in found.kernels],
         [one for _, found in each for one in found.wholes],
+        [(name if below in name else f"{name}/{below}", one) for name, found in each for below, one in found.bounds],
     )
 
 
@@ -204,11 +206,14 @@ def _check_run(path: Path, how: _CheckOptions) -> tuple[Run, _EstablishedFacts]:
         what = f"expected a run ({SUMMARY_FILE}) or a candidate ({MANIFEST_FILE}), got {got}"
         raise RunError(what, where=str(path), hint="give a directory that a search has written, or --resume the search")
     run = read_run(path)
+    from mirage_formal.revalidate.exhausted import check_exhausted  # the cost model is not needed for one candidate
+
+    bound = check_exhausted(run)
     results = check_each(check_candidate, run.directories, how.jobs)
     check_members(run, results)
     kernels = check_each(partial(_derive, recompile=how.recompile), run.kernels, how.jobs)
     check_kernel_members(run, kernels)
-    return run, _EstablishedFacts(results, kernels)
+    return run, _EstablishedFacts(results, kernels, bounds=[(path.name, bound)] if bound is not None else [])
 
 
 def _derive(directory: Path, *, recompile: bool) -> EstablishedKernels:
@@ -262,6 +267,14 @@ def _whole_report(wholes: Sequence[EstablishedWhole]) -> list[str]:
             *_added_condition_lines([(one.name, one.added)]),
         ]
     return lines
+
+
+def _bound_report(bounds: Sequence[tuple[str, ExhaustedRecord]]) -> list[str]:
+    """Return the report lines about lower bounds: derived again from the program and the figures of the target."""
+    from mirage_formal.revalidate.exhausted import describe_gap  # loaded already where there is a bound
+
+    lines = [f"{escape_line(name, 80)}: {describe_gap(one)} (derived again)." for name, one in bounds]
+    return ["", *lines] if lines else []
 
 
 def _sympy(item: EstablishedCandidate) -> str:

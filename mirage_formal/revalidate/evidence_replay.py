@@ -24,6 +24,7 @@ from mirage_formal.graph.verifier import faults, output_types
 from mirage_formal.records import (
     CANDIDATES,
     EQUIVALENCE_FILE,
+    EXHAUSTED_FILE,
     GRAPH_FILE,
     KERNELS,
     MANIFEST_FILE,
@@ -217,7 +218,7 @@ def _records(root: Path) -> tuple[SummaryRecord, RunRecord, KernelGraph]:
     listed = {name: code for name, code in summary.manifest.items() if name != SEARCH_FILE}
     empty = () if summary.candidates else (f"{CANDIDATES}/",)  # a run that reports none leaves the directory empty
     check_manifest(root, SUMMARY_FILE, listed, [f"{KERNELS}/", SEARCH_FILE, *empty])
-    _check_file_names(root / SUMMARY_FILE, summary.manifest, (RUN_FILE, SEARCH_FILE, f"{CANDIDATES}/"))
+    _check_file_names(root / SUMMARY_FILE, summary.manifest, (RUN_FILE, SEARCH_FILE, EXHAUSTED_FILE, f"{CANDIDATES}/"))
     with step(root / RUN_FILE, "read the run", corrupt=True):
         record = decode(read_file(root / RUN_FILE), RunRecord, RUN_FILE)
         program = from_json(bytes(record.program), "program")

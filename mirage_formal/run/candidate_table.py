@@ -16,6 +16,7 @@ from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op,
 from mirage_formal.graph.storage_views import launched_operators
 from mirage_formal.graph.verdict import Equivalent, Probable
 from mirage_formal.records import AuditRecord
+from mirage_formal.revalidate.exhausted import describe_gap, read_exhausted
 from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import display_path
 from mirage_formal.support.errors import NothingFoundError
@@ -79,6 +80,7 @@ def describe_run(report: RunReport) -> list[str]:
         *explain_verdicts([result.verdict for result in report.results]),
         *report.remarks,
         f"unfused, a kernel for each operator: est. us {report.unfused_us:.1f}",
+        *([describe_gap(exhausted)] if (exhausted := read_exhausted(report.directory)) else []),
         *(["est. us orders candidates; nothing was measured"] if report.results else []),
         *(
             ["outside: in its element types its results leave the tolerance where the program's own operators do not"]

@@ -43,6 +43,7 @@ from mirage_formal.records import (
     write_files,
 )
 from mirage_formal.records.store_entry import EVIDENCE
+from mirage_formal.revalidate.exhausted import exhausted_record
 from mirage_formal.run.candidate_verification import CandidateEvidence, CandidateVerifier, verdict_of
 from mirage_formal.run.executors import make_executor
 from mirage_formal.run.progress import RunPhase, Watch, ignore_progress
@@ -330,7 +331,8 @@ class _Run:
         )
         files = [(item.directory, v.found.digest, v.files) for item, v in zip(items, verified, strict=True)]
         remarks = (*self.remarks, *dict.fromkeys(self.executor.remarks))
-        written = self.store.finish(files, summary)
+        exhausted = exhausted_record(self.store.run, summary, self.job.program, self.job.target)
+        written = self.store.finish(files, summary, exhausted)
         return RunReport(written, results, self.store.root, failed, self.unfused_us, remarks, evidence.lost)
 
     def _reported(

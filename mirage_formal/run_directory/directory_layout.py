@@ -21,6 +21,7 @@ from mirage_formal.records import (
     CANDIDATES,
     CONTRADICTION_FILE,
     DEVICE_FILES,
+    EXHAUSTED_FILE,
     GRAPH_FILE,
     KERNELS,
     LAUNCH_FILE,
@@ -105,7 +106,7 @@ KERNELS_OF_ONE: Final = _folder(
 )
 KERNEL_SET: Final = _folder(kernels_of_one=KERNELS_OF_ONE)
 RUN: Final = _folder(
-    *map(re.escape, (SEARCH_FILE, SUMMARY_FILE, CONTRADICTION_FILE)),
+    *map(re.escape, (SEARCH_FILE, SUMMARY_FILE, EXHAUSTED_FILE, CONTRADICTION_FILE)),
     last=RUN_FILE,
     candidates=CANDIDATE_SET,
     kernels=KERNEL_SET,

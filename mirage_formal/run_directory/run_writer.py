@@ -15,12 +15,14 @@ import msgspec
 
 from mirage_formal.records import (
     CANDIDATES,
+    EXHAUSTED_FILE,
     KERNELS,
     MANIFEST_FILE,
     MAX_LINE_BYTES,
     RUN_FILE,
     SEARCH_FILE,
     SUMMARY_FILE,
+    ExhaustedRecord,
     ManifestRecord,
     RunRecord,
     SummaryRecord,
@@ -117,18 +119,24 @@ class RunStore:
         self.units[record.unit] = record
 
     def finish(
-        self, candidates: Sequence[tuple[str, str, Mapping[str, bytes]]], summary: SummaryRecord
+        self,
+        candidates: Sequence[tuple[str, str, Mapping[str, bytes]]],
+        summary: SummaryRecord,
+        exhausted: ExhaustedRecord,
     ) -> SummaryRecord:
-        """Write the candidates and then the summary, which makes the run complete.
+        """Write the candidates, the bound and then the summary, which makes the run complete.
 
         Args:
             candidates: For each: its directory below the root, the digest of its graph, and its files by relative path.
             summary: The summary, whose manifest is filled in here.
+            exhausted: The record of what was tried and dropped, with the lower bound.
         """
         remove_file(self.root / SUMMARY_FILE)
         building = self.root / BUILDING
         remove(building, CANDIDATE_SET)
-        manifest = {name: sha256((self.root / name).read_bytes()) for name in (RUN_FILE, SEARCH_FILE)}
+        write_atomic(self.root / EXHAUSTED_FILE, to_indented_json(exhausted))
+        own_files = (RUN_FILE, SEARCH_FILE, EXHAUSTED_FILE)
+        manifest = {name: sha256((self.root / name).read_bytes()) for name in own_files}
         try:
             building.mkdir()
             for directory, digest, files in candidates:

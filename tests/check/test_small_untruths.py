@@ -15,6 +15,8 @@ from mirage_formal.check.__main__ import main
 from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.check_steps import CheckFailed, list_files
 from mirage_formal.check.run_check import read_run
+from mirage_formal.records import EXHAUSTED_FILE
+from mirage_formal.revalidate.exhausted import check_exhausted
 from mirage_formal.revalidate.rederive import derive_kernels
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
@@ -227,8 +229,43 @@ def read_again(root: Path, path: Path) -> None:
         if path.name not in ("manifest.json", "numerics.json", "measure.json"):
             sign_kernels(place)
         derive_kernels(place)
+    elif path.name == EXHAUSTED_FILE:
+        reseal(root)
+        check_exhausted(read_run(root))
     else:
         read_run(root)
+
+
+@pytest.mark.usefixtures("check_here")
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"bound_us": 0.5}, "bound_us: expected"),
+        ({"gap": 0.0}, "gap: expected"),
+        ({"best_us": 0.1}, "best_us: expected"),
+        ({"bounds": []}, "bounds: expected"),
+        ({"key": "0" * 64}, "key: expected"),
+        ({"pruned": {"expression": 1}}, "pruned: expected"),
+    ],
+)
+def test_another_bound_is_refused(
+    root: Path, capsys: pytest.CaptureFixture[str], change: dict[str, object], words: str
+) -> None:
+    path = root / EXHAUSTED_FILE
+    write(path, {**value_of(path), **change})
+    reseal(root)
+    code, errors = checked(root, capsys)
+    assert code == 1
+    assert words in errors
+
+
+@pytest.mark.usefixtures("check_here")
+def test_figures_of_another_target_are_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = root / EXHAUSTED_FILE
+    record = value_of(path)
+    write(path, {**record, "target": {**record["target"], "bandwidth_gbs": 1.0}})
+    reseal(root)
+    assert "figures of the target: expected" in checked(root, capsys)[1]
 
 
 @pytest.mark.usefixtures("check_here")
@@ -255,6 +292,7 @@ def test_a_run_that_found_nothing_is_a_run(tmp_path: Path, capsys: pytest.Captur
     assert report.summary.rejected
     write(tmp_path / "run" / "summary.json", {**value_of(tmp_path / "run" / "summary.json"), "candidates": [],
                                               "status": "time-limit"})  # fmt: skip
+    (tmp_path / "run" / EXHAUSTED_FILE).unlink()  # as earlier versions, which wrote none
     reseal(tmp_path / "run")
     assert checked(tmp_path / "run", capsys)[0] == 0
 

@@ -150,7 +150,8 @@ def test_what_is_written_follows_the_published_schema(example: RunReport) -> Non
         validator = jsonschema.Draft202012Validator({**published, "$ref": f"#/$defs/{path.name}"})
         for text in lines(path) if path.suffix == ".jsonl" else [path.read_bytes()]:
             validator.validate(json.loads(text))
-    assert seen == {"run.json", "search.jsonl", "summary.json", "proof.jsonl", "verification.json", "manifest.json"}
+    whole = {"run.json", "search.jsonl", "summary.json", "exhausted.json"}
+    assert seen == {*whole, "proof.jsonl", "verification.json", "manifest.json"}
 
 
 def test_every_tensor_has_a_line(example: RunReport) -> None:

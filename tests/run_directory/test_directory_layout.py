@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build.build import build_run
 from mirage_formal.partition.search_directory import open_cover_directory, remove_unused_searches
 from mirage_formal.partition.search_strategy import search_or_cover
-from mirage_formal.records import RunRecord, SummaryRecord
+from mirage_formal.records import ExhaustedRecord, RunRecord, SummaryRecord
 from mirage_formal.records.partition import WholeRecord
 from mirage_formal.records.reproduction import Row, Workloads
 from mirage_formal.reproduce.row_journal import RecordFile, expect_writable_result
@@ -158,12 +159,28 @@ def put(root: Path, name: str, place: str, kind: str, canary: Path) -> Path | No
     return path
 
 
+def nothing_tried(record: RunRecord) -> ExhaustedRecord:
+    return ExhaustedRecord(
+        key=record.key,
+        space=record.config,
+        target=msgspec.Raw(b"{}"),
+        left_out=(),
+        tried={},
+        pruned={},
+        dropped={},
+        bounds=(),
+        bound_us=None,
+        best_us=None,
+        gap=None,
+    )
+
+
 def act(action: str, root: Path, record: RunRecord, summary: SummaryRecord, other: WholeRecord) -> None:
     what, _, how = action.partition(" --")
     flags = {"resume": how == "resume", "force": how == "force"}
     match what:
         case "search":
-            RunStore.open(root, record, **flags).finish([], summary)
+            RunStore.open(root, record, **flags).finish([], summary, nothing_tried(record))
         case "whole":
             open_cover_directory(root, other.config, other.identity, **flags)
             remove_unused_searches(root, (), ())

@@ -13,12 +13,14 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import (
+    EXHAUSTED_FILE,
     KERNELS,
     MANIFEST_FILE,
     RUN_FILE,
     SEARCH_FILE,
     SUMMARY_FILE,
     CandidateRecord,
+    ExhaustedRecord,
     Identity,
     LevelName,
     RunRecord,
@@ -110,7 +112,9 @@ def _host(record: RunRecord) -> tuple[tuple[str, str], ...]:
 
 def _manifest(source: EvidenceReader, summary: SummaryRecord) -> None:
     """Check that the files beside the candidates, and the candidates' manifests, have the summary's digests."""
-    wanted = [RUN_FILE, SEARCH_FILE, *(f"{one.directory}/{MANIFEST_FILE}" for one in summary.candidates)]
+    # Earlier versions wrote no bound.
+    own = [RUN_FILE, SEARCH_FILE, *({EXHAUSTED_FILE} & summary.manifest.keys())]
+    wanted = [*own, *(f"{one.directory}/{MANIFEST_FILE}" for one in summary.candidates)]
     for name in wanted:
         with source.reading(name):
             if name not in summary.manifest:
@@ -186,6 +190,10 @@ def read_search(source: EvidenceReader, record: RunRecord, summary: SummaryRecor
                 if one.pruned_at and counts_by_reason(one.pruned_at) != one.pruned:
                     source.fault(SEARCH_FILE, f"unit {one.unit}: pruned_at: expected the counts of pruned by level")
                 units.append(unit_of(source, one))
+    bound: ExhaustedRecord | None = None
+    if summary is not None and EXHAUSTED_FILE in summary.manifest:
+        with source.reading(EXHAUSTED_FILE):
+            bound = decode(source.data(EXHAUSTED_FILE), ExhaustedRecord, EXHAUSTED_FILE)
     if summary is not None:
         stats, pruned = Counter(summary.stats), Counter(summary.pruned)
     who = record.identity
@@ -206,6 +214,8 @@ def read_search(source: EvidenceReader, record: RunRecord, summary: SummaryRecor
         allowed=tuple((name, bytes(value).decode("utf-8", "replace")) for name, value in sorted(record.space.items())),
         course=totals_over_time(units),
         audit=summary.audit if summary else None,
+        bound_us=bound.bound_us if bound else None,
+        gap=bound.gap if bound else None,
         pruned_at=tuple(
             (level, reason, count)
             for level, reasons in pruned_at.items()

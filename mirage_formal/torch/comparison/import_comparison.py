@@ -279,7 +279,7 @@ class RegionPiece:
         with torch.no_grad():
             own = self.reference.own(given)
             exact = self.reference.exact(given)
-            moved = [self.reference.exact(given, seed) for seed in range(1, samples + 1)]
+            moved = [self.reference.exact(given, seed, poisoned=seed != 2) for seed in range(1, samples + 1)]
             moved.append(self.reference.exact(given, decided=False))
             if self.reference.decides:
                 moved.append(self.reference.exact(given, decided=False, stored=True))

@@ -7,16 +7,21 @@ stored (rounded) values. In the latter, values beyond float32 are poisoned as be
 
 **Random roundings.** Each tensor that is read is perturbed by one part in 2^23, which models float32's loss in sums and
 differences inside of an operator. Each computed tensor is perturbed by the unit roundoff of its own type. So is a
-product before a bias is added, and the weights of attention before they are multiplied by values. Operands of squares
-are perturbed by one part in 2^23 as well, because this alone models the rounding of a mean that cancels. Values beyond
-float32's range become infinite, as in programs: such an element changes later sums, also at elements that torch has
-lost because its narrower type overflowed there. The spread of the results bounds the effect of rounding.
+product before a bias is added, a norm before its bias by one part in 2^23, and the weights of attention before they are
+multiplied by values. Operands of squares are perturbed by one part in 2^23 as well, because this alone models the
+rounding of a mean that cancels. Values beyond float32's range become infinite, as in programs: such an element changes
+later sums, also at elements that torch has lost because its narrower type overflowed there. The spread of the results
+bounds the effect of rounding.
 
 **Poisoned values.** Sums and squares that float32 cannot hold in every order are poisoned: NaN where float64 has a
 number, and 0 where it has NaN, because their result depends on the device's order of addition. So is a sum of a bias
 and a product that its type cannot hold. So is a sum of an infinity and a value beyond float32: it is NaN if that
 overflows first, and infinite if a device fuses the product with the sum. The maximum and minimum of zeros of both signs
 depend on the kernel's order, so negative zeros are ordered below and above others in turn.
+
+One evaluation with random roundings poisons nothing: there only results overflow. A device may add in an order in which
+no sum before a square overflows; then the square does, and a quotient by it is 0, where float64 has the root of a
+negative number.
 
 **Attention.** In float64 it is its definition by products and a softmax, because torch's kernels differ for a row of
 NaN. With random roundings it selects keys, so that scores of masked keys have no influence: torch adds minus infinity
@@ -206,7 +211,13 @@ class NodeEvaluator:
         return self._run(known, call)
 
     def exact(
-        self, known: Mapping[str, Any], seed: int | None = None, *, decided: bool = True, stored: bool = False
+        self,
+        known: Mapping[str, Any],
+        seed: int | None = None,
+        *,
+        decided: bool = True,
+        stored: bool = False,
+        poisoned: bool = True,
     ) -> dict[str, Any]:
         """Return the outputs in float64; call ``own``, and this without a seed, with the same tensors first.
 
@@ -217,6 +228,7 @@ class NodeEvaluator:
                 widened again round nothing either.
             stored: Whether operators round the tensors that they read to their types, and values beyond float32 are
                 poisoned.
+            poisoned: Whether sums and squares are poisoned that float32 cannot hold in every order.
         """
         free = {name for name, row in rules().items() if row.free}
         wide: dict[str, Any] = {}
@@ -232,17 +244,7 @@ class NodeEvaluator:
                     return self._discrete[node.name]
                 args = _round_arguments(node, args) if stored else args
             target, own = str(node.target), node.meta.get("val")
-            if target in _CASTS:
-                found = args[0].double()
-            elif node.target is operator.getitem:
-                found = args[0][args[1]]
-            else:
-                kwargs = _widen_arguments(_fill_type_defaults(node, kwargs))
-                # Filled-in arguments come after all given ones.
-                args = tuple(
-                    x for x, name in zip(_widen_arguments(args), _names(node), strict=False) if name not in kwargs
-                )
-                found = _by_definition(args, kwargs) if target == _ATTENTION else node.target(*args, **kwargs)
+            args, kwargs, found = _evaluate_wide(node, args, kwargs)
             narrows = isinstance(own, torch.Tensor) and _is_narrowing_cast(node, own)
             if narrows and ((seed is None and decided) or node.name in self._kept):
                 return found.to(own.dtype).double()
@@ -253,7 +255,8 @@ class NodeEvaluator:
             if node.target is operator.getitem or (target in free and not narrows):
                 return found
             place = None if seed is None else (seed, len(known) + 2 * self._place[node.name])
-            found = _perturb_inside(node, args, kwargs, found, self._numbers.get(node.name), place)
+            if poisoned or target not in _OVERFLOWING:
+                found = _perturb_inside(node, args, kwargs, found, self._numbers.get(node.name), place)
             if place is None:
                 return found
             floor = _SINGLE if target in _NEAR_ONE else 0.0
@@ -301,6 +304,22 @@ def _tensors(found: Any) -> list[Any]:
 
 def _floating(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and bool(x.is_floating_point())
+
+
+def _evaluate_wide(
+    node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """Return the arguments of a node in float64, defaults filled in, and its result for them."""
+    if str(node.target) in _CASTS:
+        return args, kwargs, args[0].double()
+    if node.target is operator.getitem:
+        return args, kwargs, args[0][args[1]]
+    kwargs = _widen_arguments(_fill_type_defaults(node, kwargs))
+    # Filled-in arguments come after all given ones.
+    args = tuple(x for x, name in zip(_widen_arguments(args), _names(node), strict=False) if name not in kwargs)
+    if str(node.target) == _ATTENTION:
+        return args, kwargs, _by_definition(args, kwargs)
+    return args, kwargs, node.target(*args, **kwargs)
 
 
 def _widen_arguments(given: Any) -> Any:
@@ -357,6 +376,7 @@ def _perturb_inside(
         if bias is None or not isinstance(found, torch.Tensor):
             return found
         product = node.target(**{**clipped, "bias": torch.zeros_like(bias)})
+        found = found + (_perturb(product, _SINGLE, 0.0, seed) - product).nan_to_num(nan=0.0)
         return _poison(found, product.isfinite() & (product.abs() > _MOST), numbers)
     unit = ROUNDOFF.get(node.meta["val"].dtype, 0.0)
     if target in _ADDED:

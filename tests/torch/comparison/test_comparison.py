@@ -119,11 +119,14 @@ def test_in_a_large_tensor_one_in_a_thousand_may_be_as_far_off_as_others_are_mov
 # --- torch in float64 -------------------------------------------------------------------------------------------------
 
 
-def twins(call: Callable[..., Any], *given: Any) -> tuple[Any, Any, list[Any]]:
+def evaluator_of(call: Callable[..., Any], *given: Any) -> tuple[Any, NodeEvaluator]:
     found = from_torch(call, given)
     nodes = [node for node in found.module.graph.nodes if node.op == "call_function"]
-    known = arguments_of(found, given)
-    reference = NodeEvaluator(nodes, [nodes[-1].name])
+    return arguments_of(found, given), NodeEvaluator(nodes, [nodes[-1].name])
+
+
+def twins(call: Callable[..., Any], *given: Any) -> tuple[Any, Any, list[Any]]:
+    known, reference = evaluator_of(call, *given)
     (own,), (exact,) = reference.own(known).values(), reference.exact(known).values()
     return own, exact, [next(iter(reference.exact(known, seed).values())) for seed in (1, 2)]
 
@@ -134,6 +137,23 @@ def test_a_rounding_of_the_module_is_one_in_float64_and_is_not_moved_where_it_is
     assert torch.allclose(own.double(), exact, atol=1e-4)
     assert exact.abs().min() > 0.2
     assert all(torch.allclose(one, exact, rtol=1e-3) for one in moved)
+
+
+def test_torch_is_arbitrary_where_the_order_of_a_sum_decides_whether_the_sum_overflows_or_its_squares() -> None:
+    a = torch.tensor([[3e38, 3e38, -3e38, -3e38, -1e38, 0.0]])
+    known, reference = evaluator_of(lambda a: ((a - a.mean(-1, True)) / (a.var(-1, keepdim=True) + 1).sqrt()).sqrt(), a)
+    (own,), (exact,) = reference.own(known).values(), reference.exact(known).values()
+    (added,) = reference.exact(known, 1, poisoned=False).values()
+    (poisoned,) = reference.exact(known, 1).values()
+    assert exact[0, 3].isnan()
+    assert poisoned[0, 3].isnan()
+    assert added[0, 3] == 0
+    ours = torch.where(exact.isnan(), 0.0, exact)
+    lost = ExpectedResult(torch.full_like(own, torch.nan), exact, [poisoned])
+    found = difference(ours, lost)
+    assert found is not None
+    assert found.kind == "finite where there is no value"
+    assert difference(ours, ExpectedResult(lost.own, exact, [poisoned, added])) is None
 
 
 def test_a_rounding_that_nothing_wider_reads_may_be_left_out() -> None:
