@@ -122,7 +122,7 @@ gpu-runs: $(READY)  ## search the examples at b = 1, 8, 16 and build the kernels
 	$(BIN)/python -m tests.kit.kernels.device_kernels $(GPU_RUNS)/fixtures
 
 gpu-test:  ## on a GPU: tests of launching, numerics and capture
-	MIRAGE_GPU_KERNELS=$(GPU_RUNS)/fixtures $(GPU_PYTHON) -m pytest -q -s -W default -p no:cacheprovider -m gpu tests/device/test_launch_device.py tests/device/test_graphs_device.py tests/device/test_triton_device.py
+	MIRAGE_GPU_KERNELS=$(GPU_RUNS)/fixtures $(GPU_PYTHON) -m pytest -q -s -W default -p no:cacheprovider -m gpu tests/device/gpu
 
 # Again, it continues what was cut. GPU_OPTIONS: of benchmarks/gpu_stages.py (--jobs, --limit, --retry, ...).
 GPU_OPTIONS ?=

@@ -16,6 +16,7 @@ import pytest
 from tests.kit.paths import REPOSITORY
 
 PACKAGE = REPOSITORY / "mirage_formal"
+TESTS = REPOSITORY / "tests"
 HEAVY = {
     "z3",
     "cvc5",
@@ -166,6 +167,18 @@ def test_folders_are_small() -> None:
         for folder in [root, *(path for path in root.rglob("*") if path.is_dir() and path.name != "__pycache__")]:
             files = [path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")]
             assert len(files) <= 14, folder
+
+
+def test_the_tests_of_a_folder_begin_with_examples() -> None:
+    """``test_examples.py`` is an introduction: three to six short tests with the folder's central types."""
+    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir()} & {path.name for path in TESTS.iterdir()}
+    assert len(folders) > 15
+    for folder in sorted(folders - {"emulate", "reproduce", "revalidate"}):  # commands, which tests of `cli` introduce
+        path = TESTS / folder / "test_examples.py"
+        assert path.is_file(), folder
+        tests = [name for name, _ in found(path).functions if name.startswith("test_")]
+        assert len(tests) >= 2, folder
+        assert (ast.get_docstring(ast.parse(path.read_text())) or "").strip(), folder
 
 
 def folders_that_a_folder_imports(folder: Path) -> set[str]:

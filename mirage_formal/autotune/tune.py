@@ -75,7 +75,7 @@ def _tune_cuda_kernels(root: Path, source: TunedRun, bench: TuningResources, beg
     deadline = float("inf") if limits.seconds is None else begin + limits.seconds
 
     def share(steps: int) -> float:
-        """Return when the next of so many equal steps has to end, of what is left of a time limit."""
+        """Return when the next of several equal steps has to end, of what is left of a time limit."""
         return time.monotonic() + (deadline - time.monotonic()) / steps
 
     last = 1 if bench.backend == "cuda" else 2  # the steps after the finalists are built: their overlap, and Triton

@@ -484,9 +484,9 @@ class Functions(Masks[H]):
         return is_number(value) and parse_number("where", value) == 0
 
     def full_like(self, A: H, c: Number) -> H:
-        """Return a tensor of A's shape and element type, every element of which is one number.
+        """Return a tensor of A's shape and element type with the same number everywhere.
 
-        It is written 0 A + c, of which kernels read no element. Most operators take the number itself, in its place.
+        It is written 0 A + c, and kernels read no element of A. Most operators take the number itself, in its place.
 
         Args:
             A: The tensor; its values do not matter.

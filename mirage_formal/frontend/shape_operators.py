@@ -57,7 +57,7 @@ class Shapes(Functions[Tensor]):
 
         Args:
             A: The tensor.
-            shape: The extents, of which one may be -1: what is left.
+            shape: The extents; one may be -1: what is left.
             more: Further extents, where ``shape`` is the first of them.
 
         Returns:
@@ -174,7 +174,7 @@ class Shapes(Functions[Tensor]):
 
         Args:
             A: The tensor.
-            dim: The dims, of which those of another extent stay; all if left out.
+            dim: The dims; those of another extent stay; all if left out.
 
         Returns:
             A tensor with A's elements.

@@ -151,7 +151,7 @@ class SlicingOperators(Shapes):
 
         Args:
             A: The tensor.
-            size: Extents of the parts, whose sum is the dim's; or one extent for all, of which the last may be shorter.
+            size: Extents of the parts, whose sum is the dim's; or one extent for all; the last may be shorter.
             dim: The dim; negative ones count from the last.
 
         Returns:

@@ -50,8 +50,8 @@ def storage_locations(graph: KernelGraph, *, kernels: bool = False) -> tuple[Sto
 
     Args:
         graph: A well-formed graph.
-        kernels: Whether all operators that do more than move elements count as parts of graph-defined kernels, of which
-            none has a product unless the graph has.
+        kernels: Whether all operators that do more than move elements count as parts of graph-defined kernels, and none
+            of these has a product unless the graph has.
     """
     far: set[int] = set()
     while True:

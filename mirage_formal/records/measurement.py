@@ -208,7 +208,8 @@ class MeasureRecord(Record, frozen=True, kw_only=True):
         us: Median over the replays.
         low, high: Fastest and slowest replay.
         spread: Distance of the quartiles over the median.
-        replays, calls, sets: What was measured: replays of a graph of so many calls over so many sets of inputs.
+        replays, calls, sets: What was measured: numbers of replays of a graph, of calls in the graph, and of sets of
+        inputs.
         moved_bytes: The fewest bytes that the program moves through device memory.
         tuning: How its kernels were chosen; null if they are the cost model's.
         triton: Its Triton files; null if tuning was not asked for any.

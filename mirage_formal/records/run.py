@@ -433,8 +433,8 @@ class SummaryRecord(Record, frozen=True, kw_only=True):
         workers: Worker processes.
         candidates: The reported ones, best first.
         rejected: Proposed ones that are not reported because a check failed.
-        most_us: Proposed ones that are estimated above so many microseconds are no alternative and not reported; null
-            if every estimate is.
+        most_us: Proposed ones that are estimated above this number of microseconds are no alternative and not reported;
+            null if every estimate is.
         audit: What z3 says of a sample of the search's pruning decisions; null if it was not asked.
         manifest: Relative path to sha256, for every other file of the run but kernels, which have their own manifests.
         seal: Sha256 of this file's bytes with the seal's 64 digits written as zeros.

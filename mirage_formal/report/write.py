@@ -24,7 +24,7 @@ def write_page(text: str, out: Path) -> None:
     """Write the text of a page to a file.
 
     Raises:
-        RunError: It would lie inside of evidence, of which every file is listed, or cannot be written.
+        RunError: It would lie inside of evidence, where every file is listed, or cannot be written.
     """
     for folder in (out.resolve().parent, *out.resolve().parent.parents):
         if is_evidence(folder):

@@ -1,7 +1,7 @@
 """Constant folding: a constant tensor that an elementwise operator reads becomes an attribute of that operator.
 
 Graphs have no operator without operands, so a constant is 0 times some tensor, plus a number. What reads it would read
-that tensor, of which no element matters.
+that tensor, whose elements do not matter.
 """
 
 from __future__ import annotations

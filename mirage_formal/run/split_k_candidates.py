@@ -40,7 +40,7 @@ def split_loops_of_candidates(found: Sequence[KernelGraph], target: Target, most
 
     Returns:
         Variants that are estimated below ``most_us`` and below all of ``found``, cheapest first: at most ``_KEPT``, one
-        for each pattern (``run.ranking.graph_pattern``). A pattern of which one of ``found`` is at or below
+        for each pattern (``run.ranking.graph_pattern``). A pattern with one of ``found`` at or below
         ``most_us`` has none.
     """
     costs = [estimate(graph, target).us for graph in found]

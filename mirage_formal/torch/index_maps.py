@@ -70,7 +70,7 @@ class View:
         """Return whether a base of this number of elements is read completely, each element once.
 
         Sound: digits whose strides, in order, are the products of the extents before them are the mixed-radix digits of
-        0..elements - 1, each number of which has one representation.
+        0..elements - 1, and each number has one representation.
         """
         step = 1
         for extent, stride in sorted((d for digits in self.dims for d in digits), key=lambda d: d[1]):

@@ -35,7 +35,7 @@ def unary(name: str, *more: object) -> Callable[[OperatorCall], Written]:
 
 
 def binary(name: str) -> Callable[[OperatorCall], Written]:
-    """Return the rule of a function of two operands, of which one may be a number; ``alpha`` scales the second."""
+    """Return the rule of a function of two operands; one may be a number; ``alpha`` scales the second."""
 
     def rule(call: OperatorCall) -> Written:
         first, second = call.operand("self"), call.operand("other")

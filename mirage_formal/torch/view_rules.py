@@ -24,7 +24,7 @@ def with_view(value: ImportedValue, view: View) -> ImportedValue:
 
 
 def reshape_value(program: ImportedProgram, value: ImportedValue, shape: Sequence[int]) -> ImportedValue:
-    """Return the elements in row-major order under another shape, of which one extent may be -1."""
+    """Return the elements in row-major order under another shape; one extent may be -1."""
     known = prod(n for n in shape if n != -1)
     shape = [prod(value.shape) // known if n == -1 else n for n in shape]
     found = views.reshape_view(value.view, shape)

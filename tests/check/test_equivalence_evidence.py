@@ -252,11 +252,11 @@ def test_what_sympy_refutes_fails_and_what_it_leaves_open_is_shown(
 ) -> None:
     root = candidate("rms_norm")
     undecided = (IdentityCrosscheck(SympyAnswer.UNDECIDED, "too large"), IdentityCrosscheck(SympyAnswer.CONFIRMED))
-    monkeypatch.setattr(equivalence, "second_opinion", lambda theorem: undecided)
+    monkeypatch.setattr(equivalence, "crosscheck_theorem", lambda theorem: undecided)
     monkeypatch.setattr(LimitedCheck, "result", lambda self: self._function(*self._arguments))  # in this process
     assert main([str(root)]) == 0
     assert " 1/2 " in capsys.readouterr().out
-    monkeypatch.setattr(equivalence, "second_opinion", lambda theorem: (IdentityCrosscheck(SympyAnswer.REFUTED),))
+    monkeypatch.setattr(equivalence, "crosscheck_theorem", lambda theorem: (IdentityCrosscheck(SympyAnswer.REFUTED),))
     found = failure(root)
     assert found.step == "second opinion of sympy"
     assert "different" in found.what

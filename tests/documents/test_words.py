@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import warnings
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -81,6 +83,62 @@ def unsaid(text: str) -> list[tuple[str, list[str]]]:
         if len(left) > MOST and "glossary" not in paragraph:
             wrong.append((" ".join(paragraph.split())[:70], left))
     return wrong
+
+
+#: Phrases that a plain sentence does without. "each of which" and the like are plain.
+_PHRASES: Final = re.compile(
+    r"\bthat which\b|\bso many\b|\bas such\b(?! (?:an?|elements)\b)"
+    r"|(?<!\beach )(?<!\ball )(?<!\bnone )(?<!\bone )(?<!\bneither )(?<!\bhalf )(?<!\bothers )\bof which\b",
+    re.IGNORECASE,
+)
+#: A sentence that is longer is hard to read: a warning, no failure.
+LONGEST: Final = 25
+
+
+def awkward(text: str) -> list[str]:
+    """The phrases of a text, code left out, that plain sentences do without, each with what stands around it."""
+    prose = " ".join(re.sub(r"`[^`\n]*`", "", _FENCE.sub("", text)).split())
+    return [prose[max(0, found.start() - 40) : found.end() + 40] for found in _PHRASES.finditer(prose)]
+
+
+def long_sentences(text: str) -> int:
+    """The number of sentences with more than ``LONGEST`` words, tables and code left out."""
+    prose = (one for one in paragraphs(text) if not one.startswith("|"))
+    sentences = (sentence for one in prose for sentence in re.split(r"(?<=[.:;?!])\s+", one))
+    return sum(len(sentence.split()) > LONGEST for sentence in sentences)
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Every docstring of the package, with its module."""
+    for path in sorted((REPOSITORY / "mirage_formal").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
+                yield path.relative_to(REPOSITORY).as_posix(), text
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.relative_to(REPOSITORY).as_posix())
+def test_pages_have_no_awkward_phrases(page: Path) -> None:
+    assert awkward(page.read_text(encoding="utf-8")) == []
+
+
+def test_docstrings_have_no_awkward_phrases() -> None:
+    found = {module: phrases for module, text in docstrings() if (phrases := awkward(text))}
+    assert found == {}
+
+
+@pytest.mark.filterwarnings("default")
+def test_long_sentences_are_counted() -> None:
+    """A warning with their number, so that a reviewer sees it; many of them are lists."""
+    numbers = [long_sentences(page.read_text(encoding="utf-8")) for page in pages()]
+    if sum(numbers):
+        warnings.warn(f"{sum(numbers)} sentences of the pages have more than {LONGEST} words", stacklevel=1)
+
+
+def test_awkward_phrases_and_long_sentences_are_seen() -> None:
+    assert len(awkward("That which is so many, as such, of which\none may be left.")) == 4
+    assert awkward("Two tensors, each of which is read; `of which`; such as these; as such an axis.") == []
+    assert long_sentences("word " * LONGEST + "\n\n| " + "cell " * 30) == 0
+    assert long_sentences("word " * (LONGEST + 1)) == 1
 
 
 def glossary() -> list[dict[str, str]]:

@@ -151,7 +151,7 @@ def check_whole(
     """Establish that each cover computes the program, from the facts established about its subgraphs' searches.
 
     Sound: by induction over the parts. Each part's graph is either its own operators, or a candidate for the very
-    program that was taken out here, of which the kernel replayed a proof; so on equal tensors it yields the tensors
+    program that was taken out here, whose proof the kernel replayed; so on equal tensors it yields the tensors
     that the part yields. The whole is those graphs one after another, put together here. The conditions are those of
     all parts, about the tensors that they read, which are the program's.
 

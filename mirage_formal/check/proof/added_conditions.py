@@ -100,7 +100,7 @@ def _requirements(ring: Ring, poly: Poly | None, *, divisor: bool) -> frozenset[
     """Return the requirements for a value to be nonzero, or not negative; None if they are not known.
 
     Sound: a product of powers is not 0 where none of its factors with positive exponents is; those with negative ones
-    are divisors of divisors, of which there are conditions of their own. A sum is one power if its inverse is one
+    are divisors of divisors, which have conditions of their own. A sum is one power if its inverse is one
     product: its exponents are those of the inverse with the other sign. Of a sum that is above 0, nothing is needed.
     """
     if not poly:

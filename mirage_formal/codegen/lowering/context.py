@@ -14,7 +14,7 @@ from mirage_formal.codegen.program.flat_graph import (
     MapFn,
     Reduce,
     Repeat,
-    Running,
+    RunningMax,
     defined_tensors,
 )
 from mirage_formal.codegen.program.index import DigitBuilder, IndexBuilder
@@ -178,7 +178,7 @@ class LoweringContext:
         return self._tile_bounds(iteration)[1]
 
     def _tile_bounds(self, iteration: IntExpr) -> tuple[IntExpr, IntExpr]:
-        """Return the conditions by the bounds of the mask, that which holds from some iteration on first.
+        """Return the conditions by the bounds of the mask; the one that holds from some iteration on comes first.
 
         Along columns the distance from row to column grows, so the lower bound is met from some iteration on, and the
         upper one up to some iteration. Along rows it is the other way round.
@@ -311,9 +311,9 @@ def combine(fn: BinaryFn, values: Sequence[Value]) -> Value:
 LOWEST = -3.4028234663852886e38
 
 
-def neutral_element(cx: LoweringContext, op: Reduce | Accumulate | Running) -> float:
+def neutral_element(cx: LoweringContext, op: Reduce | Accumulate | RunningMax) -> float:
     """Return the identity element of a sum or maximum, at which it begins."""
-    if isinstance(op, Running):
+    if isinstance(op, RunningMax):
         return LOWEST
     if op.fn is BinaryFn.ADD or not cx.tensor(op.result).dtype.floating:
         return 0.0  # of masks the least is 0

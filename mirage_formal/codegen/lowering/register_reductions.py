@@ -26,7 +26,7 @@ from mirage_formal.codegen.lowering.registers import (
     register_layout,
     slot_number,
 )
-from mirage_formal.codegen.program.flat_graph import Accumulate, Reduce, Running
+from mirage_formal.codegen.program.flat_graph import Accumulate, Reduce, RunningMax
 from mirage_formal.codegen.program.integers import ONE
 from mirage_formal.codegen.program.program import (
     Apply,
@@ -181,15 +181,15 @@ def reduce(cx: LoweringContext, step: Reduction) -> tuple[Stmt, ...]:
     )
 
 
-def _clear(cx: LoweringContext, op: Reduce | Accumulate | Running) -> tuple[Stmt, ...]:
+def _clear(cx: LoweringContext, op: Reduce | Accumulate | RunningMax) -> tuple[Stmt, ...]:
     """Set all registers of a result to the neutral element."""
-    number = op.largest if isinstance(op, Running) else op.result
+    number = op.largest if isinstance(op, RunningMax) else op.result
     count = register_layout(cx, number).count
     k = cx.iterator(count, "u")
     return make_loop(k, count, (SetReg(array_name(number), k, Real(neutral_element(cx, op))),), unroll=True)
 
 
-def initialize_registers(cx: LoweringContext, op: Accumulate | Running) -> tuple[Stmt, ...]:
+def initialize_registers(cx: LoweringContext, op: Accumulate | RunningMax) -> tuple[Stmt, ...]:
     """Return the initial values of loop-carried tensors in registers."""
     return _clear(cx, op)
 

@@ -26,7 +26,7 @@ from mirage_formal.codegen.program.flat_graph import (
     Product,
     Reduce,
     Repeat,
-    Running,
+    RunningMax,
 )
 from mirage_formal.codegen.program.integers import ZERO
 from mirage_formal.codegen.program.plan import Tile
@@ -98,7 +98,7 @@ def compute_step(cx: LoweringContext, op: FlatOp) -> tuple[Stmt, ...]:
             return _accumulate(cx, op)
         case LoopConcat():
             return _loop_concat(cx, op)
-        case Running():
+        case RunningMax():
             return _update_running_maximum(cx, op)
 
 
@@ -169,9 +169,9 @@ def _concat(cx: LoweringContext, op: Concat) -> tuple[Stmt, ...]:
     )
 
 
-def initialize_shared(cx: LoweringContext, op: Accumulate | Running) -> tuple[Stmt, ...]:
+def initialize_shared(cx: LoweringContext, op: Accumulate | RunningMax) -> tuple[Stmt, ...]:
     """Return the initial values of loop-carried tensors in shared memory."""
-    number = op.largest if isinstance(op, Running) else op.result
+    number = op.largest if isinstance(op, RunningMax) else op.result
     return for_each_element(
         cx, cx.tensor(number).shape, lambda at: (store_element(cx, number, at, Real(neutral_element(cx, op))),)
     )
@@ -205,7 +205,7 @@ def _loop_concat(cx: LoweringContext, op: LoopConcat) -> tuple[Stmt, ...]:
     )
 
 
-def _update_running_maximum(cx: LoweringContext, op: Running) -> tuple[Stmt, ...]:
+def _update_running_maximum(cx: LoweringContext, op: RunningMax) -> tuple[Stmt, ...]:
     shape = cx.tensor(op.largest).shape
     array = cx.fresh("max")
 

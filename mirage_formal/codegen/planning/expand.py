@@ -21,7 +21,7 @@ from mirage_formal.codegen.program.flat_graph import (
     Product,
     Reduce,
     Repeat,
-    Running,
+    RunningMax,
     defined_tensors,
     operands_of,
 )
@@ -271,7 +271,7 @@ class _Expansion:
             return [largest, self.constant(largest, Fraction(0))]
         source = self.tensors[largest]
         results = [self.tensor(source.shape, source.dtype, Phase.LOOP) for _ in range(2)]
-        self.ops.append(Running(results[0], results[1], largest))
+        self.ops.append(RunningMax(results[0], results[1], largest))
         return results
 
     def _cast(self, x: int, dtype: DType) -> int:
@@ -448,5 +448,5 @@ def _renumber(op: FlatOp, new: dict[int, int]) -> FlatOp:
             return Accumulate(new[op.result], op.fn, new[op.operand], op.dim, op.kept, factor)
         case LoopConcat():
             return LoopConcat(new[op.result], new[op.operand], op.dim)
-        case Running():
-            return Running(new[op.largest], new[op.rescale], new[op.operand])
+        case RunningMax():
+            return RunningMax(new[op.largest], new[op.rescale], new[op.operand])

@@ -21,7 +21,7 @@ from mirage_formal.codegen.program.flat_graph import (
     Product,
     Reduce,
     Repeat,
-    Running,
+    RunningMax,
     operands_of,
 )
 from mirage_formal.codegen.program.plan import Phase
@@ -125,7 +125,7 @@ class _Rules:
         """
         if isinstance(op, Accumulate | LoopConcat):
             return self._accumulated(op)
-        if isinstance(op, Running):
+        if isinstance(op, RunningMax):
             self.states[op.largest], self.states[op.rescale] = _RunningMaximum(op.rescale), _RescalingFactor()
             return self.states.get(op.operand) == _PieceReduction(BinaryFn.MAX)
         if self.flat.tensors[op.result].phase is Phase.AFTER:

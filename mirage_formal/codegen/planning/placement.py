@@ -25,7 +25,7 @@ from mirage_formal.codegen.program.flat_graph import (
     Product,
     Reduce,
     Repeat,
-    Running,
+    RunningMax,
     defined_tensors,
     operands_of,
 )
@@ -182,7 +182,7 @@ class _Chooser:
                 return op.result in self.warps and self._product(op)
             case Accumulate():
                 return self._accumulate(op)
-            case Running():
+            case RunningMax():
                 return self._running(op)
             case Repeat():
                 # Readers take the operand's element instead, if they can.
@@ -310,7 +310,7 @@ class _Chooser:
         self.placements.computes[op.result] = Accumulation(op, over, digits)
         return True
 
-    def _running(self, op: Running) -> bool:
+    def _running(self, op: RunningMax) -> bool:
         over = self._register_layout(op.operand) or self.over.fresh(op.operand)
         self._require(op.operand, op.operand, over)
         for result in defined_tensors(op):

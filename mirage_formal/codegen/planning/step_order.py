@@ -15,7 +15,7 @@ from mirage_formal.codegen.program.flat_graph import (
     FlatOp,
     LoopConcat,
     Product,
-    Running,
+    RunningMax,
     defined_tensors,
     operands_of,
 )
@@ -103,7 +103,7 @@ class KernelSteps:
 
     def _flat_owner(self, op: FlatOp, number: int) -> bool:
         """Return whether the generic way reads a tensor only where the same thread writes the result."""
-        if not isinstance(op, Elementwise | Accumulate | Running):
+        if not isinstance(op, Elementwise | Accumulate | RunningMax):
             return False
         if isinstance(op, Accumulate) and op.dim is not None and number == op.operand:
             return False
@@ -147,10 +147,10 @@ class KernelSteps:
         for result in defined_tensors(op):
             tensor = self.tensors[result]
             if tensor.placement.registers is None:
-                own = isinstance(op, Elementwise | Accumulate | Running)
+                own = isinstance(op, Elementwise | Accumulate | RunningMax)
                 wrote = self._write(result, tensor.shape if own else None)
                 out += wrote
-                if isinstance(op, Accumulate | Running):
+                if isinstance(op, Accumulate | RunningMax):
                     out += [replace(access, write=False) for access in wrote]
         return out
 
@@ -248,7 +248,7 @@ class KernelSteps:
 
     def _operator(self, op: FlatOp) -> None:
         step = self.placements.computes.get(defined_tensors(op)[0])
-        if isinstance(op, Accumulate | LoopConcat | Running):
+        if isinstance(op, Accumulate | LoopConcat | RunningMax):
             if step is not None:
                 self._carried(op, step)
             return
@@ -258,7 +258,7 @@ class KernelSteps:
             step = replace(step, scratch=self._scratch(op.result, step.digits))
         self._place(self.tensors[op.result].phase).append(self._item(step))
 
-    def _carried(self, op: Accumulate | LoopConcat | Running, step: Operation) -> None:
+    def _carried(self, op: Accumulate | LoopConcat | RunningMax, step: Operation) -> None:
         """Add the steps of a loop-carried tensor."""
         if not isinstance(op, LoopConcat):
             self.before.append(self._item(Initialize(op)))

@@ -184,7 +184,7 @@ class _Splitter:
     def _builder(
         self, last: int, loop: int, inputs: Sequence[InputIterator], tensors: Sequence[DTensor]
     ) -> BlockGraphBuilder:
-        """Return a builder with reordered grid axes, of which the last one has another extent, and another loop."""
+        """Return a builder with reordered grid axes, another extent of the last one, and another loop."""
         x, y = (self._block.grid[axis] for axis in self._axes[:2])
         return BlockGraphBuilder(replace(self._block, grid=(x, y, last), forloop_range=loop), inputs, tensors)
 

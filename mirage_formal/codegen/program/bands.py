@@ -10,7 +10,7 @@ from mirage_formal.graph.types import Band, Shape, row_major
 
 
 def band_at(inputs: Sequence[Input], place: StorageLocation, shape: Shape) -> Band | None:
-    """Return the band of which a tensor's elements in memory are the mask; None if it is not known to have one.
+    """Return the band whose mask a tensor's elements in memory are; None if it is not known to have one.
 
     Slices, transposes and pads of a band mask, and repetitions of its matrix, have bands of their own. Bounds that
     exclude no element are left out, and no bound lies further than one element beyond the mask, so index arithmetic

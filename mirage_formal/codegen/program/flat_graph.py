@@ -96,7 +96,7 @@ class LoopConcat:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningMax:
     """A running maximum and its rescaling factor.
 
     largest = max over the iterations so far; rescale = exp(previous largest - largest), 0 in the first iteration. It
@@ -108,12 +108,12 @@ class Running:
     operand: int
 
 
-FlatOp = Elementwise | Reduce | Product | Concat | Repeat | Accumulate | LoopConcat | Running
+FlatOp = Elementwise | Reduce | Product | Concat | Repeat | Accumulate | LoopConcat | RunningMax
 
 
 def defined_tensors(op: FlatOp) -> tuple[int, ...]:
     """Return the numbers of the tensors that an operator defines."""
-    return (op.largest, op.rescale) if isinstance(op, Running) else (op.result,)
+    return (op.largest, op.rescale) if isinstance(op, RunningMax) else (op.result,)
 
 
 def operands_of(op: FlatOp) -> tuple[int, ...]:

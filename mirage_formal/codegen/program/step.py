@@ -10,7 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mirage_formal.codegen.program.flat_graph import Accumulate, Elementwise, FlatOp, Product, Reduce, Repeat, Running
+from mirage_formal.codegen.program.flat_graph import (
+    Accumulate,
+    Elementwise,
+    FlatOp,
+    Product,
+    Reduce,
+    Repeat,
+    RunningMax,
+)
 from mirage_formal.codegen.program.program import Barrier, Commit, WaitGroups
 from mirage_formal.codegen.program.register_layout import Distribution, Fragment, ThreadDigit, Warps, inner_digits
 
@@ -104,7 +112,7 @@ class Accumulation:
 class RunningMaximum:
     """The update of a running maximum in registers by an iteration; ``over`` is the distribution of its operand."""
 
-    op: Running
+    op: RunningMax
     over: Distribution
 
 
@@ -119,7 +127,7 @@ Operation = GenericOperation | Map | Reduction | MatrixMultiply | MultiplyAccumu
 class Initialize:
     """The initialization of a loop-carried tensor with the neutral element, in registers or in shared memory."""
 
-    op: Accumulate | Running
+    op: Accumulate | RunningMax
 
 
 @dataclass(frozen=True, slots=True)

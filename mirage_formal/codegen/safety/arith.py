@@ -26,8 +26,8 @@ class Query:
     Attributes:
         variables: Names and extents.
         true: Expressions that are nonzero.
-        broken: Expressions of which at least one lies outside 0..2^31-1; if empty, only ``true`` is asked.
-        zero: Divisors of which at least one is 0; a disjunction with ``broken``.
+        broken: Expressions; at least one lies outside 0..2^31-1; if empty, only ``true`` is asked.
+        zero: Divisors; at least one is 0; a disjunction with ``broken``.
         show: Expressions whose values are shown in a model, with their names.
     """
 

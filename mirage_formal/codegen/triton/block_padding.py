@@ -22,7 +22,7 @@ from mirage_formal.codegen.program.flat_graph import (
     Product,
     Reduce,
     Repeat,
-    Running,
+    RunningMax,
     defined_tensors,
     operands_of,
 )
@@ -140,7 +140,7 @@ def _aligned_dims(op: FlatOp, flat: FlatGraph) -> Iterator[tuple[tuple[int, int]
         case Accumulate():
             pairs = [(op.operand, op.result, -1 if op.dim is None else op.dim)]
             pairs += [] if op.factor is None else [(op.factor, op.result, -1)]
-        case Running():
+        case RunningMax():
             pairs = [(op.operand, op.largest, -1), (op.operand, op.rescale, -1)]
         case Product():
             last = len(flat.tensors[op.a].shape) - 1

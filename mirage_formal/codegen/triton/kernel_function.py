@@ -23,7 +23,7 @@ from mirage_formal.codegen.program.flat_graph import (
     Product,
     Reduce,
     Repeat,
-    Running,
+    RunningMax,
     defined_tensors,
     operands_of,
 )
@@ -213,7 +213,7 @@ class _Kernel(TritonWriter):
                 self._accumulate(op)
             case LoopConcat():
                 self._loop_concat(op)
-            case Running():
+            case RunningMax():
                 self._running(op)
 
     def _elementwise(self, op: Elementwise) -> None:
@@ -394,7 +394,7 @@ class _Kernel(TritonWriter):
         if zero or not self._padded(op.result):
             self.zeros.add(op.result)
 
-    def _running(self, op: Running) -> None:
+    def _running(self, op: RunningMax) -> None:
         """Write a running maximum and the factor that rescales the sums so far."""
         state = f"before_{op.operand}"
         self._emit(

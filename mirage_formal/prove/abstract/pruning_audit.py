@@ -146,7 +146,7 @@ class PruningAudit:
 def audit_decisions(decisions: Iterable[PruningDecision]) -> PruningAudit:
     """Ask z3 about pruning decisions.
 
-    Sound: nothing is pruned or accepted for it. UNKNOWN is counted as such and confirms nothing.
+    Sound: nothing is pruned or accepted for it. UNKNOWN is counted separately and confirms nothing.
     """
     session = _session()
     findings: list[AuditFinding] = []

@@ -31,7 +31,7 @@ MAX_VALUES: Final = 1 << 23
 
 
 class TooManyClasses(Exception):
-    """A tensor has so many different values that it is as large as an uncompressed one."""
+    """A tensor is as large as an uncompressed one, because it has too many different values."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def _is_reproduced(path: Path) -> bool:
 
 
 def is_evidence(path: Path) -> bool:
-    """Return whether a directory is evidence, of which every file is listed somewhere."""
+    """Return whether a directory is evidence, with every file listed somewhere."""
     return any((path / name).is_file() for name in (WHOLE_FILE, RUN_FILE, VERDICTS_FILE, MANIFEST_FILE))
 
 

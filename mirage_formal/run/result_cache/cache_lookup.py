@@ -109,7 +109,7 @@ def find_entry(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = F
     """Return the entry of a key with its evidence replayed; None if there is none or it is not valid.
 
     Sound: every file is as it was written; the program is the one that is asked for; the checker has replayed the proof
-    of every candidate in this process. An entry of which this is not so is never used.
+    of every candidate in this process. An entry that violates this is never used.
 
     Args:
         key: The key.

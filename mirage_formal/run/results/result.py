@@ -35,7 +35,7 @@ class Result:
             agreement of fingerprints.
         cost: Estimated microseconds.
         directory: Directory of its evidence.
-        alternatives: This candidate and the following ones, of which the first that has kernels is run.
+        alternatives: This candidate and the following ones; the first that has kernels is run.
         backend: Back end of calls: "cuda", or "triton".
     """
 

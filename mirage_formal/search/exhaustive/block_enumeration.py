@@ -170,8 +170,8 @@ class _BlockEnumeration:
         """Return the fewest further operators after which every tensor can be read.
 
         Sound: an operator makes one tensor of those that it reads, so it lowers the number of unread tensors by at most
-        ``joins``, and every unread tensor inside the loop has to be joined with others, or to be accumulated, of which
-        at least one must happen if there is any.
+        ``joins``, and every unread tensor inside the loop has to be joined with others, or to be accumulated, and at
+        least one must happen if there is any.
         """
         inside = (dangling & ~self.behind).bit_count()
         behind = (dangling & self.behind).bit_count()

@@ -194,7 +194,7 @@ class ExtentAssigner:
 
 
 class DagFilter:
-    """Test of which DAGs of one kernel fit into shared memory, for many assignments.
+    """Test whether DAGs of one kernel fit into shared memory, for many assignments.
 
     A block's shared memory holds its input tiles and every result that does not take an operand's place. Many tensors
     of a kernel have the same parts, so a size is computed once for all of them. A sum is computed once for all DAGs

@@ -33,7 +33,7 @@ def owners(module: GraphModule) -> dict[str, str]:
 
 
 def viewed_operand(node: Node, owned: Mapping[str, str]) -> Node | None:
-    """Return the operand of which a node is a view; None if the node is no view.
+    """Return the operand that a node is a view of; None if the node is no view.
 
     Args:
         node: The node.

@@ -58,7 +58,7 @@ def _lowest(draw: Any, shape: Sequence[int], largest: float) -> Any:
 
 
 def _special(draw: Any, shape: Sequence[int], largest: float) -> Any:
-    """Return normal numbers, of which one in sixteen is infinite, NaN, zero, the largest or the least."""
+    """Return normal numbers; one in sixteen is infinite, NaN, zero, the largest or the least."""
     given = (torch.inf, -torch.inf, torch.nan, 0.0, -0.0, largest, -largest, 1e-40, 1e4, -4e2)
     chosen = torch.tensor(given)[torch.randint(0, len(given), tuple(shape), generator=draw)]
     return torch.where(torch.rand(shape, generator=draw) < 0.0625, chosen, torch.randn(shape, generator=draw))

@@ -139,7 +139,7 @@ def sum_rule(step: OperatorStep) -> Result:
 def mean(step: OperatorStep) -> Result:
     """Apply a mean as a sum and a product with 1 / length for each length.
 
-    Sound: a sum over so many elements times 1 / their number, which is the product of the extents.
+    Sound: a sum over elements times 1 / their number, which is the product of the extents.
     """
     value = step.tensor("self")
     dims = _dims(step, value)

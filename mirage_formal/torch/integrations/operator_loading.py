@@ -22,8 +22,8 @@ def operator_at(path: str | PathLike[str]) -> TorchOperator:
     """Return the torch operator of a candidate, as in ``torch.ops.mirage_formal``; nothing is searched.
 
     Args:
-        path: Directory of a candidate (``candidates/NNN-<id>`` of a run), or of a whole program's search, of which the
-            best cover is taken.
+        path: Directory of a candidate (``candidates/NNN-<id>`` of a run), or of a whole program's search, whose best
+            cover is taken.
 
     Raises:
         RunError: There is neither.

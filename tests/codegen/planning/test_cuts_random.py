@@ -137,7 +137,7 @@ def outcome(seed: int) -> str:
     if not np.isfinite(whole).all():
         return "not finite"
     equal = whole.shape == other.shape and np.allclose(whole, other, rtol=1e-9, atol=0)
-    running = " with a running maximum" if any(type(item).__name__ == "Running" for item in flat.ops) else ""
+    running = " with a running maximum" if any(type(item).__name__ == "RunningMax" for item in flat.ops) else ""
     return f"{'accepted' if accepted else 'refused'}, {'equal' if equal else 'different'}{running}"
 
 

@@ -5,8 +5,8 @@ an input's axes are a part of its variable, and each part of an axis has a prime
 only if they agree on which indices they read and sum over, whatever extents the kernel will have.
 
 To the algebra a norm is an opaque function of its operand (programs with their norms written out are a unit of their
-own), and so are a shift and a selection. A function of which the axioms have no law is written as one of which they
-have: f(x) is sqrt(x + "f"), with a variable that has the name of f.
+own), and so are a shift and a selection. A function without laws among the axioms is written as one with laws: f(x) is
+sqrt(x + "f"), with a variable that has the name of f.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from mirage_formal.codegen.numerics.numerics import computed_answer, draw_all
 from mirage_formal.codegen.triton.launch_options import LaunchOptions
 from mirage_formal.device.runtime import arch_of, current_device, device_count
 from mirage_formal.kernel_build.triton.triton_callable import TritonOptimized
-from tests.device.test_launch_device import KERNELS, NAMES
+from tests.device.gpu.test_launch_device import KERNELS, NAMES
 
 pytestmark = [
     pytest.mark.gpu,
