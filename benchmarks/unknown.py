@@ -33,7 +33,7 @@ from benchmarks import harness
 from mirage_formal.graph.formats.json import decode_graph, from_json
 from mirage_formal.prove.counterexamples.refute import find_counterexample
 from mirage_formal.records import RUN_FILE, SEARCH_FILE, SUMMARY_FILE
-from mirage_formal.run.settings import Job, Settings, make_job
+from mirage_formal.run.settings import SearchJob, Settings, make_job, preprocess_job
 from mirage_formal.run.task_values import AcceptedCandidate, CandidateTask, UncertifiedTensor
 from mirage_formal.run.tasks import certify, discharge_texts, verify_candidate
 
@@ -67,14 +67,15 @@ def share(kinds: Counter[str]) -> float:
 def _again(run: Path, rejected: Sequence[dict[str, Any]]) -> Iterator[str]:
     record = json.loads((run / RUN_FILE).read_text())
     program = from_json(json.dumps(record["program"]), str(run / RUN_FILE))
-    job = make_job(program, Settings(seed=record["identity"]["seed"], accept=record["identity"]["accept"]))
+    settings = Settings(seed=record["identity"]["seed"], accept=record["identity"]["accept"])
+    job = preprocess_job(make_job(program, settings))
     units = map(json.loads, (run / SEARCH_FILE).read_text().splitlines())
     graphs = {found["digest"]: b64decode(found["graph"]) for unit in units for found in unit["candidates"]}
     for one in rejected:
         yield "numerics" if one["kind"] == "numerics" else kind_of(job, graphs[one["digest"]])
 
 
-def kind_of(job: Job, graph: bytes) -> str:
+def kind_of(job: SearchJob, graph: bytes) -> str:
     """What the present code makes of a candidate of a job, by the names of HEADS."""
     task = CandidateTask(job, graph)
     claims = certify(task)

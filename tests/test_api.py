@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 import mirage_formal as mf
-from mirage_formal import api
 from mirage_formal.api import request
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.run.progress import Progress, RunPhase, bars
+from mirage_formal.run.progress import Progress, RunPhase, bars, progress_display
 from tests.kit.processes import clock_of
 
 HEAVY = ("z3", "galois", "cvc5", "numpy", "cupy", "torch", "sympy", "numba")
@@ -128,11 +127,13 @@ def test_verbose_prints_progress(
     fake = install(monkeypatch, ["best"])
     graph.superoptimize(verbose=True)
     watch = fake.options["watch"]
-    clock = clock_of(monkeypatch, api, still=True)
-    for phase, clock.ahead in (("searching", 0.0), ("searching", 1.0), ("certifying", 1.0), ("certifying", 60.0)):
-        watch(SimpleNamespace(phase=phase, done=1, total=2, states=30, pruned=4, candidates=5, elapsed_s=0.5))
+    clock = clock_of(monkeypatch, progress_display, still=True)
+    counted = Progress(RunPhase.SEARCH, 1, 2, 30, 5, 0.5, pruned_by={"shape": 4})
+    for phase, clock.ahead in ((RunPhase.SEARCH, 0.0), (RunPhase.SEARCH, 1.0), (RunPhase.CERTIFY, 1.0)):
+        watch(replace(counted, phase=phase))
     assert capsys.readouterr().err.splitlines() == [
-        f"{phase}: 1/2, 30 states, 4 pruned, 5 candidates, 0.5 s" for phase in ("searching", "certifying", "certifying")
+        f"{phase} 1 of 2 | 30 states, 0/s | pruned 4: shape 4 | 5 candidates | 0.5 s"
+        for phase in ("searching", "certifying")
     ]
 
 
@@ -164,12 +165,12 @@ def test_verbose_shows_bars_in_a_notebook(
     fake = install(monkeypatch, ["best"])
     graph.superoptimize(verbose=True)
     clock = clock_of(monkeypatch, bars, still=True)
-    counted = Progress(RunPhase.SEARCH, 0, 4, 1000, 10, 3, 0.5, pruned_by={"<shape>": 10}, best_us=2.5)
+    counted = Progress(RunPhase.SEARCH, 0, 4, 1000, 3, 0.5, pruned_by={"<shape>": 10}, best_us=2.5)
     for done, clock.ahead in ((0, 0.0), (1, 0.1), (2, 0.3), (3, 0.35), (4, 0.4)):
         fake.options["watch"](replace(counted, done=done))
     if kernel is None:
         assert shown.drawn == []
-        assert capsys.readouterr().err.startswith("searching: 0/4, 1000 states")
+        assert capsys.readouterr().err.startswith("searching 0 of 4 | 1,000 states, 0/s | pruned 10: ")
         return
     assert [re.findall(r"(\d)/4", html) for html in shown.drawn] == [["0"], ["2"], ["4"]]
     assert "1,000 states" in shown.drawn[0]

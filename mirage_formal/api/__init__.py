@@ -10,7 +10,6 @@ Solvers and numerical packages are loaded by the first call that searches or pro
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from os import PathLike
@@ -51,7 +50,6 @@ _IGNORED: Final = (
 )
 #: Options of the reference system that have another name here; there, -1 stands for an option that is left out.
 _RENAMED: Final = {"num_search_thread": "workers", "search_time_limit_sec": "time_limit"}
-_SECONDS_BETWEEN_LINES: Final = 2.0
 
 
 class Graph(ProgramPrinter, KernelBuilder):
@@ -388,28 +386,10 @@ def bypass_compile_errors(value: bool = True) -> None:
 def _watch() -> Callable[[Progress], None]:
     """Shows where a run stands: as bars in a notebook, and as lines on standard error elsewhere."""
     from mirage_formal.run.progress.choice import in_notebook
+    from mirage_formal.run.progress.progress_display import ProgressLines
 
     if not in_notebook():
-        return _Lines()
+        return ProgressLines("superoptimize", sys.stderr).watch("")
     from mirage_formal.run.progress.bars import NotebookBars
 
     return NotebookBars("superoptimize").watch("")
-
-
-class _Lines:
-    """Prints where a run stands: at the start of each phase, and every few seconds."""
-
-    def __init__(self) -> None:
-        self._phase: object = None
-        self._next = 0.0
-
-    def __call__(self, progress: Progress) -> None:
-        now = time.monotonic()
-        if progress.phase == self._phase and now < self._next:
-            return
-        self._phase, self._next = progress.phase, now + _SECONDS_BETWEEN_LINES
-        print(
-            f"{progress.phase}: {progress.done}/{progress.total}, {progress.states} states, {progress.pruned} pruned, "
-            f"{progress.candidates} candidates, {progress.elapsed_s:.1f} s",
-            file=sys.stderr,
-        )

@@ -18,7 +18,8 @@ from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.kernel_build.build import KernelWarning
 from mirage_formal.run.results.result import Result
 from mirage_formal.support.errors import UnsupportedError
-from mirage_formal.workers.pool import Pool, default_workers
+from mirage_formal.support.resources import processor_count
+from mirage_formal.workers.pool import Pool
 
 #: Kernels that are timed for each requested candidate and each kernel of the first candidate.
 _KERNELS: Final = 4
@@ -69,7 +70,7 @@ def order_by_measurement(
     kernels = _KERNELS * count * max(1, kernel_count(results[0].graph) if results else 1)
     kernels = max(min(kernels, _MOST), _KERNELS * count)
     limits = TuningLimits(kernels, min(count, FINALISTS), seconds)
-    with Pool(default_workers(), PRELOAD) as executor:
+    with Pool(processor_count(), PRELOAD) as executor:
         bench = TuningResources(
             TuningDirectory() if place is None else place,
             device,

@@ -36,6 +36,7 @@ from mirage_formal.cli.utilities import (
     option,
     run_command,
     seed_option,
+    single_command,
 )
 from mirage_formal.run.preload import start_workers
 from mirage_formal.support.errors import SpaceError
@@ -70,8 +71,6 @@ tools = typer.Typer(
     no_args_is_help=True,
     help="Build, run and time kernels; look at graphs, proofs and stored results; benchmarks; this machine.",
 )
-_alone = typer.Typer(**STYLE)
-_verify_alone = typer.Typer(**STYLE)
 INTERRUPTED: Final = 130
 
 
@@ -123,11 +122,9 @@ def search_command(
 
 
 app.command("search")(add_options(search_command, CallOptions, Settings))
-_alone.command()(search_command)
 
 
 @app.command("verify")
-@_verify_alone.command()
 def verify_command(
     program_file: _ProgramFile,
     graph_file: _GraphFile,
@@ -209,12 +206,12 @@ def main() -> NoReturn:
 
 def search_main() -> NoReturn:
     """Run ``python -m mirage_formal.search``."""
-    run_command(_alone, "search")
+    run_command(single_command(search_command), "search")
 
 
 def verify_main() -> NoReturn:
     """Run ``python -m mirage_formal.verify``."""
-    run_command(_verify_alone, "verify")
+    run_command(single_command(verify_command), "verify")
 
 
 def _search(

@@ -137,9 +137,9 @@ def _python() -> Finding:
 
 
 def _cpu() -> Finding:
-    from mirage_formal.workers.pool import default_workers
+    from mirage_formal.support.resources import processor_count
 
-    usable, every = default_workers(), os.cpu_count() or 1
+    usable, every = processor_count(), os.cpu_count() or 1
     found = f"{platform.machine()}, {usable} of {every} processors usable"
     return Finding(name="cpu", state="ok", found=found, needed="search and proof")
 

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from mirage_formal.cli.utilities import STYLE, Json, answer, count_option, option, run_command
+from mirage_formal.cli.utilities import Json, answer, count_option, option, run_command, single_command
 from mirage_formal.support.errors import SpaceError
 from mirage_formal.support.terminal import escape_line
 
@@ -54,6 +54,4 @@ def export_command(
 __all__ = ["export_command"]
 
 if __name__ == "__main__":
-    alone = typer.Typer(**STYLE)
-    alone.command()(export_command)
-    run_command(alone)
+    run_command(single_command(export_command))

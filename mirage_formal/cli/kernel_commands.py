@@ -20,6 +20,7 @@ from mirage_formal.cli.utilities import (
     invoke_command,
     option,
     seed_option,
+    single_command,
 )
 from mirage_formal.support.errors import SpaceError
 from mirage_formal.support.terminal import escape_line
@@ -245,16 +246,12 @@ def execute_command(
 
 def build_main(arguments: Sequence[str]) -> int:
     """Run ``python -m mirage_formal.kernel_build``."""
-    alone = typer.Typer(**STYLE)
-    alone.command()(build_command)
-    return invoke_command(alone, arguments, "build", "python -m mirage_formal.kernel_build")
+    return invoke_command(single_command(build_command), arguments, "build", "python -m mirage_formal.kernel_build")
 
 
 def emulate_main(arguments: Sequence[str]) -> int:
     """Run ``python -m mirage_formal.emulate``."""
-    alone = typer.Typer(**STYLE)
-    alone.command()(emulate_command)
-    return invoke_command(alone, arguments, "emulate", "python -m mirage_formal.emulate")
+    return invoke_command(single_command(emulate_command), arguments, "emulate", "python -m mirage_formal.emulate")
 
 
 __all__ = ["build_command", "build_main", "emulate_command", "emulate_main", "execute_command", "gpu_app"]

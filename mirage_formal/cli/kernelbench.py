@@ -11,7 +11,6 @@ from rich.console import Console
 
 from mirage_formal.cache.lock import lock_directory
 from mirage_formal.cli.utilities import (
-    STYLE,
     Json,
     amount_option,
     answer,
@@ -19,6 +18,7 @@ from mirage_formal.cli.utilities import (
     flag_option,
     option,
     run_command,
+    single_command,
     value_parser,
 )
 from mirage_formal.support.errors import SpaceError, UnsupportedError
@@ -162,6 +162,4 @@ def _print(table: Any, out: Path) -> None:
 __all__ = ["kernelbench_command"]
 
 if __name__ == "__main__":
-    alone = typer.Typer(**STYLE)
-    alone.command()(kernelbench_command)
-    run_command(alone)
+    run_command(single_command(kernelbench_command))

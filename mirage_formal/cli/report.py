@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mirage_formal.cli.utilities import STYLE, Json, answer, count_option, flag_option, run_command
+from mirage_formal.cli.utilities import Json, answer, count_option, flag_option, run_command, single_command
 from mirage_formal.support.errors import RunError, SpaceError
 from mirage_formal.support.terminal import escape_line
 
@@ -25,10 +25,8 @@ _Check = Annotated[bool, flag_option("--check", "Have check establish everything
 _All = Annotated[bool, flag_option("--all", "RUN is a directory of runs: write a page for each, and an index of them.")]
 _Proofs = Annotated[int | None, count_option("--proofs", "Candidates whose proofs are replayed and written out", "24")]
 _Text = Annotated[bool, flag_option("--text", "Print the report, and write no page.")]
-_alone = typer.Typer(**STYLE)
 
 
-@_alone.command()
 def report_command(
     paths: _Paths,
     out: _Out = None,
@@ -106,4 +104,4 @@ def _sensible(paths: list[Path], *, every: bool, printed: bool, both: bool, out:
 
 
 if __name__ == "__main__":
-    run_command(_alone)
+    run_command(single_command(report_command))

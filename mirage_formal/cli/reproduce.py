@@ -120,9 +120,9 @@ def _numbers(where: str, text: str) -> tuple[int, ...]:
 
 
 def _count(workers: int | None) -> int:
-    from mirage_formal.workers.pool import default_workers
+    from mirage_formal.support.resources import processor_count
 
-    return workers or default_workers()
+    return workers or processor_count()
 
 
 @contextmanager

@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 
 from mirage_formal.cli.utilities import (
-    STYLE,
     Json,
     ProgressMode,
     amount_option,
@@ -21,6 +20,7 @@ from mirage_formal.cli.utilities import (
     option,
     print_error,
     run_command,
+    single_command,
 )
 from mirage_formal.support.terminal import escape_line
 
@@ -87,7 +87,8 @@ def tune_command(
     from mirage_formal.device.runtime import device_count
     from mirage_formal.kernel_build.triton.triton_output import exclude_triton_outputs
     from mirage_formal.run.progress.choice import display
-    from mirage_formal.workers.pool import Pool, default_workers
+    from mirage_formal.support.resources import processor_count
+    from mirage_formal.workers.pool import Pool
 
     where = TuningDirectory(place)
     gpu: Any = device if device is not None else TimingProcess() if device_count() else None
@@ -97,7 +98,7 @@ def tune_command(
     failed: dict[Path, NoTimesError] = {}
     every = exclude_triton_outputs(runs)
     closing = gpu if isinstance(gpu, TimingProcess) else contextlib.nullcontext()
-    with closing, Pool(workers or default_workers(), PRELOAD) as executor:
+    with closing, Pool(workers or processor_count(), PRELOAD) as executor:
         for root in every:
             try:
                 with display(progress, "tune") as shown:
@@ -199,6 +200,4 @@ def _shown(triton: Any) -> list[Any]:
 __all__ = ["tune_command"]
 
 if __name__ == "__main__":
-    alone = typer.Typer(**STYLE)
-    alone.command()(tune_command)
-    run_command(alone, "tune")
+    run_command(single_command(tune_command), "tune")

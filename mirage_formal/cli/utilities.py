@@ -55,10 +55,10 @@ def flag_option(name: str, help: str) -> Any:
     return typer.Option(name, help=help, show_default="off")
 
 
-def choice_option(name: str, choices: Sequence[str], help: str, default: str | None = None) -> Any:
+def choice_option(name: str, choices: Sequence[str], help: str) -> Any:
     """Return an option that takes one of some words, with shell completion."""
     one = value_parser(name, options.word_type(choices))
-    return option(name, "|".join(choices), help, default, parser=one, autocompletion=lambda: list(choices))
+    return option(name, "|".join(choices), help, parser=one, autocompletion=lambda: list(choices))
 
 
 def add_options(command: Callable[..., Any], *kinds: type[msgspec.Struct]) -> Callable[..., Any]:
@@ -102,6 +102,13 @@ def answer(command: str, code: int, result: Any, error: MirageError | None = Non
 
     print(answer_text(command, code, result, error))
     return code
+
+
+def single_command(command: Callable[..., Any]) -> typer.Typer:
+    """Return an application of one command."""
+    alone = typer.Typer(**STYLE)
+    alone.command()(command)
+    return alone
 
 
 def run_command(command: typer.Typer, name: str = "") -> NoReturn:

@@ -17,6 +17,7 @@ from mirage_formal.frontend.argument_checks import (
 )
 from mirage_formal.frontend.elementwise_functions import Functions
 from mirage_formal.frontend.handles import Handle, not_a_tensor_error, result_label, rule_error
+from mirage_formal.frontend.shared_operators import operator_method
 from mirage_formal.graph.graph import BlockGraph, InputIterator, Op, OutputSaver
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.type_rules import iterator_type, saver_type, shared_results, stage_fault
@@ -59,7 +60,6 @@ class MaximumChange(BlockTensor):
     __slots__ = ("factor",)
 
     def __init__(self, factor: BlockTensor) -> None:
-        assert isinstance(factor.graph, BlockBuilder)
         super().__init__(factor.graph, factor.number, factor.type, "difference of maxima")
         self.factor = factor
 
@@ -192,6 +192,9 @@ class BlockBuilder(Functions[BlockTensor]):
         a = self._own("rms_norm", A)
         found = parse_dim("rms_norm", dim, a.num_dims, repr(a))
         return self._one(OpKind.RMS_NORM, (a,), Attrs(dim=found, eps=parse_eps("rms_norm", eps)))
+
+    mean = operator_method(Functions._along, OpKind.MEAN, "mean")
+    max = operator_method(Functions._along, OpKind.MAX, "maximum")
 
     def reduction_to_dimx(self, A: BlockTensor, dim: int) -> BlockTensor:
         """Return the sums of every reduction_dimx-th element of one dim.

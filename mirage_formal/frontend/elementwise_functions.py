@@ -1,23 +1,20 @@
 """Elementwise functions that the front end offers at kernel and at block level: primitive ones and compositions.
 
-Those of one operand are methods of graphs (``Functions``), and of the tensors of programs (``FunctionMethods``).
-
 Compositions are exact: over the real numbers each is the function that its name says.
 """
 
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import Final, Self, TypeVar
+from typing import Final
 
 from mirage_formal.frontend.argument_checks import Number, error_at_user_line, is_number, parse_number
-from mirage_formal.frontend.handles import Handle
+from mirage_formal.frontend.handles import AnyTensor
 from mirage_formal.frontend.mask_operators import Masks
+from mirage_formal.frontend.shared_operators import Operators, operator_method
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.support.errors import UnsupportedError
-
-H = TypeVar("H", bound=Handle)
 
 #: Larger powers are not multiplied out.
 MAX_POWER: Final = 64
@@ -26,213 +23,22 @@ _GELU_SLOPE: Final = Fraction("0.7978845608028654")
 _GELU_CUBE: Final = Fraction("0.044715")
 
 
-class FunctionMethods(Handle):
-    """Elementwise functions of tensors of programs; each is the function of ``Graph`` of the same name."""
-
-    __slots__ = ()
-
-    def _call(self, name: str, *arguments: object) -> Self:
-        found = getattr(self.graph, name)(self, *arguments)
-        assert isinstance(found, type(self))
-        return found
-
-    def tanh(self) -> Self:
-        """See ``Graph.tanh``."""
-        return self._call("tanh")
-
-    def erf(self) -> Self:
-        """See ``Graph.erf``."""
-        return self._call("erf")
-
-    def exp(self) -> Self:
-        """See ``Graph.exp``."""
-        return self._call("exp")
-
-    def log(self) -> Self:
-        """See ``Graph.log``."""
-        return self._call("log")
-
-    def sqrt(self) -> Self:
-        """See ``Graph.sqrt``."""
-        return self._call("sqrt")
-
-    def rsqrt(self) -> Self:
-        """See ``Graph.rsqrt``."""
-        return self._call("rsqrt")
-
-    def square(self) -> Self:
-        """See ``Graph.square``."""
-        return self._call("square")
-
-    def abs(self) -> Self:
-        """See ``Graph.abs``."""
-        return self._call("abs")
-
-    def neg(self) -> Self:
-        """See ``Graph.neg``."""
-        return self._call("neg")
-
-    def reciprocal(self) -> Self:
-        """See ``Graph.reciprocal``."""
-        return self._call("reciprocal")
-
-    def relu(self) -> Self:
-        """See ``Graph.relu``."""
-        return self._call("relu")
-
-    def sigmoid(self) -> Self:
-        """See ``Graph.sigmoid``."""
-        return self._call("sigmoid")
-
-    def silu(self) -> Self:
-        """See ``Graph.silu``."""
-        return self._call("silu")
-
-
-class Functions(Masks[H]):
+class Functions(Masks[AnyTensor]):
     """Elementwise functions of graphs, beyond the arithmetic of ``Operators``."""
 
-    def exp(self, A: H) -> H:
-        """Return the exponential y = e^x, element by element.
+    exp = operator_method(Operators._unary, OpKind.EXP, "the exponential y = e^x")
+    sqrt = operator_method(Operators._unary, OpKind.SQRT, "the square root")
+    square = operator_method(Operators._unary, OpKind.SQUARE, "the square y = x x")
+    silu = operator_method(Operators._unary, OpKind.SILU, "the sigmoid linear unit y = x / (1 + e^-x)")
+    relu = operator_method(Operators._unary, OpKind.RELU, "the maximum of x and 0")
+    sigmoid = operator_method(Operators._unary, OpKind.SIGMOID, "the logistic function y = 1 / (1 + e^-x)")
+    tanh = operator_method(Operators._unary, OpKind.TANH, "the hyperbolic tangent y = (e^x - e^-x) / (e^x + e^-x)")
+    erf = operator_method(Operators._unary, OpKind.ERF, "the error function")
+    log = operator_method(Operators._unary, OpKind.LOG, "the natural logarithm (of numbers above 0)")
+    abs = operator_method(Operators._unary, OpKind.ABS, "the absolute value")
+    reciprocal = operator_method(Operators._unary, OpKind.RECIPROCAL, "the reciprocal y = 1 / x (of numbers but 0)")
 
-        Args:
-            A: The tensor, x in the formula; any shape.
-
-        Returns:
-            A tensor of A's shape and element type.
-
-        Raises:
-            GraphError: A is no tensor of this graph.
-        """
-        return self._unary(OpKind.EXP, A)
-
-    def sqrt(self, A: H) -> H:
-        """Return the square root, element by element.
-
-        Args:
-            A: The tensor, x in the formula; any shape.
-
-        Returns:
-            A tensor of A's shape and element type.
-
-        Raises:
-            GraphError: A is no tensor of this graph.
-        """
-        return self._unary(OpKind.SQRT, A)
-
-    def square(self, A: H) -> H:
-        """Return the square y = x x, element by element.
-
-        Args:
-            A: The tensor, x in the formula; any shape.
-
-        Returns:
-            A tensor of A's shape and element type.
-
-        Raises:
-            GraphError: A is no tensor of this graph.
-        """
-        return self._unary(OpKind.SQUARE, A)
-
-    def silu(self, A: H) -> H:
-        """Return the sigmoid linear unit y = x / (1 + e^-x), element by element.
-
-        Args:
-            A: The tensor, x in the formula; any shape.
-
-        Returns:
-            A tensor of A's shape and element type.
-
-        Raises:
-            GraphError: A is no tensor of this graph.
-        """
-        return self._unary(OpKind.SILU, A)
-
-    def relu(self, A: H) -> H:
-        """Return the maximum of x and 0, element by element.
-
-        Args:
-            A: The tensor, x in the formula; any shape.
-
-        Returns:
-            A tensor of A's shape and element type.
-
-        Raises:
-            GraphError: A is no tensor of this graph.
-        """
-        return self._unary(OpKind.RELU, A)
-
-    def sigmoid(self, A: H) -> H:
-        """Return the logistic function y = 1 / (1 + e^-x), element by element.
-
-        Args:
-            A: The tensor, x in the formula; any shape.
-
-        Returns:
-            A tensor of A's shape and element type.
-
-        Raises:
-            GraphError: A is no tensor of this graph.
-        """
-        return self._unary(OpKind.SIGMOID, A)
-
-    def tanh(self, A: H) -> H:
-        """Return the hyperbolic tangent y = (e^x - e^-x) / (e^x + e^-x), element by element.
-
-        Args:
-            A: The tensor, x in the formula; any shape.
-
-        Returns:
-            A tensor of A's shape and element type.
-
-        Raises:
-            GraphError: A is no tensor of this graph.
-        """
-        return self._unary(OpKind.TANH, A)
-
-    def erf(self, A: H) -> H:
-        """Return the error function, element by element.
-
-        Args:
-            A: The tensor; any shape.
-
-        Returns:
-            A tensor of A's shape and element type.
-
-        Raises:
-            GraphError: A is no tensor of this graph.
-        """
-        return self._unary(OpKind.ERF, A)
-
-    def log(self, A: H) -> H:
-        """Return the natural logarithm, element by element; every element must be above 0.
-
-        Args:
-            A: The tensor; any shape.
-
-        Returns:
-            A tensor of A's shape and element type.
-
-        Raises:
-            GraphError: A is no tensor of this graph.
-        """
-        return self._unary(OpKind.LOG, A)
-
-    def abs(self, A: H) -> H:
-        """Return the absolute value, element by element.
-
-        Args:
-            A: The tensor; any shape.
-
-        Returns:
-            A tensor of A's shape and element type.
-
-        Raises:
-            GraphError: A is no tensor of this graph.
-        """
-        return self._unary(OpKind.ABS, A)
-
-    def neg(self, A: H) -> H:
+    def neg(self, A: AnyTensor) -> AnyTensor:
         """Return the negative y = -x, element by element.
 
         Args:
@@ -246,21 +52,7 @@ class Functions(Masks[H]):
         """
         return self._scaled("neg", A, -1)
 
-    def reciprocal(self, A: H) -> H:
-        """Return the reciprocal y = 1 / x, element by element; no element may be 0.
-
-        Args:
-            A: The tensor, x in the formula; any shape.
-
-        Returns:
-            A tensor of A's shape and element type.
-
-        Raises:
-            GraphError: A is no tensor of this graph.
-        """
-        return self._unary(OpKind.RECIPROCAL, A)
-
-    def rsqrt(self, A: H) -> H:
+    def rsqrt(self, A: AnyTensor) -> AnyTensor:
         """Return the reciprocal square root y = 1 / sqrt(x), element by element; every element must be above 0.
 
         Args:
@@ -274,7 +66,7 @@ class Functions(Masks[H]):
         """
         return self._one(OpKind.RECIPROCAL, (self._one(OpKind.SQRT, (self._own("rsqrt", A),)),))
 
-    def pow(self, A: H, c: Number) -> H:
+    def pow(self, A: AnyTensor, c: Number) -> AnyTensor:
         """Return every element to a constant power.
 
         Whole and half powers are products, roots and reciprocals; any other is e^(c log x), for which every element
@@ -307,9 +99,9 @@ class Functions(Masks[H]):
         assert found is not None
         return self._one(OpKind.RECIPROCAL, (found,)) if power < 0 else found
 
-    def _whole_power(self, a: H, n: int) -> H:
+    def _whole_power(self, a: AnyTensor, n: int) -> AnyTensor:
         """Return a to the n, by squaring."""
-        found: H | None = None
+        found: AnyTensor | None = None
         while n:
             if n & 1:
                 found = a if found is None else self._one(OpKind.MUL, (found, a))
@@ -319,7 +111,7 @@ class Functions(Masks[H]):
         assert found is not None
         return found
 
-    def gelu(self, A: H, approximate: str = "none") -> H:
+    def gelu(self, A: AnyTensor, approximate: str = "none") -> AnyTensor:
         """Return the Gaussian error linear unit y = x (1 + erf(x / sqrt(2))) / 2 of every element, or an approximation.
 
         Args:
@@ -347,7 +139,7 @@ class Functions(Masks[H]):
         weight = self._one(OpKind.SIGMOID, (self._one(OpKind.MUL, (a, slope)),))
         return self._one(OpKind.MUL, (a, weight))
 
-    def leaky_relu(self, A: H, negative_slope: Number = 0.01) -> H:
+    def leaky_relu(self, A: AnyTensor, negative_slope: Number = 0.01) -> AnyTensor:
         """Return x where it is above 0, and the slope times x elsewhere: y = (1 - a) relu(x) + a x.
 
         Args:
@@ -368,8 +160,8 @@ class Functions(Masks[H]):
         first = self._times("leaky_relu", positive, 1 - slope)
         return self._one(OpKind.ADD, (first, self._times("leaky_relu", x, slope)))
 
-    def maximum(self, A: H | Number, B: H | Number) -> H:
-        """Return the larger of A and B, element by element, with broadcast; one of them may be a number.
+    def _extreme(self, kind: OpKind, A: AnyTensor | Number, B: AnyTensor | Number) -> AnyTensor:  # noqa: D417
+        """Return the ... of A and B, element by element, with broadcast; one of them may be a number.
 
         Args:
             A: The first tensor or an exact number.
@@ -383,44 +175,27 @@ class Functions(Masks[H]):
             ShapeError: Extents differ and none is 1.
             UnsupportedError: A number is not finite.
         """
-        for number, tensor in ((A, B), (B, A)):
-            if is_number(number) and parse_number("maximum", number) == 0:
-                return self._one(OpKind.RELU, (self._own("maximum", tensor),))
-        return self._extreme(OpKind.MAXIMUM, A, B)
-
-    def minimum(self, A: H | Number, B: H | Number) -> H:
-        """Return the smaller of A and B, element by element, with broadcast; one of them may be a number.
-
-        Args:
-            A: The first tensor or an exact number.
-            B: The second tensor or an exact number; extents are equal or 1, and dims are aligned from the last.
-
-        Returns:
-            A tensor whose extents are the larger ones, of the tensors' element type.
-
-        Raises:
-            GraphError: An operand is no tensor of this graph.
-            ShapeError: Extents differ and none is 1.
-            UnsupportedError: A number is not finite.
-        """
-        return self._extreme(OpKind.MINIMUM, A, B)
-
-    def _extreme(self, kind: OpKind, A: object, B: object) -> H:
         if is_number(A):
             A, B = B, A
-        if is_number(B):
-            return self._one(kind, (self._own(kind.value, A),), Attrs(value=parse_number(kind.value, B)))
-        return self._pair(kind, A, B)
+        if not is_number(B):
+            return self._pair(kind, A, B)
+        bound, a = parse_number(kind.value, B), self._own(kind.value, A)
+        if kind is OpKind.MAXIMUM and bound == 0:
+            return self._one(OpKind.RELU, (a,))
+        return self._one(kind, (a,), Attrs(value=bound))
+
+    maximum = operator_method(_extreme, OpKind.MAXIMUM, "larger")
+    minimum = operator_method(_extreme, OpKind.MINIMUM, "smaller")
 
     def clamp(
         self,
-        A: H,
-        min: H | Number | None = None,
-        max: H | Number | None = None,
+        A: AnyTensor,
+        min: AnyTensor | Number | None = None,
+        max: AnyTensor | Number | None = None,
         *,
-        min_val: H | Number | None = None,
-        max_val: H | Number | None = None,
-    ) -> H:
+        min_val: AnyTensor | Number | None = None,
+        max_val: AnyTensor | Number | None = None,
+    ) -> AnyTensor:
         """Return every element, but at least ``min`` and then at most ``max``.
 
         Args:
@@ -446,7 +221,7 @@ class Functions(Masks[H]):
             a = self.maximum(a, min)
         return a if max is None else self.minimum(a, max)
 
-    def where(self, mask: H, A: H | Number, B: H | Number) -> H:
+    def where(self, mask: AnyTensor, A: AnyTensor | Number, B: AnyTensor | Number) -> AnyTensor:
         """Return A where a mask is 1 and B where it is 0; see ``select``.
 
         A mask of numbers instead of booleans is a factor: y = mask A + (1 - mask) B, for any values of the mask.
@@ -475,7 +250,7 @@ class Functions(Masks[H]):
         parts = [part for part in chosen if part is not None]
         return parts[0] if len(parts) == 1 else self._pair(OpKind.ADD, *parts)
 
-    def _chosen(self, weight: H | None, value: H | Number) -> H | None:
+    def _chosen(self, weight: AnyTensor | None, value: AnyTensor | Number) -> AnyTensor | None:
         """Return the summand of one of the two values; None if it is 0."""
         return None if weight is None or self._is_zero(value) else self.mul(weight, value)
 
@@ -483,7 +258,7 @@ class Functions(Masks[H]):
     def _is_zero(value: object) -> bool:
         return is_number(value) and parse_number("where", value) == 0
 
-    def full_like(self, A: H, c: Number) -> H:
+    def full_like(self, A: AnyTensor, c: Number) -> AnyTensor:
         """Return a tensor of A's shape and element type with the same number everywhere.
 
         It is written 0 A + c, and kernels read no element of A. Most operators take the number itself, in its place.

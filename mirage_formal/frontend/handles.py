@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 from mirage_formal.frontend.argument_checks import error_at_user_line
 from mirage_formal.graph.ops import NO_ATTRS, Attrs, OpKind
@@ -11,34 +11,6 @@ from mirage_formal.graph.types import DType, Shape
 from mirage_formal.support.errors import DTypeError, GraphError, MirageError, ShapeError
 
 _LONGEST_LABEL = 24
-
-
-class Arithmetic(Protocol):
-    """Interface of graphs for Python's operators on tensors; see ``operators.Operators``."""
-
-    def add(self, A: Any, B: Any) -> Any:
-        """Return A + B."""
-
-    def sub(self, A: Any, B: Any) -> Any:
-        """Return A - B."""
-
-    def mul(self, A: Any, B: Any) -> Any:
-        """Return A * B."""
-
-    def div(self, A: Any, B: Any) -> Any:
-        """Return A / B."""
-
-    def matmul(self, A: Any, B: Any) -> Any:
-        """Return A @ B."""
-
-    def scale(self, A: Any, c: Any) -> Any:
-        """Return every element of A times c."""
-
-    def pow(self, A: Any, c: Any) -> Any:
-        """Return every element of A to the power c."""
-
-    def abs(self, A: Any) -> Any:
-        """Return the absolute value of every element of A."""
 
 
 class Handle:
@@ -53,7 +25,7 @@ class Handle:
     # Makes numpy scalars leave arithmetic with a tensor to the tensor.
     __array_ufunc__ = None
 
-    def __init__(self, graph: Arithmetic, number: int, shape: Shape, dtype: DType, label: str) -> None:
+    def __init__(self, graph: Any, number: int, shape: Shape, dtype: DType, label: str) -> None:
         self.graph = graph
         self.number = number
         self.shape = shape
@@ -117,6 +89,10 @@ class Handle:
 
     def __pow__(self, other: Any) -> Any:
         return self.graph.pow(self, other)
+
+
+#: Class of a graph's tensors: of a program's, or of a block's.
+AnyTensor = TypeVar("AnyTensor", bound=Handle)
 
 
 def result_label(kind: OpKind, operands: tuple[Handle, ...], number: int) -> str:

@@ -40,7 +40,7 @@ class _Step:
     origin: Origin | None
 
 
-class KernelBuilder(Products):
+class KernelBuilder(Products[Tensor]):
     """Builder of a tensor program; ``freeze`` returns it as a frozen value."""
 
     def __init__(self) -> None:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Final
 
 from mirage_formal.frontend.argument_checks import Number, error_at_user_line, is_number, parse_number
-from mirage_formal.frontend.handles import Handle
-from mirage_formal.frontend.shared_operators import Operators
+from mirage_formal.frontend.handles import AnyTensor
+from mirage_formal.frontend.shared_operators import Operators, operator_method
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DType
 from mirage_formal.support.errors import UnsupportedError
 
-H = TypeVar("H", bound=Handle)
+#: a > b is b < a.
+_CONVERSE: Final = {
+    OpKind.EQ: OpKind.EQ,
+    **{OpKind.LT: OpKind.GT, OpKind.LE: OpKind.GE},
+    **{OpKind.GT: OpKind.LT, OpKind.GE: OpKind.LE},
+}
 
 
-class Masks(Operators[H]):
+class Masks(Operators[AnyTensor]):
     """Operators that make boolean masks, and those that read them."""
 
-    def eq(self, A: H | Number, B: H | Number) -> H:
-        """Return the mask of A = B, element by element, with broadcast; one of them may be a number.
+    def _comparison(self, kind: OpKind, A: AnyTensor | Number, B: AnyTensor | Number) -> AnyTensor:  # noqa: D417
+        """Return the mask of ..., element by element, with broadcast; one of them may be a number.
 
         Args:
             A: The first tensor or an exact number.
@@ -32,9 +37,20 @@ class Masks(Operators[H]):
             ShapeError: Extents differ and none is 1.
             UnsupportedError: A number is not finite.
         """
-        return self._compared(OpKind.EQ, OpKind.EQ, A, B)
+        if is_number(A):
+            return self._comparison(_CONVERSE[kind], B, A)
+        if is_number(B):
+            return self._one(kind, (self._own(kind.value, A),), Attrs(value=parse_number(kind.value, B)))
+        # Of two tensors there is no GT and no GE.
+        return self._pair(_CONVERSE[kind], B, A) if kind in (OpKind.GT, OpKind.GE) else self._pair(kind, A, B)
 
-    def ne(self, A: H | Number, B: H | Number) -> H:
+    eq = operator_method(_comparison, OpKind.EQ, "A = B")
+    lt = operator_method(_comparison, OpKind.LT, "A < B")
+    le = operator_method(_comparison, OpKind.LE, "A ≤ B")
+    gt = operator_method(_comparison, OpKind.GT, "A > B")
+    ge = operator_method(_comparison, OpKind.GE, "A ≥ B")
+
+    def ne(self, A: AnyTensor | Number, B: AnyTensor | Number) -> AnyTensor:
         """Return the mask of A ≠ B, element by element, with broadcast; one of them may be a number.
 
         Args:
@@ -51,83 +67,7 @@ class Masks(Operators[H]):
         """
         return self.logical_not(self.eq(A, B))
 
-    def lt(self, A: H | Number, B: H | Number) -> H:
-        """Return the mask of A < B, element by element, with broadcast; one of them may be a number.
-
-        Args:
-            A: The first tensor or an exact number.
-            B: The second tensor or an exact number; extents are equal or 1, and dims are aligned from the last.
-
-        Returns:
-            A mask of the broadcast shape: 1 where the comparison holds, and 0 elsewhere, also where an operand is NaN.
-
-        Raises:
-            GraphError: An operand is no tensor of this graph.
-            ShapeError: Extents differ and none is 1.
-            UnsupportedError: A number is not finite.
-        """
-        return self._compared(OpKind.LT, OpKind.GT, A, B)
-
-    def le(self, A: H | Number, B: H | Number) -> H:
-        """Return the mask of A ≤ B, element by element, with broadcast; one of them may be a number.
-
-        Args:
-            A: The first tensor or an exact number.
-            B: The second tensor or an exact number; extents are equal or 1, and dims are aligned from the last.
-
-        Returns:
-            A mask of the broadcast shape: 1 where the comparison holds, and 0 elsewhere, also where an operand is NaN.
-
-        Raises:
-            GraphError: An operand is no tensor of this graph.
-            ShapeError: Extents differ and none is 1.
-            UnsupportedError: A number is not finite.
-        """
-        return self._compared(OpKind.LE, OpKind.GE, A, B)
-
-    def gt(self, A: H | Number, B: H | Number) -> H:
-        """Return the mask of A > B, element by element, with broadcast; one of them may be a number.
-
-        Args:
-            A: The first tensor or an exact number.
-            B: The second tensor or an exact number; extents are equal or 1, and dims are aligned from the last.
-
-        Returns:
-            A mask of the broadcast shape: 1 where the comparison holds, and 0 elsewhere, also where an operand is NaN.
-
-        Raises:
-            GraphError: An operand is no tensor of this graph.
-            ShapeError: Extents differ and none is 1.
-            UnsupportedError: A number is not finite.
-        """
-        return self._compared(OpKind.GT, OpKind.LT, A, B)
-
-    def ge(self, A: H | Number, B: H | Number) -> H:
-        """Return the mask of A ≥ B, element by element, with broadcast; one of them may be a number.
-
-        Args:
-            A: The first tensor or an exact number.
-            B: The second tensor or an exact number; extents are equal or 1, and dims are aligned from the last.
-
-        Returns:
-            A mask of the broadcast shape: 1 where the comparison holds, and 0 elsewhere, also where an operand is NaN.
-
-        Raises:
-            GraphError: An operand is no tensor of this graph.
-            ShapeError: Extents differ and none is 1.
-            UnsupportedError: A number is not finite.
-        """
-        return self._compared(OpKind.GE, OpKind.LE, A, B)
-
-    def _compared(self, kind: OpKind, turned: OpKind, A: H | Number, B: H | Number) -> H:
-        """Append a comparison; of two tensors as EQ, LT or LE, because a > b is b < a."""
-        if is_number(A):
-            return self._compared(turned, kind, B, A)
-        if is_number(B):
-            return self._one(kind, (self._own(kind.value, A),), Attrs(value=parse_number(kind.value, B)))
-        return self._pair(turned, B, A) if kind in (OpKind.GT, OpKind.GE) else self._pair(kind, A, B)
-
-    def logical_not(self, A: H) -> H:
+    def logical_not(self, A: AnyTensor) -> AnyTensor:
         """Return the negation of a mask: 1 where it is 0.
 
         Args:
@@ -141,7 +81,7 @@ class Masks(Operators[H]):
         """
         return self._unary(OpKind.LOGICAL_NOT, A)
 
-    def logical_and(self, A: H, B: H) -> H:
+    def logical_and(self, A: AnyTensor, B: AnyTensor) -> AnyTensor:
         """Return the conjunction of two masks: 1 where both are 1.
 
         Args:
@@ -158,7 +98,7 @@ class Masks(Operators[H]):
         """
         return self._pair(OpKind.MUL, self._mask("logical_and", A), self._mask("logical_and", B))
 
-    def logical_or(self, A: H, B: H) -> H:
+    def logical_or(self, A: AnyTensor, B: AnyTensor) -> AnyTensor:
         """Return the disjunction of two masks: 1 where one of them is 1.
 
         Args:
@@ -175,14 +115,14 @@ class Masks(Operators[H]):
         """
         return self._pair(OpKind.MAXIMUM, self._mask("logical_or", A), self._mask("logical_or", B))
 
-    def _mask(self, operator: str, value: object) -> H:
+    def _mask(self, operator: str, value: object) -> AnyTensor:
         found = self._own(operator, value)
         if found.dtype is not DType.BOOL:
             text = f"{operator}: expected a mask of booleans, got {found!r} of {found.dtype.value}"
             raise error_at_user_line(UnsupportedError, text, "compare with a number to make a mask")
         return found
 
-    def select(self, mask: H, A: H | Number, B: H | Number) -> H:
+    def select(self, mask: AnyTensor, A: AnyTensor | Number, B: AnyTensor | Number) -> AnyTensor:
         """Return A where a mask is 1, and B where it is 0.
 
         The value that is not chosen has no influence on the result, also where it is infinite or NaN.
@@ -213,7 +153,7 @@ class Masks(Operators[H]):
         m, a = self._align(OpKind.SELECT, m, a)
         return self._one(OpKind.SELECT, (m, a, b))
 
-    def div_no_nan(self, A: H, B: H) -> H:
+    def div_no_nan(self, A: AnyTensor, B: AnyTensor) -> AnyTensor:
         """Return the quotient A / B, element by element, with broadcast, and 0 where B is 0.
 
         Where B is 0 and A is infinite or NaN the result is NaN.
@@ -231,7 +171,7 @@ class Masks(Operators[H]):
         """
         return self._pair(OpKind.DIV_NO_NAN, A, B)
 
-    def round_to(self, A: H, dtype: object) -> H:
+    def round_to(self, A: AnyTensor, dtype: object) -> AnyTensor:
         """Return every element rounded to the nearest number of a narrower element type, ties to even.
 
         Args:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from math import prod
 
-from mirage_formal.frontend.handles import rule_error
+from mirage_formal.frontend.handles import AnyTensor, rule_error
 from mirage_formal.frontend.reductions import Reductions
-from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape, broadcast
 
 
-class Products(Reductions):
+class Products(Reductions[AnyTensor]):
     """Matrix products."""
 
-    def matmul(self, A: Tensor, B: Tensor) -> Tensor:
+    def matmul(self, A: AnyTensor, B: AnyTensor) -> AnyTensor:
         """Return the matrix product over the last two dims; the dims before them broadcast.
 
         C[..., i, j] = sum over k of A[..., i, k] B[..., k, j]. Ranks may differ and leading extents may be 1; a vector
@@ -42,13 +41,13 @@ class Products(Reductions):
         return self._reshaped(found, kept or (1,))
 
     @staticmethod
-    def _batch(a: Tensor, b: Tensor) -> Shape | None:
+    def _batch(a: AnyTensor, b: AnyTensor) -> Shape | None:
         """Return the leading dims of a product; None if they do not broadcast."""
         rank = max(a.num_dims, b.num_dims) - 2
         left, right = ((*(1,) * (rank - x.num_dims + 2), *x.shape[:-2]) for x in (a, b))
         return broadcast(left, right)
 
-    def _batched(self, a: Tensor, b: Tensor, lead: Shape) -> Tensor:
+    def _batched(self, a: AnyTensor, b: AnyTensor, lead: Shape) -> AnyTensor:
         if prod(b.shape[:-2]) == 1 and b.num_dims <= a.num_dims and a.shape[:-2] != b.shape[:-2]:
             # One right operand for all: the leading dims of the left one are rows, and nothing is copied.
             rows = self._reshaped(a, (prod(a.shape[:-1]), a.shape[-1]))
@@ -57,7 +56,7 @@ class Products(Reductions):
         both = (self.expand(x, (*lead, *x.shape[-2:])) for x in (a, b))
         return self._one(OpKind.MATMUL, tuple(both))
 
-    def linear(self, x: Tensor, w: Tensor, b: Tensor | None = None) -> Tensor:
+    def linear(self, x: AnyTensor, w: AnyTensor, b: AnyTensor | None = None) -> AnyTensor:
         """Return the linear layer x w^T + b, with the weight's layout as in other systems.
 
         Args:
@@ -75,7 +74,7 @@ class Products(Reductions):
         found = self.matmul(x, self.transpose(w))
         return found if b is None else self.add(found, b)
 
-    def addmm(self, b: Tensor, x: Tensor, w: Tensor) -> Tensor:
+    def addmm(self, b: AnyTensor, x: AnyTensor, w: AnyTensor) -> AnyTensor:
         """Return a product with a summand: b + x w.
 
         Args:

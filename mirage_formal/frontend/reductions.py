@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from math import prod
 
 from mirage_formal.frontend.argument_checks import Dims, Number, error_at_user_line, parse_dim, parse_eps, parse_ints
-from mirage_formal.frontend.handles import rule_error
+from mirage_formal.frontend.handles import AnyTensor, Handle, rule_error
+from mirage_formal.frontend.shared_operators import operator_method
 from mirage_formal.frontend.split_concat import SlicingOperators
-from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.support.errors import ShapeError
 
 
-class Reductions(SlicingOperators):
+class Reductions(SlicingOperators[AnyTensor]):
     """Reductions, softmax and norms."""
 
-    def sum(self, A: Tensor, dim: Dims = None, keepdim: bool = True) -> Tensor:
-        """Return the sum over dims.
+    def _reduction(self, kind: OpKind, A: AnyTensor, dim: Dims = None, keepdim: bool = True) -> AnyTensor:  # noqa: D417
+        """Return the ... over dims.
 
         Args:
             A: The tensor.
@@ -36,45 +36,21 @@ class Reductions(SlicingOperators):
             GraphError: A is no tensor of this graph.
             ShapeError: There is no such dim.
         """
-        return self._reduced(OpKind.SUM, "sum", A, dim, keepdim=keepdim)
+        a = self._own(kind.value, A)
+        return self._reduced(kind, a, self._dims(kind.value, a, dim), keepdim)
 
-    def mean(self, A: Tensor, dim: Dims = None, keepdim: bool = True) -> Tensor:
-        """Return the mean over dims.
+    sum = operator_method(_reduction, OpKind.SUM, "sum")
+    mean = operator_method(_reduction, OpKind.MEAN, "mean")
+    max = operator_method(_reduction, OpKind.MAX, "largest element")
 
-        Args:
-            A: The tensor.
-            dim: The dims over which it is taken: one, several or, if left out, all; negative ones count from the last.
-            keepdim: Whether the dims stay with extent 1, as they do in the reference system. Otherwise they are
-                dropped; of a tensor that has no other dims one of extent 1 is left.
+    def _reduced(self, kind: OpKind, a: AnyTensor, dims: tuple[int, ...], keepdim: bool = True) -> AnyTensor:
+        """Reduce several dims one after another: over the reals their order does not matter."""
+        found = a
+        for axis in dims:
+            found = self._one(kind, (found,), Attrs(dim=axis))
+        return found if keepdim else self._dropped(found, dims)
 
-        Returns:
-            A tensor of A's element type.
-
-        Raises:
-            GraphError: A is no tensor of this graph.
-            ShapeError: There is no such dim.
-        """
-        return self._reduced(OpKind.MEAN, "mean", A, dim, keepdim=keepdim)
-
-    def max(self, A: Tensor, dim: Dims = None, keepdim: bool = True) -> Tensor:
-        """Return the largest element over dims.
-
-        Args:
-            A: The tensor.
-            dim: The dims over which it is taken: one, several or, if left out, all; negative ones count from the last.
-            keepdim: Whether the dims stay with extent 1, as they do in the reference system. Otherwise they are
-                dropped; of a tensor that has no other dims one of extent 1 is left.
-
-        Returns:
-            A tensor of A's element type.
-
-        Raises:
-            GraphError: A is no tensor of this graph.
-            ShapeError: There is no such dim.
-        """
-        return self._reduced(OpKind.MAX, "max", A, dim, keepdim=keepdim)
-
-    def min(self, A: Tensor, dim: Dims = None, keepdim: bool = True) -> Tensor:
+    def min(self, A: AnyTensor, dim: Dims = None, keepdim: bool = True) -> AnyTensor:
         """Return the smallest element over dims: minus the largest of the negatives.
 
         Args:
@@ -90,21 +66,13 @@ class Reductions(SlicingOperators):
             GraphError: A is no tensor of this graph.
             ShapeError: There is no such dim.
         """
-        largest = self._reduced(OpKind.MAX, "min", self._scaled("min", A, -1), dim, keepdim=keepdim)
-        return self._scaled("min", largest, -1)
+        a = self._scaled("min", A, -1)
+        return self._scaled("min", self._reduced(OpKind.MAX, a, self._dims("min", a, dim), keepdim), -1)
 
-    def _reduced(self, kind: OpKind, name: str, A: Tensor, dim: Dims, *, keepdim: bool) -> Tensor:
-        """Reduce several dims one after another: over the reals their order does not matter."""
-        found = self._own(name, A)
-        dims = self._dims(name, found, dim)
-        for axis in dims:
-            found = self._one(kind, (found,), Attrs(dim=axis))
-        return found if keepdim else self._dropped(found, dims)
-
-    def _dropped(self, a: Tensor, dims: Sequence[int]) -> Tensor:
+    def _dropped(self, a: AnyTensor, dims: Sequence[int]) -> AnyTensor:
         return self._reshaped(a, tuple(n for i, n in enumerate(a.shape) if i not in dims) or (1,))
 
-    def softmax(self, A: Tensor, dim: int = -1) -> Tensor:
+    def softmax(self, A: AnyTensor, dim: int = -1) -> AnyTensor:
         """Return the softmax e^x / sum of e^x along one dim.
 
         Args:
@@ -120,7 +88,7 @@ class Reductions(SlicingOperators):
         """
         return self._along(OpKind.SOFTMAX, A, dim)
 
-    def logsumexp(self, A: Tensor, dim: Dims = -1, keepdim: bool = True) -> Tensor:
+    def logsumexp(self, A: AnyTensor, dim: Dims = -1, keepdim: bool = True) -> AnyTensor:
         """Return the logarithm of the sum of exponentials over dims; the largest element is subtracted first.
 
         Args:
@@ -137,11 +105,11 @@ class Reductions(SlicingOperators):
         """
         a = self._own("logsumexp", A)
         dims = self._dims("logsumexp", a, dim)
-        largest, logs = self._log_of_sum("logsumexp", a, dims)
+        largest, logs = self._log_of_sum(a, dims)
         found = self._one(OpKind.ADD, (largest, logs))
         return found if keepdim else self._dropped(found, dims)
 
-    def log_softmax(self, A: Tensor, dim: int = -1) -> Tensor:
+    def log_softmax(self, A: AnyTensor, dim: int = -1) -> AnyTensor:
         """Return the logarithm of the softmax along one dim; the largest element is subtracted first.
 
         Args:
@@ -156,25 +124,25 @@ class Reductions(SlicingOperators):
             ShapeError: There is no such dim.
         """
         a = self._own("log_softmax", A)
-        largest, logs = self._log_of_sum("log_softmax", a, (parse_dim("log_softmax", dim, a.num_dims, repr(a)),))
+        largest, logs = self._log_of_sum(a, (parse_dim("log_softmax", dim, a.num_dims, repr(a)),))
         return self._one(OpKind.SUB, (self._one(OpKind.SUB, (a, largest)), logs))
 
-    def _log_of_sum(self, name: str, a: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    def _log_of_sum(self, a: AnyTensor, dims: tuple[int, ...]) -> tuple[AnyTensor, AnyTensor]:
         """Return the largest elements m, and log of the sum of e^(x - m)."""
-        largest = self._reduced(OpKind.MAX, name, a, dims, keepdim=True)
+        largest = self._reduced(OpKind.MAX, a, dims)
         powers = self._one(OpKind.EXP, (self._one(OpKind.SUB, (a, largest)),))
-        return largest, self._one(OpKind.LOG, (self._reduced(OpKind.SUM, name, powers, dims, keepdim=True),))
+        return largest, self._one(OpKind.LOG, (self._reduced(OpKind.SUM, powers, dims),))
 
     def rms_norm(
         self,
-        A: Tensor,
-        normalized_shape: Sequence[int] | int | Tensor | None = None,
-        weight: Tensor | None = None,
+        A: AnyTensor,
+        normalized_shape: Sequence[int] | int | AnyTensor | None = None,
+        weight: AnyTensor | None = None,
         eps: Number | None = None,
         dim: int = -1,
         *,
-        bias: Tensor | None = None,
-    ) -> Tensor:
+        bias: AnyTensor | None = None,
+    ) -> AnyTensor:
         """Return A divided by the root of the mean of its squares, times a weight, plus a bias.
 
         Args:
@@ -192,19 +160,19 @@ class Reductions(SlicingOperators):
             GraphError: An operand is no tensor of this graph.
             ShapeError: ``normalized_shape``, the weight or the bias does not fit.
         """
-        if isinstance(normalized_shape, Tensor) and weight is None:
+        if isinstance(normalized_shape, Handle) and weight is None:
             normalized_shape, weight = None, normalized_shape
         axis = dim if normalized_shape is None else parse_ints("rms_norm", "normalized_shape", normalized_shape)
         return self._norm(OpKind.RMS_NORM, A, axis, (weight, bias), eps)
 
     def layer_norm(
         self,
-        A: Tensor,
+        A: AnyTensor,
         dim: int | Sequence[int] = -1,
-        weight: Tensor | None = None,
-        bias: Tensor | None = None,
+        weight: AnyTensor | None = None,
+        bias: AnyTensor | None = None,
         eps: Number | None = None,
-    ) -> Tensor:
+    ) -> AnyTensor:
         """Return the layer norm (x - mean) / sqrt(variance + eps) * weight + bias, along one dim or over the last dims.
 
         Args:
@@ -230,9 +198,9 @@ class Reductions(SlicingOperators):
         kind: OpKind,
         A: object,
         over: int | tuple[int, ...],
-        extras: tuple[Tensor | None, Tensor | None],
+        extras: tuple[AnyTensor | None, AnyTensor | None],
         eps: Number | None,
-    ) -> Tensor:
+    ) -> AnyTensor:
         """Return a norm along one dim, or over the last dims, which are merged for it."""
         a = self._own(kind.value, A)
         weight, bias = (None if extra is None else self._own(kind.value, extra) for extra in extras)
@@ -251,7 +219,7 @@ class Reductions(SlicingOperators):
         found = self._one(kind, tuple(operands), Attrs(dim=axis, eps=parse_eps(kind.value, eps)))
         return found if added is None else self._one(OpKind.ADD, (found, added))
 
-    def _trailing(self, operator: str, a: Tensor, wanted: tuple[int, ...]) -> int:
+    def _trailing(self, operator: str, a: AnyTensor, wanted: tuple[int, ...]) -> int:
         if not wanted or wanted != a.shape[-len(wanted) :]:
             text = f"{operator}: expected normalized_shape to be the last dims of {a!r}, got {list(wanted)}"
             raise error_at_user_line(
@@ -259,14 +227,14 @@ class Reductions(SlicingOperators):
             )
         return len(wanted)
 
-    def _flat(self, kind: OpKind, extra: Tensor, a: Tensor, kept: int) -> Tensor:
+    def _flat(self, kind: OpKind, extra: AnyTensor, a: AnyTensor, kept: int) -> AnyTensor:
         """Return a weight or bias of the shape of the last dims as a vector."""
         if extra.shape != a.shape[kept:]:
             text = f"{kind.value}: expected a weight or bias of shape {list(a.shape[kept:])}, got {extra!r}"
             raise error_at_user_line(ShapeError, text, "it must have the normalised shape")
         return self._reshaped(extra, (prod(extra.shape),))
 
-    def _beside(self, kind: OpKind, a: Tensor, extra: Tensor, axis: int) -> Tensor:
+    def _beside(self, kind: OpKind, a: AnyTensor, extra: AnyTensor, axis: int) -> AnyTensor:
         """Return a weight or bias in the rank of ``a``; a vector lies along the normalised dim."""
         if extra.num_dims == 1 and extra.shape[0] == a.shape[axis]:
             shape = tuple(extra.shape[0] if d == axis else 1 for d in range(a.num_dims))

@@ -14,18 +14,18 @@ from mirage_formal.frontend.argument_checks import (
     parse_shape,
 )
 from mirage_formal.frontend.elementwise_functions import Functions
-from mirage_formal.frontend.tensor import Tensor
+from mirage_formal.frontend.handles import AnyTensor
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import MAX_RANK, DType, Shape
 from mirage_formal.support.errors import ShapeError
 
 
-class Shapes(Functions[Tensor]):
+class Shapes(Functions[AnyTensor]):
     """Permutations, reshapes, repeated dims and casts."""
 
     def transpose(
-        self, A: Tensor, d0: int | Sequence[int] = -2, d1: int | None = None, perm: Sequence[int] | None = None
-    ) -> Tensor:
+        self, A: AnyTensor, d0: int | Sequence[int] = -2, d1: int | None = None, perm: Sequence[int] | None = None
+    ) -> AnyTensor:
         """Return a tensor with two dims swapped, the last two if none are named; or with all dims permuted.
 
         Args:
@@ -52,7 +52,7 @@ class Shapes(Functions[Tensor]):
             axes = tuple({first: second, second: first}.get(d, d) for d in range(a.num_dims))
         return self._one(OpKind.TRANSPOSE, (a,), Attrs(perm=axes))
 
-    def reshape(self, A: Tensor, shape: Sequence[int] | int, *more: int) -> Tensor:
+    def reshape(self, A: AnyTensor, shape: Sequence[int] | int, *more: int) -> AnyTensor:
         """Return the same elements in row-major order under another shape.
 
         Args:
@@ -70,11 +70,11 @@ class Shapes(Functions[Tensor]):
         a = self._own("reshape", A)
         given = (*parse_ints("reshape", "shape", shape), *parse_ints("reshape", "shape", more))
         known = prod(d for d in given if d != -1)
-        if given.count(-1) == 1 and known > 0 and a.type.elements % known == 0:
-            given = tuple(a.type.elements // known if d == -1 else d for d in given)
+        if given.count(-1) == 1 and known > 0 and prod(a.shape) % known == 0:
+            given = tuple(prod(a.shape) // known if d == -1 else d for d in given)
         return self._reshaped(a, parse_shape("reshape", "shape", given))
 
-    def cast(self, A: Tensor, dtype: DType | str | object) -> Tensor:
+    def cast(self, A: AnyTensor, dtype: DType | str | object) -> AnyTensor:
         """Return the same numbers in another element type.
 
         Args:
@@ -90,7 +90,7 @@ class Shapes(Functions[Tensor]):
         """
         return self._one(OpKind.CAST, (self._own("cast", A),), Attrs(dtype=parse_dtype(dtype)))
 
-    def permute(self, A: Tensor, *dims: int | Sequence[int]) -> Tensor:
+    def permute(self, A: AnyTensor, *dims: int | Sequence[int]) -> AnyTensor:
         """Return a tensor with all dims permuted.
 
         Args:
@@ -107,7 +107,7 @@ class Shapes(Functions[Tensor]):
         given = dims[0] if len(dims) == 1 else dims
         return self.transpose(A, perm=parse_ints("permute", "dims", given))
 
-    def expand(self, A: Tensor, *shape: int | Sequence[int]) -> Tensor:
+    def expand(self, A: AnyTensor, *shape: int | Sequence[int]) -> AnyTensor:
         """Return a tensor with dims of extent 1 repeated, and new dims in front.
 
         Args:
@@ -137,11 +137,11 @@ class Shapes(Functions[Tensor]):
             found = self._repeated(found, axis, extent)
         return found
 
-    def _repeated(self, a: Tensor, axis: int, times: int) -> Tensor:
+    def _repeated(self, a: AnyTensor, axis: int, times: int) -> AnyTensor:
         """Return a tensor whose dim, of extent 1 or ``times``, has the extent ``times``."""
         return a if a.shape[axis] == times else self._one(OpKind.REPEAT, (a,), Attrs(dim=axis, times=times))
 
-    def repeat_interleave(self, A: Tensor, repeats: int, dim: int) -> Tensor:
+    def repeat_interleave(self, A: AnyTensor, repeats: int, dim: int) -> AnyTensor:
         """Return a tensor with every element along one dim repeated in place, as for keys shared by several queries.
 
         Args:
@@ -169,7 +169,7 @@ class Shapes(Functions[Tensor]):
         copies = self._one(OpKind.REPEAT, (self._reshaped(a, (*outer, 1, *inner)),), Attrs(dim=len(outer), times=times))
         return self._reshaped(copies, (*a.shape[:axis], a.shape[axis] * times, *a.shape[axis + 1 :]))
 
-    def squeeze(self, A: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+    def squeeze(self, A: AnyTensor, dim: int | Sequence[int] | None = None) -> AnyTensor:
         """Return a tensor without dims of extent 1; it keeps at least one dim.
 
         Args:
@@ -187,7 +187,7 @@ class Shapes(Functions[Tensor]):
         dims = self._dims("squeeze", a, dim)
         return self._reshaped(a, tuple(n for i, n in enumerate(a.shape) if n > 1 or i not in dims) or (1,))
 
-    def unsqueeze(self, A: Tensor, dim: int) -> Tensor:
+    def unsqueeze(self, A: AnyTensor, dim: int) -> AnyTensor:
         """Return a tensor with a new dim of extent 1.
 
         Args:
@@ -205,7 +205,7 @@ class Shapes(Functions[Tensor]):
         axis = parse_dim("unsqueeze", dim, a.num_dims + 1, repr(a))
         return self._reshaped(a, parse_shape("unsqueeze", "shape", (*a.shape[:axis], 1, *a.shape[axis:])))
 
-    def flatten(self, A: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    def flatten(self, A: AnyTensor, start_dim: int = 0, end_dim: int = -1) -> AnyTensor:
         """Return a tensor with several neighbouring dims merged into one.
 
         Args:
@@ -227,7 +227,7 @@ class Shapes(Functions[Tensor]):
             raise error_at_user_line(ShapeError, text, "swap the two")
         return self._reshaped(a, (*a.shape[:first], prod(a.shape[first : last + 1]), *a.shape[last + 1 :]))
 
-    def _dims(self, operator: str, a: Tensor, dim: object) -> tuple[int, ...]:
+    def _dims(self, operator: str, a: AnyTensor, dim: object) -> tuple[int, ...]:
         """Return distinct dims of a tensor: one, some, or all for None."""
         if dim is None:
             return tuple(range(a.num_dims))
@@ -238,14 +238,14 @@ class Shapes(Functions[Tensor]):
             raise error_at_user_line(ShapeError, text, "name each dim once")
         return found
 
-    def _align(self, kind: OpKind, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    def _align(self, kind: OpKind, a: AnyTensor, b: AnyTensor) -> tuple[AnyTensor, AnyTensor]:
         rank = max(a.num_dims, b.num_dims)
         return self._raised(a, rank), self._raised(b, rank)
 
-    def _reshaped(self, a: Tensor, shape: Shape) -> Tensor:
+    def _reshaped(self, a: AnyTensor, shape: Shape) -> AnyTensor:
         return a if a.shape == shape else self._one(OpKind.RESHAPE, (a,), Attrs(shape=shape))
 
-    def _raised(self, a: Tensor, rank: int) -> Tensor:
+    def _raised(self, a: AnyTensor, rank: int) -> AnyTensor:
         """Return the tensor with dims of extent 1 in front, as numpy broadcasts; messages keep its name."""
         if a.num_dims == rank:
             return a

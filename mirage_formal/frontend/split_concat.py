@@ -16,16 +16,18 @@ from mirage_formal.frontend.argument_checks import (
     parse_ints,
     parse_number,
 )
+from mirage_formal.frontend.handles import AnyTensor, Handle
 from mirage_formal.frontend.shape_operators import Shapes
-from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.support.errors import ShapeError, UnsupportedError
 
 
-class SlicingOperators(Shapes):
+class SlicingOperators(Shapes[AnyTensor]):
     """Slices, splits, concatenations and pads."""
 
-    def concat(self, A: Tensor | Sequence[Tensor], B: Tensor | int | None = None, dim: int | None = None) -> Tensor:
+    def concat(
+        self, A: AnyTensor | Sequence[AnyTensor], B: AnyTensor | int | None = None, dim: int | None = None
+    ) -> AnyTensor:
         """Return tensors concatenated along one dim: ``concat(A, B, dim)`` or ``concat([A, B, ...], dim)``.
 
         Args:
@@ -40,7 +42,7 @@ class SlicingOperators(Shapes):
             GraphError: An operand is no tensor of this graph.
             ShapeError: There is no such dim, other extents differ, or no tensor was given.
         """
-        if isinstance(A, Tensor):
+        if isinstance(A, Handle):
             items: list[object] = [A, B]
             axis: object = dim
         else:
@@ -54,7 +56,7 @@ class SlicingOperators(Shapes):
             out = self._one(OpKind.CONCAT, (out, self._own("concat", item)), Attrs(dim=found))
         return out
 
-    def slice(self, A: Tensor, dim: int, start: int = 0, stop: int | None = None, step: int = 1) -> Tensor:
+    def slice(self, A: AnyTensor, dim: int, start: int = 0, stop: int | None = None, step: int = 1) -> AnyTensor:
         """Return some elements along one dim, as ``A[start:stop:step]`` gives them for dim 0.
 
         Args:
@@ -93,12 +95,12 @@ class SlicingOperators(Shapes):
         taken = self._part(self._reshaped(run, (outer * rows, apart, inner)), 1, 0, 1)
         return self._reshaped(taken, (*a.shape[:axis], rows, *a.shape[axis + 1 :]))
 
-    def _part(self, a: Tensor, axis: int, start: int, stop: int) -> Tensor:
+    def _part(self, a: AnyTensor, axis: int, start: int, stop: int) -> AnyTensor:
         if (start, stop) == (0, a.shape[axis]):
             return a
         return self._one(OpKind.SLICE, (a,), Attrs(dim=axis, start=start, stop=stop))
 
-    def index(self, A: Tensor, key: Part | tuple[Part, ...]) -> Tensor:
+    def index(self, A: AnyTensor, key: Part | tuple[Part, ...]) -> AnyTensor:
         """Return the parts along dims that ``A[key]`` selects, from the first, as numpy reads them.
 
         Args:
@@ -139,14 +141,14 @@ class SlicingOperators(Shapes):
                 axis += 1
         return self._reshaped(found, tuple(shape) or (1,))
 
-    def _single(self, a: Tensor, axis: int, item: object) -> Tensor:
+    def _single(self, a: AnyTensor, axis: int, item: object) -> AnyTensor:
         extent, place = a.shape[axis], parse_int("index", "indices", item)
         if not -extent <= place < extent:
             text = f"index: expected an index in {-extent}..{extent - 1} of dim {axis} of {a!r}, got {place}"
             raise error_at_user_line(ShapeError, text, "give an index inside of the dim")
         return self._part(a, axis, place % extent, place % extent + 1)
 
-    def split(self, A: Tensor, size: int | Sequence[int], dim: int = 0) -> list[Tensor]:
+    def split(self, A: AnyTensor, size: int | Sequence[int], dim: int = 0) -> list[AnyTensor]:
         """Return the parts of a tensor that is cut along one dim.
 
         Args:
@@ -172,7 +174,7 @@ class SlicingOperators(Shapes):
         ends = tuple(accumulate(sizes))
         return [self._part(a, axis, end - n, end) for n, end in zip(sizes, ends, strict=True)]
 
-    def chunk(self, A: Tensor, chunks: int, dim: int = 0) -> list[Tensor]:
+    def chunk(self, A: AnyTensor, chunks: int, dim: int = 0) -> list[AnyTensor]:
         """Return the parts of a tensor cut along one dim; their extents are equal, but the last may be shorter.
 
         Args:
@@ -193,7 +195,7 @@ class SlicingOperators(Shapes):
             raise error_at_user_line(ShapeError, f"chunk: expected at least one part, got {count}", "ask for more")
         return self.split(a, -(-a.shape[axis] // count), axis)
 
-    def pad(self, A: Tensor, dim: int, before: int, after: int, value: Number = 0) -> Tensor:
+    def pad(self, A: AnyTensor, dim: int, before: int, after: int, value: Number = 0) -> AnyTensor:
         """Return a tensor with a constant before and behind it, along one dim.
 
         Args:
@@ -224,5 +226,5 @@ class SlicingOperators(Shapes):
         ends = [self._repeated(edge, axis, n) if n else None for n in counts]
         return self.concat([part for part in (ends[0], a, ends[1]) if part is not None], axis)
 
-    def _padded(self, a: Tensor, axis: int, before: int, after: int) -> Tensor:
+    def _padded(self, a: AnyTensor, axis: int, before: int, after: int) -> AnyTensor:
         return self._one(OpKind.PAD, (a,), Attrs(dim=axis, before=before, after=after)) if before + after else a

@@ -21,6 +21,7 @@ from mirage_formal.run.result_cache.cache_lookup import claim_entry
 from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Settings, make_job
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
+from mirage_formal.search.preprocess import preprocess
 from mirage_formal.support.guard import keep_results_on_stop
 
 #: Ratio to the unfused estimate below which a candidate is clearly better.
@@ -40,8 +41,8 @@ def needs_partitioning(program: KernelGraph, settings: Settings) -> bool:
         MirageError: The program or the settings are at fault.
     """
     job = make_job(program, settings)
-    alone = not settings.narrowed and is_fusible(job.sought.program)
-    return len(program.ops) > job.space.most_operators and not alone
+    large = len(program.ops) > job.space.most_operators
+    return large and (settings.narrowed or not is_fusible(preprocess(program).program))
 
 
 def search_or_cover(
@@ -78,10 +79,10 @@ def _search_or_cover_uncached(
     job = make_job(program, settings)
     with keep_results_on_stop(), lock_directory(out), open_executor(settings, about, out) as workers:
         about = {**about, "executor": workers}
-        whole = len(program.outputs) > 1 and not is_fusible(job.sought.program)
-        whole = whole or (settings.resume and (out / WHOLE_FILE).is_file())
-        plain = job.sought.program
+        plain = preprocess(program).program
         products = not is_fusible(plain)
+        whole = len(program.outputs) > 1 and products
+        whole = whole or (settings.resume and (out / WHOLE_FILE).is_file())
         # One kernel does not read so many tensors: if several for all of it are promising, the whole is a part.
         whole = whole or (products and len(plain.inputs) > job.space.max_block_inputs)
         if whole or not is_searchable(program, job, settings):
@@ -93,7 +94,7 @@ def _search_or_cover_uncached(
             alone = replace(alone, max_states=_BESIDE)
         report = search_program(program, alone, out, **about)
         # Views and maxima in between are where a cover may cut better.
-        good = _is_good_enough(report, 1.0 if job.sought.program == program else _CLEARLY)
+        good = _is_good_enough(report, 1.0 if plain == program else _CLEARLY)
         if report.summary.status == "interrupted" or good or (out / KERNELS).exists():
             return report  # kernels of a resumed run are not removed without a request
         # What lies there is the run that was just made. If it was of some use, the program may be a part of its cover.

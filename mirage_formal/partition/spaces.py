@@ -58,7 +58,7 @@ def part_config(part: KernelGraph, settings: Settings) -> str:
     The default space has two graph-defined kernels and more, which only attention needs. Other subgraphs get the
     smaller "mlp" space, unless it lacks one of their operators.
     """
-    config = settings.config or choose_config(preprocess(part).program)
+    config = settings.config or choose_config(part)
     if config != "default" or settings.config is not None:
         return config
     return (

@@ -39,7 +39,6 @@ from mirage_formal.records.kernels import (
     ProductLaunch,
     ScheduleRecord,
     TargetRecord,
-    WarpsRecord,
 )
 from mirage_formal.records.measurement import (
     DEVICE_FILES,
@@ -54,7 +53,7 @@ from mirage_formal.records.measurement import (
     TritonVariantRecord,
     TuningRecord,
 )
-from mirage_formal.records.programs import PROGRAMS_FILE, ProgramsRecord
+from mirage_formal.records.programs import PROGRAMS_FILE
 from mirage_formal.records.run import (
     CANDIDATES,
     CLOSE,
@@ -77,29 +76,24 @@ from mirage_formal.records.run import (
     CandidateRecord,
     CertificateRecord,
     ClosingRecord,
-    Count,
     DigitLemma,
     DigitRecord,
     EquivalenceRecord,
     ExhaustedRecord,
     HostRecord,
     Identity,
-    Log2,
     ManifestRecord,
     Positive,
     ProofRecord,
     Record,
     RejectedKind,
     RejectedRecord,
-    Release,
     RunRecord,
-    Sha256,
     SolverRecord,
     SpecialRecord,
     SummaryRecord,
     VerdictRecord,
     VerificationRecord,
-    Version,
     report_order,
     sum_audits,
 )
@@ -122,7 +116,7 @@ from mirage_formal.records.storage import (
     write_files,
 )
 from mirage_formal.support.files import read_file
-from mirage_formal.support.limits import MAX_FILE_BYTES, MAX_LINE_BYTES
+from mirage_formal.support.limits import MAX_LINE_BYTES
 
 __all__ = [
     "CANDIDATES",
@@ -136,7 +130,6 @@ __all__ = [
     "LAUNCH_FILE",
     "LEVELS",
     "MANIFEST_FILE",
-    "MAX_FILE_BYTES",
     "MAX_LINE_BYTES",
     "MEASURE_FILE",
     "NUMERICS_FILE",
@@ -166,7 +159,6 @@ __all__ = [
     "CertificateRecord",
     "ClosingRecord",
     "CompiledRecord",
-    "Count",
     "DigitLemma",
     "DigitRecord",
     "EquivalenceRecord",
@@ -182,7 +174,6 @@ __all__ = [
     "Launch",
     "LaunchRecord",
     "LevelName",
-    "Log2",
     "LoopRecord",
     "ManifestRecord",
     "MeasureRecord",
@@ -192,17 +183,14 @@ __all__ = [
     "PlanRecord",
     "Positive",
     "ProductLaunch",
-    "ProgramsRecord",
     "ProofRecord",
     "ProvedRecord",
     "Record",
     "RejectedKind",
     "RejectedRecord",
-    "Release",
     "RunRecord",
     "ScaleRecord",
     "ScheduleRecord",
-    "Sha256",
     "SolverRecord",
     "SpecialRecord",
     "SummaryRecord",
@@ -214,8 +202,6 @@ __all__ = [
     "UnitRecord",
     "VerdictRecord",
     "VerificationRecord",
-    "Version",
-    "WarpsRecord",
     "decode",
     "decode_proof",
     "digits_file",

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from mirage_formal.records.run import SCHEMA_VERSION, Count, Record, Version
+from mirage_formal.records.run import Count, Record, VersionedRecord
 
 
 class ProvedRecord(Record, frozen=True):
@@ -33,16 +33,14 @@ class FormPartRecord(Record, frozen=True, kw_only=True):
     form: ProvedRecord | None
 
 
-class FormRecord(Record, frozen=True, kw_only=True):
+class FormRecord(VersionedRecord, frozen=True, kw_only=True):
     """equivalence.json of a directory of kernels: why a form is equal to its candidate, part by part.
 
     Attributes:
-        schema_version: 3.
         candidate: The candidate's µGraph, in the form of mugraph.json.
         parts: All of its operators, in an order in which the parts can be computed.
     """
 
-    schema_version: Version = SCHEMA_VERSION
     candidate: msgspec.Raw
     parts: Annotated[tuple[FormPartRecord, ...], msgspec.Meta(min_length=1)]
 

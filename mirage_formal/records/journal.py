@@ -7,7 +7,6 @@ from typing import Annotated, Final, Literal, get_args
 import msgspec
 
 from mirage_formal.records.run import (
-    SCHEMA_VERSION,
     AuditRecord,
     Count,
     Figure,
@@ -15,7 +14,7 @@ from mirage_formal.records.run import (
     Record,
     Sha256,
     Title,
-    Version,
+    VersionedRecord,
 )
 
 #: Samples that a unit has at most.
@@ -64,11 +63,10 @@ class TimesRecord(Record, frozen=True, kw_only=True):
     samples: Annotated[tuple[tuple[Seconds, Count, Count], ...], msgspec.Meta(max_length=SAMPLES)] = ()
 
 
-class UnitRecord(Record, frozen=True, kw_only=True):
+class UnitRecord(VersionedRecord, frozen=True, kw_only=True):
     """One line of search.jsonl: one finished unit of work.
 
     Attributes:
-        schema_version: 3.
         key: The run's key, so that a line never counts for another run.
         unit: Index of the unit.
         label: What the unit is about, readable.
@@ -86,7 +84,6 @@ class UnitRecord(Record, frozen=True, kw_only=True):
         audit: What z3 says of a sample of its pruning decisions; null if it was not asked.
     """
 
-    schema_version: Version = SCHEMA_VERSION
     key: Sha256
     unit: Count
     label: Title

@@ -12,14 +12,13 @@ import msgspec
 
 from mirage_formal.records.run import (
     NO_SEAL,
-    SCHEMA_VERSION,
     Count,
     Figure,
     Positive,
     Record,
     Sha256,
     SolverRecord,
-    Version,
+    VersionedRecord,
     Word,
 )
 
@@ -241,21 +240,19 @@ class KernelPlanRecord(Record, frozen=True, kw_only=True):
     compiled: dict[Arch, CompiledRecord]
 
 
-class PlanRecord(Record, frozen=True, kw_only=True):
+class PlanRecord(VersionedRecord, frozen=True, kw_only=True):
     """plan.json: the plans of all generated kernels, in the order of their launches."""
 
-    schema_version: Version = SCHEMA_VERSION
     kernels: tuple[KernelPlanRecord, ...]
 
 
 # --- obligations.jsonl -----------------------------------------------------------------------------------------------
 
 
-class ObligationRecord(Record, frozen=True, kw_only=True):
+class ObligationRecord(VersionedRecord, frozen=True, kw_only=True):
     """One line of obligations.jsonl, the proof log of kernels: a safety obligation and what became of it.
 
     Attributes:
-        schema_version: 3.
         kernel: Name of the kernel.
         kind, path, subject, claim: What must hold, and where.
         finding: "held": a kernel with any other finding is never written.
@@ -265,7 +262,6 @@ class ObligationRecord(Record, frozen=True, kw_only=True):
         milliseconds: Time of settling it.
     """
 
-    schema_version: Version = SCHEMA_VERSION
     kernel: Name
     kind: Word
     path: str
@@ -339,11 +335,10 @@ class TargetRecord(Record, frozen=True, kw_only=True):
     model: ModelRecord
 
 
-class KernelManifestRecord(Record, frozen=True, kw_only=True):
+class KernelManifestRecord(VersionedRecord, frozen=True, kw_only=True):
     """manifest.json of a directory of kernels: whose kernels they are, every file but those of a device, and a seal.
 
     Attributes:
-        schema_version: 3.
         candidate: Digest of the candidate's µGraph.
         graph: Digest of the µGraph that the kernels compute: the candidate's, or another form of it.
         program: Digest of the program.
@@ -352,7 +347,6 @@ class KernelManifestRecord(Record, frozen=True, kw_only=True):
         seal: See ManifestRecord.
     """
 
-    schema_version: Version = SCHEMA_VERSION
     candidate: Sha256
     graph: Sha256
     program: Sha256

@@ -10,14 +10,13 @@ from typing import Final, Literal
 
 from mirage_formal.records.run import (
     NO_SEAL,
-    SCHEMA_VERSION,
     Count,
     Figure,
     Positive,
     Record,
     Sha256,
     Title,
-    Version,
+    VersionedRecord,
     Word,
 )
 
@@ -88,11 +87,10 @@ class ScaleRecord(Record, frozen=True, kw_only=True):
     overflows: tuple[str, ...] = ()
 
 
-class NumericsRecord(Record, frozen=True, kw_only=True):
+class NumericsRecord(VersionedRecord, frozen=True, kw_only=True):
     """numerics.json: what was compared, and the outcome.
 
     Attributes:
-        schema_version: 3.
         kernels: Sha256 of the directory's manifest.json; null for a comparison that belongs to no directory.
         candidate: Digest of the µGraph that the kernels compute.
         device: What the kernels ran on.
@@ -102,7 +100,6 @@ class NumericsRecord(Record, frozen=True, kw_only=True):
         seal: See ManifestRecord.
     """
 
-    schema_version: Version = SCHEMA_VERSION
     kernels: Sha256 | None = None
     candidate: str
     device: Word
@@ -198,11 +195,10 @@ def is_faster(us: float | None, cuda_us: float | None) -> bool:
     return us is not None and cuda_us is not None and 0 < us <= (1 - TRITON_GAIN) * cuda_us
 
 
-class MeasureRecord(Record, frozen=True, kw_only=True):
+class MeasureRecord(VersionedRecord, frozen=True, kw_only=True):
     """measure.json: microseconds of one call, by the protocol of docs/kernels.md.
 
     Attributes:
-        schema_version: 3.
         kernels: Sha256 of the directory's manifest.json.
         device: What the kernels ran on.
         us: Median over the replays.
@@ -216,7 +212,6 @@ class MeasureRecord(Record, frozen=True, kw_only=True):
         seal: See ManifestRecord.
     """
 
-    schema_version: Version = SCHEMA_VERSION
     kernels: Sha256
     device: Word
     us: Figure

@@ -8,14 +8,13 @@ import msgspec
 
 from mirage_formal.records.run import (
     NO_SEAL,
-    SCHEMA_VERSION,
     Count,
     Figure,
     Identity,
     Record,
     Sha256,
     Title,
-    Version,
+    VersionedRecord,
 )
 
 WHOLE_FILE: Final = "whole.json"
@@ -76,11 +75,10 @@ class CoverRecord(Record, frozen=True, kw_only=True):
     added: tuple[str, ...]
 
 
-class WholeRecord(Record, frozen=True, kw_only=True):
+class WholeRecord(VersionedRecord, frozen=True, kw_only=True):
     """whole.json: covers of a program, each proved equal to it.
 
     Attributes:
-        schema_version: 3.
         program: Name of the program.
         source: File it came from, as the user named it, or empty.
         config: Name or path of the search space that the user named; null if each part has the one for its operators.
@@ -95,7 +93,6 @@ class WholeRecord(Record, frozen=True, kw_only=True):
         seal: Sha256 of this file's bytes with the seal's 64 digits written as zeros.
     """
 
-    schema_version: Version = SCHEMA_VERSION
     program: Title
     source: Title
     config: Title | None

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-from mirage_formal.records.run import SCHEMA_VERSION, Record, Version
+from mirage_formal.records.run import Record, VersionedRecord
 
 PROGRAMS_FILE: Final = "programs.json"
 #: Most entries of a table, of a body and of a list of values.
@@ -338,8 +338,7 @@ class ProgramEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     alone: bool = False
 
 
-class ProgramsRecord(Record, frozen=True, kw_only=True):
+class ProgramsRecord(VersionedRecord, frozen=True, kw_only=True):
     """programs.json: the Programs of all generated kernels, in the order of their launches."""
 
-    schema_version: Version = SCHEMA_VERSION
     programs: Annotated[tuple[ProgramEntry, ...], msgspec.Meta(max_length=1024)]

@@ -51,6 +51,12 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of every record: frozen, strict about unknown fields."""
 
 
+class VersionedRecord(Record, frozen=True, kw_only=True):
+    """Base of the records of whole files and of lines: the first field is the version of the format."""
+
+    schema_version: Version = SCHEMA_VERSION
+
+
 class Identity(Record, frozen=True, kw_only=True):
     """Everything that decides what a run finds; two runs with equal identities find the same candidates.
 
@@ -86,11 +92,10 @@ class HostRecord(Record, frozen=True, kw_only=True):
     cpus: Annotated[str, msgspec.Meta(pattern=r"^[1-9][0-9]{0,5}(?!\n)$")]
 
 
-class RunRecord(Record, frozen=True, kw_only=True):
+class RunRecord(VersionedRecord, frozen=True, kw_only=True):
     """run.json: what was asked for, written before the search starts and never changed.
 
     Attributes:
-        schema_version: 3.
         name: Name of the program (a variable of the file it came from).
         source: File that the program came from, as the user named it, or empty.
         config: Name of the search space, or its path as the user gave it.
@@ -102,7 +107,6 @@ class RunRecord(Record, frozen=True, kw_only=True):
         host: What the run was made on. For information.
     """
 
-    schema_version: Version = SCHEMA_VERSION
     name: Title
     source: Title
     config: Title
@@ -122,13 +126,12 @@ class SolverRecord(Record, frozen=True, kw_only=True):
     milliseconds: Figure
 
 
-class CertificateRecord(Record, frozen=True, kw_only=True, tag="certificate", tag_field="record"):
+class CertificateRecord(VersionedRecord, frozen=True, kw_only=True, tag="certificate", tag_field="record"):
     """One line of proof.jsonl: one tensor's abstract expression is a subexpression of an output's.
 
     A concatenation has one line, about the sum of its parts, or one for each part, in their order.
 
     Attributes:
-        schema_version: 3.
         tensor: "k<i>" is tensor i of the kernel graph, "b<j>.<i>" tensor i of the block graph of kernel operator j.
         expression: The tensor's abstract expression, or that of a part, as text.
         output: Position in the program's outputs of the target that it is a subexpression of.
@@ -138,7 +141,6 @@ class CertificateRecord(Record, frozen=True, kw_only=True, tag="certificate", ta
         cvc5: cvc5's answer.
     """
 
-    schema_version: Version = SCHEMA_VERSION
     tensor: Annotated[str, msgspec.Meta(pattern=r"^(k|b[0-9]{1,4}\.)[0-9]{1,5}(?!\n)$")]
     expression: str
     output: Count
@@ -171,11 +173,10 @@ class DigitRecord(Record, frozen=True, kw_only=True):
     cvc5: SolverRecord
 
 
-class EquivalenceRecord(Record, frozen=True, kw_only=True, tag="equivalence", tag_field="record"):
+class EquivalenceRecord(VersionedRecord, frozen=True, kw_only=True, tag="equivalence", tag_field="record"):
     """The line of proof.jsonl before the last one, if the candidate is proved equal to the program.
 
     Attributes:
-        schema_version: 3.
         file: Path of the proof object, always proof/equivalence.json.
         sha256: Of that file.
         steps: Tensor steps of the proof.
@@ -185,7 +186,6 @@ class EquivalenceRecord(Record, frozen=True, kw_only=True, tag="equivalence", ta
         digits: Obligations of the proof, by extents and lemma.
     """
 
-    schema_version: Version = SCHEMA_VERSION
     file: str
     sha256: Sha256
     steps: Count
@@ -195,11 +195,10 @@ class EquivalenceRecord(Record, frozen=True, kw_only=True, tag="equivalence", ta
     digits: tuple[DigitRecord, ...]
 
 
-class ClosingRecord(Record, frozen=True, kw_only=True, tag="end", tag_field="record"):
+class ClosingRecord(VersionedRecord, frozen=True, kw_only=True, tag="end", tag_field="record"):
     """Last line of proof.jsonl: what precedes it, and for which graph.
 
     Attributes:
-        schema_version: 3.
         certificates: Lines about tensors.
         obligations: Distinct files that they name.
         equivalences: Lines about an equivalence proof: 1, or 0 for a candidate that is only probable.
@@ -208,7 +207,6 @@ class ClosingRecord(Record, frozen=True, kw_only=True, tag="end", tag_field="rec
         program: Digest of the program.
     """
 
-    schema_version: Version = SCHEMA_VERSION
     certificates: Count
     obligations: Count
     equivalences: Count
@@ -256,11 +254,10 @@ class SpecialRecord(Record, frozen=True, kw_only=True):
     overflows: Count
 
 
-class VerificationRecord(Record, frozen=True, kw_only=True):
+class VerificationRecord(VersionedRecord, frozen=True, kw_only=True):
     """verification.json: the verification log of one candidate.
 
     Attributes:
-        schema_version: 3.
         candidate: Digest of the graph in mugraph.json.
         program_digest: Digest of ``program``.
         program: The program as a µGraph, so that a candidate's directory can be checked alone.
@@ -272,7 +269,6 @@ class VerificationRecord(Record, frozen=True, kw_only=True):
         special: What it was at special values; null where it is too large to be evaluated.
     """
 
-    schema_version: Version = SCHEMA_VERSION
     candidate: Sha256
     program_digest: Sha256
     program: msgspec.Raw
@@ -282,13 +278,12 @@ class VerificationRecord(Record, frozen=True, kw_only=True):
     special: SpecialRecord | None = None
 
 
-class ManifestRecord(Record, frozen=True, kw_only=True):
+class ManifestRecord(VersionedRecord, frozen=True, kw_only=True):
     """manifest.json: sha256 of every other file of the candidate's directory, by relative path, and a seal.
 
     ``seal`` is the sha256 of the file's own bytes with the seal's 64 digits written as zeros.
     """
 
-    schema_version: Version = SCHEMA_VERSION
     candidate: Sha256
     files: dict[str, Sha256]
     seal: Sha256 = NO_SEAL
@@ -410,11 +405,10 @@ def sum_audits(audits: Iterable[AuditRecord | None]) -> AuditRecord | None:
     return AuditRecord(z3=found[0].z3, **totals, contradictions=texts)
 
 
-class SummaryRecord(Record, frozen=True, kw_only=True):
+class SummaryRecord(VersionedRecord, frozen=True, kw_only=True):
     """summary.json: what the run found.
 
     Attributes:
-        schema_version: 3.
         program: Name of the program.
         program_digest: Its digest.
         config: Name of the search space.
@@ -440,7 +434,6 @@ class SummaryRecord(Record, frozen=True, kw_only=True):
         seal: Sha256 of this file's bytes with the seal's 64 digits written as zeros.
     """
 
-    schema_version: Version = SCHEMA_VERSION
     program: Title
     program_digest: Sha256
     config: Title

@@ -15,7 +15,7 @@ from mirage_formal.records.storage import json_line, name_path_in_errors, sha256
 from mirage_formal.run.settings import versions
 from mirage_formal.support.errors import RunError
 from mirage_formal.support.files import read_file
-from mirage_formal.workers.pool import default_workers
+from mirage_formal.support.resources import processor_count
 
 R = TypeVar("R", bound=Record)
 
@@ -84,7 +84,7 @@ def record_key(*parts: object) -> str:
 def host_with_load() -> Host:
     """Return a record of this machine and its current load."""
     return Host(
-        processors=default_workers(),
+        processors=processor_count(),
         load=round(os.getloadavg()[0], 2),
         python=platform.python_version(),
         versions=versions(),

@@ -7,7 +7,6 @@ candidate, or a file cannot be read as what it should be.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,6 +31,7 @@ from mirage_formal.records import KERNELS, LAUNCH_FILE, MANIFEST_FILE, RUN_FILE,
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.revalidate.processes import check_each
 from mirage_formal.support.errors import MirageError, RunError
+from mirage_formal.support.resources import processor_count
 from mirage_formal.support.terminal import escape_line, quote_text
 
 _HEAD = "candidate,verdict,kernels,certificates,obligations,steps,sympy,fingerprints,bound,seconds"
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     what = f"seconds for all of it; above 0 [default: {LIMIT_S:g}]"
     parser.add_argument("--time-limit", metavar="SECONDS", type=float, default=LIMIT_S, help=what)
     what = "worker processes; 1 or more [default: one for each processor]"
-    parser.add_argument("--jobs", metavar="N", type=int, default=os.cpu_count() or 1, help=what)
+    parser.add_argument("--jobs", metavar="N", type=int, default=processor_count(), help=what)
     what = "do not compile kernels again, to compare them, where the NVRTC is here that compiled them [default: off]"
     parser.add_argument("--no-recompile", dest="recompile", action="store_false", help=what)
     try:

@@ -52,7 +52,7 @@ from mirage_formal.run.ranking import (
     select_candidates,
     uses_library_products_only,
 )
-from mirage_formal.run.settings import Job, TimeLimits
+from mirage_formal.run.settings import SearchJob, TimeLimits
 from mirage_formal.run.task_entry_points import certify, discharge_texts, predict_rounding_error, verify_candidate
 from mirage_formal.run.task_values import (
     AcceptedCandidate,
@@ -97,7 +97,7 @@ class CandidateVerifier:
 
     def __init__(
         self,
-        job: Job,
+        job: SearchJob,
         pool: Executor[Any],
         limits: TimeLimits,
         show: Callable[[RunPhase, int, int], None],

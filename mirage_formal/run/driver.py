@@ -56,6 +56,7 @@ from mirage_formal.run.results.result import Result
 from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import (
     Job,
+    SearchJob,
     Settings,
     TimeLimits,
     display_path,
@@ -63,6 +64,7 @@ from mirage_formal.run.settings import (
     host,
     identity,
     make_job,
+    preprocess_job,
     space_fields,
     versions,
 )
@@ -161,7 +163,8 @@ def search_program(program: KernelGraph, settings: Settings, out: Path, **about:
     with keep_results_on_stop(), lock_directory(out):
         store = RunStore.open(out, record, resume=settings.resume, force=settings.force)
         with open_executor(settings, about, out) as workers:
-            return _Run(job, settings, store, record, about.get("watch", ignore_progress), workers).report()
+            sought = preprocess_job(job)
+            return _Run(sought, settings, store, record, about.get("watch", ignore_progress), workers).report()
 
 
 def _run_record(job: Job, name: str, source: str) -> RunRecord:
@@ -182,7 +185,7 @@ def _run_record(job: Job, name: str, source: str) -> RunRecord:
 class _Run:
     def __init__(
         self,
-        job: Job,
+        job: SearchJob,
         settings: Settings,
         store: RunStore,
         record: RunRecord,

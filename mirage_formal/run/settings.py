@@ -16,7 +16,7 @@ import msgspec
 from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.ops import SPECS, Family, OpKind
 from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import PACKAGES, HostRecord, Identity, sha256
 from mirage_formal.run.verify.policy import Policy
@@ -28,8 +28,7 @@ from mirage_formal.support.errors import ProgramError, SpaceError
 from mirage_formal.support.options import ENGINES as ENGINES
 from mirage_formal.support.options import Overrides, SearchMethod, check_options
 from mirage_formal.support.options import Settings as Settings
-from mirage_formal.support.resources import data_dir
-from mirage_formal.workers.pool import default_workers
+from mirage_formal.support.resources import data_dir, processor_count
 
 #: States after which a unit of a search ends if the user named no space: more than any example needs. A program whose
 #: single search would take longer is covered by subgraphs.
@@ -78,14 +77,9 @@ class TimeLimits:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A search job: a program with all settings that determine its result; an immutable value sent to workers.
-
-    ``sought`` is the program after preprocessing, which the search looks for; candidates are proved equal to
-    ``program``.
-    """
+    """A program with all settings that determine the result of its search; an immutable value."""
 
     program: KernelGraph
-    sought: PreprocessedProgram
     config: str
     space: SearchSpace
     target: Target
@@ -94,8 +88,25 @@ class Job:
     accept: Policy
 
 
+@dataclass(frozen=True, slots=True)
+class SearchJob(Job):
+    """A job as workers get it.
+
+    ``sought`` is the program after preprocessing, which the search looks for; candidates are proved equal to
+    ``program``.
+    """
+
+    sought: PreprocessedProgram
+
+
+def preprocess_job(job: Job) -> SearchJob:
+    """Return a job with its preprocessed program, for which the prover is asked."""
+    given: Any = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
+    return SearchJob(**given, sought=preprocess(job.program))
+
+
 def make_job(program: KernelGraph, settings: Settings) -> Job:
-    """Load the space and the target, check the settings, and return the search job.
+    """Load the space and the target, check the settings, and return the job; nothing is proved for it.
 
     Raises:
         ProgramError: The program has no output, or is not made of predefined operators.
@@ -109,8 +120,7 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
         hint = "describe the program with predefined operators; the search finds the graph-defined ones"
         raise ProgramError("expected predefined operators only, got a customized one", where="program", hint=hint)
     check_limits(settings)
-    plain = preprocess(program)
-    config = settings.config or choose_config(plain.program)
+    config = settings.config or choose_config(program)
     overrides: Any = {name: getattr(settings, name) for name in Overrides.__annotations__}
     if settings.max_states is None and not settings.narrowed:
         overrides["max_states"] = MOST_STATES
@@ -118,7 +128,7 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
     _check_grids(program, space)
     how = SearchOptions(**{name: getattr(settings, name) for name in SearchMethod.__struct_fields__})
     target = load_target(settings.target)
-    return Job(program, plain, escape_undecodable(config), space, target, settings.engine, how, Policy(settings.accept))
+    return Job(program, escape_undecodable(config), space, target, settings.engine, how, Policy(settings.accept))
 
 
 def check_limits(settings: Settings) -> None:
@@ -142,7 +152,8 @@ def check_limits(settings: Settings) -> None:
 
 def choose_config(program: KernelGraph) -> str:
     """Return the preset for a program: attention for exponentials with products, then norms, activations, adapters."""
-    kinds = [op.kind for op in program.ops if not isinstance(op, GraphDefined)]
+    ops = [op for op in program.ops if not isinstance(op, GraphDefined)]
+    kinds = [op.kind for op in ops if SPECS[op.kind].family is not Family.MOVE]
     products = kinds.count(OpKind.MATMUL)
     if products >= 2 and (OpKind.EXP in kinds or OpKind.SOFTMAX in kinds):
         return "attention"
@@ -174,11 +185,6 @@ def space_fields(space: SearchSpace) -> dict[str, msgspec.Raw]:
     """Return the search space as JSON, by field."""
     names = [field.name for field in dataclasses.fields(space)]
     return {name: msgspec.Raw(msgspec.json.encode(getattr(space, name))) for name in names}
-
-
-def worker_count(settings: Settings) -> int:
-    """Return the number of worker processes."""
-    return settings.workers or default_workers()
 
 
 def versions() -> dict[str, str]:
@@ -233,7 +239,7 @@ def host() -> HostRecord:
         python=platform.python_version(),
         system=platform.system(),
         machine=platform.machine(),
-        cpus=str(default_workers()),
+        cpus=str(processor_count()),
     )
 
 

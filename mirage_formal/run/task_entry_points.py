@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mirage_formal.codegen.numerics.predicted_numerics import PredictedNumerics
 from mirage_formal.records import SolverRecord, UnitRecord
-from mirage_formal.run.settings import Job
+from mirage_formal.run.settings import SearchJob
 from mirage_formal.run.task_values import (
     AcceptedCandidate,
     CandidateTask,
@@ -20,7 +20,7 @@ from mirage_formal.run.task_values import (
 from mirage_formal.search.engine_interface import Unit
 
 
-def plan(job: Job) -> list[Unit]:
+def plan(job: SearchJob) -> list[Unit]:
     """Call ``tasks.plan``: return the units of a job."""
     from mirage_formal.run import tasks
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mirage_formal.records import RejectedKind, SpecialRecord, VerdictRecord
-from mirage_formal.run.settings import Job
+from mirage_formal.run.settings import SearchJob
 from mirage_formal.search.engine_interface import Unit
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class UnitTask:
         questions: Number of its pruning decisions that z3 is asked about at most.
     """
 
-    job: Job
+    job: SearchJob
     key: str
     unit: Unit
     questions: int
@@ -44,7 +44,7 @@ class UnitProgress:
 class CandidateTask:
     """Task on one candidate, whose µGraph is encoded by ``graph.formats.json.encode``."""
 
-    job: Job
+    job: SearchJob
     graph: bytes
 
 

@@ -41,7 +41,7 @@ from mirage_formal.prove.abstract.subexpression_oracle import NormalFormOracle
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.prove.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
 from mirage_formal.records import AuditRecord, FoundRecord, SolverRecord, SpecialRecord, UnitRecord, VerdictRecord
-from mirage_formal.run.settings import ENGINES, Job
+from mirage_formal.run.settings import ENGINES, SearchJob
 from mirage_formal.run.task_values import (
     AcceptedCandidate,
     CandidateTask,
@@ -100,7 +100,7 @@ def load_engine(name: str) -> Engine:
     return engine
 
 
-def engine_of(job: Job) -> Engine:
+def engine_of(job: SearchJob) -> Engine:
     """Return the engine of a job; ``HorizontalFusionEngine`` for "guided"."""
     if job.engine != "guided":
         return load_engine(job.engine)
@@ -109,7 +109,7 @@ def engine_of(job: Job) -> Engine:
     return HorizontalFusionEngine()
 
 
-def plan(job: Job) -> list[Unit]:
+def plan(job: SearchJob) -> list[Unit]:
     """Return the work units of a job, at the program's extents and, where these are awkward, at rounded extents.
 
     The first unit of each of the two searches comes first, because it finds candidates soonest.
@@ -192,7 +192,7 @@ def _unit_progress(stats: Stats) -> UnitProgress:
     return UnitProgress(stats.states, stats.classes, stats.pruned)
 
 
-def _candidate_record(job: Job, graph: KernelGraph, form: KernelGraph | None) -> FoundRecord:
+def _candidate_record(job: SearchJob, graph: KernelGraph, form: KernelGraph | None) -> FoundRecord:
     """Return the record of a candidate; ``form`` is its graph if that is already canonical."""
     fused = fuse_threads(job.sought.wrapped(graph))
     graph, name = canonical_with_digest(fused, fused if fused == form else None)
@@ -234,7 +234,7 @@ class FingerprintFilter:
         return self._known[pair]
 
 
-def _sought_graphs(job: Job) -> tuple[KernelGraph, ...]:
+def _sought_graphs(job: SearchJob) -> tuple[KernelGraph, ...]:
     """Return the graphs that a job's search looked for, over the job's inputs: at its own and at rounded extents."""
     plain = job.sought
     longer = round_extents(plain.program)
@@ -381,7 +381,7 @@ def _proof_of(judged: VerifiedCandidate[ReplayedTheorem]) -> Proof | None:
 
 
 @lru_cache(maxsize=2)
-def _fingerprint_session(job: Job) -> FingerprintSession:
+def _fingerprint_session(job: SearchJob) -> FingerprintSession:
     most = FINAL_MULTIPLICATIONS if job.accept is Policy.EQUIVALENT else None
     settings = FingerprintSettings(seed=job.options.seed, prime_bits=FINAL_PRIME_BITS, max_multiplications=most)
     return FingerprintSession(job.program, settings)

@@ -1,7 +1,8 @@
-"""Location of the data directories: beside the package in a wheel, at the top of the repository in a checkout."""
+"""Resources of the machine and the package: processors; data directories, beside the package or in a checkout."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 
@@ -15,3 +16,8 @@ def data_dir(name: str) -> Path:
     # A checkout's own directories win over a stale copy that an editable install may have left.
     checkout = package.parent / name
     return checkout if checkout.is_dir() and (package.parent / "pyproject.toml").is_file() else installed
+
+
+def processor_count() -> int:
+    """Return the number of processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -28,6 +28,7 @@ from typing import Any, Final
 
 from mirage_formal.support.errors import MirageError, WorkerError
 from mirage_formal.support.guard import block_interrupts
+from mirage_formal.support.resources import processor_count
 from mirage_formal.workers import task_progress
 from mirage_formal.workers.dispatch import (
     SLOW_AFTER_S,
@@ -91,7 +92,7 @@ class Pool(Executor[_Worker]):
         super().__init__(slow_factor=slow_factor, slow_after_s=slow_after_s)
         self._workers = workers
         self._memory = memory
-        self._threads = threads or max(1, default_workers() // workers)
+        self._threads = threads or max(1, processor_count() // workers)
         self._context = _Context()
         self._context.set_forkserver_preload(list(preload))
         self._stillborn = 0
@@ -303,8 +304,3 @@ class _Process(ForkServerProcess):
 
 class _Context(ForkServerContext):
     Process = _Process
-
-
-def default_workers() -> int:
-    """Return the number of processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -113,7 +113,7 @@ def test_totals_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     clock.ahead = 2.0
     total.add(unit(50, {"shape": 1, "copy": 9}, 7.0))
     shown = total.progress((RunPhase.SEARCH, 1, 9), [UnitProgress(30, 3, {"copy": 1}), UnitProgress(20, 0, {})], (4, 2))
-    assert (shown.states, shown.pruned, dict(shown.pruned_by)) == (200, 16, {"copy": 10, "shape": 6})
+    assert (shown.states, dict(shown.pruned_by)) == (200, {"copy": 10, "shape": 6})
     assert (shown.best_us, shown.candidates, shown.proved, shown.refused) == (7.0, 1, 4, 2)
     assert shown.recent_states_per_s == 50.0  # what an earlier process has visited is not counted
     clock.ahead = 12.0
@@ -188,7 +188,7 @@ def test_lines_of_json_follow_their_schema(monkeypatch: pytest.MonkeyPatch) -> N
     with progress_display.JsonLines("search", file) as shown:
         watch = shown.watch("attn")
         for done in range(5):
-            watch(values.Progress(RunPhase.SEARCH, done, 4, 10 * done, 0, 0, 1.0, remark="slow\x1b[2K"))
+            watch(values.Progress(RunPhase.SEARCH, done, 4, 10 * done, 0, 1.0, remark="slow\x1b[2K"))
         clock.ahead = 1.0
         shown.steps("attn")("building", 1, 2)
     lines = [json.loads(line) for line in file.getvalue().splitlines()]

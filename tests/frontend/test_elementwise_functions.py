@@ -5,7 +5,7 @@ import math
 import operator
 from collections.abc import Callable
 from fractions import Fraction
-from typing import Any
+from typing import Any, assert_type
 
 import numpy as np
 import pytest
@@ -48,7 +48,7 @@ def nearest_bfloat16(a: Array) -> Array:
 
 
 def cast(t: mf.Tensor) -> mf.Tensor:
-    return t.graph.cast(t, "float32")  # type: ignore[attr-defined]
+    return t.graph.cast(t, "float32")
 
 
 single = x.astype(np.float32).astype(float)
@@ -267,4 +267,29 @@ def test_lines_of_the_user() -> None:
     graph = mf.new_kernel_graph()
     t = graph.new_input((4, 6))
     graph.mark_output(t[1:] ** 3)
-    assert {str(o.call) for o in graph.origins().operators if o is not None} == {"[]", "**"}
+    graph.mark_output(graph.lt(t.tanh(), graph.relu(t)))
+    assert {str(o.call) for o in graph.origins().operators if o is not None} == {"[]", "**", "tanh", "relu", "lt"}
+
+
+@pytest.mark.parametrize("owner", [mf.Graph, mf.Tensor, mf.BlockBuilder])
+def test_methods_have_the_names_that_they_are_called_by(owner: type) -> None:
+    """A method that is made from a row of another operator has that operator's name."""
+    assert [
+        name
+        for name, method in inspect.getmembers(owner, inspect.isfunction)
+        if name[0] != "_" and (method.__name__ != name or method.__code__.co_name != name)
+    ] == []
+
+
+def test_types_of_methods() -> None:
+    """mypy reads this test: methods that are made from rows have types, and their arguments are checked."""
+    graph = mf.new_kernel_graph()
+    t = graph.new_input((4, 6))
+    assert_type(graph.exp(A=t), mf.Tensor)
+    assert_type(t.exp(), mf.Tensor)
+    assert_type(t.lt(B=0).where(t, 1).sum(dim=(0, 1), keepdim=False), mf.Tensor)
+    assert_type(t.split(2), list[mf.Tensor])
+    with pytest.raises(mf.GraphError):
+        graph.exp(1)  # type: ignore[arg-type]
+    with pytest.raises(mf.ShapeError):
+        t.sum("rows")  # type: ignore[arg-type]

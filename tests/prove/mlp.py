@@ -3,7 +3,8 @@
 from fractions import Fraction
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
-from mirage_formal.frontend.elementwise_functions import Functions, H
+from mirage_formal.frontend.elementwise_functions import Functions
+from mirage_formal.frontend.handles import AnyTensor
 from mirage_formal.search.thread import fuse_threads
 from tests.kit.proofs.claims import Pair, Saved, Shapes, claim, kernel, on, pair
 
@@ -23,7 +24,7 @@ def gated_blocks(g: Graph, x: Tensor, w1: Tensor, w2: Tensor, grid: int, loop: i
     return kernel(g, (grid,), [(x, on(), 1), (w1, on(1), 0), (w2, on(1), 0)], body, loop)
 
 
-def ones(g: Functions[H], x: H) -> H:
+def ones(g: Functions[AnyTensor], x: AnyTensor) -> AnyTensor:
     return g.exp(g.scale(x, 0))
 
 

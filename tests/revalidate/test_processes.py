@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 
 from mirage_formal.check import solvers
 from mirage_formal.check.check_steps import CheckFailed, expect_equal, step
-from mirage_formal.revalidate import processes
+from mirage_formal.cli.app import app
+from mirage_formal.revalidate import check_command, processes
+from mirage_formal.revalidate.check_command import CheckOutcome
 from mirage_formal.revalidate.processes import check_each
 from tests.kit.processes import HUNG_S
 
@@ -133,3 +136,21 @@ def test_the_solvers_time_is_one_for_all(tmp_path: Path, jobs: int) -> None:
     assert solvers._CLOCK.shared is None
     solvers.start_budget()
     assert solvers._CLOCK.left()[0] == before
+
+
+@pytest.mark.parametrize("command", [check_command.main, lambda given: app(["check", *given], standalone_mode=False)])
+def test_there_is_one_process_for_each_processor_that_may_be_used(
+    command: Callable[[list[str]], object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In a container and under taskset these are fewer than the machine has."""
+    asked: list[int] = []
+
+    def check(path: Path, limit_s: float, jobs: int, *rest: object) -> CheckOutcome:
+        asked.append(jobs)
+        return CheckOutcome(0)
+
+    monkeypatch.setattr("mirage_formal.revalidate.check_command.check_directory", check)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 5, 7}, raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    command([str(tmp_path)])
+    assert asked == [3]

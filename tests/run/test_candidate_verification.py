@@ -26,7 +26,7 @@ from mirage_formal.records import (
 )
 from mirage_formal.run.candidate_table import explain_verdicts
 from mirage_formal.run.candidate_verification import CandidateEvidence, CandidateVerifier
-from mirage_formal.run.settings import Settings, TimeLimits, make_job
+from mirage_formal.run.settings import Settings, TimeLimits, make_job, preprocess_job
 from mirage_formal.run.task_values import AcceptedCandidate, RejectedCandidate
 from mirage_formal.run.tasks import discharge_texts, verify_candidate
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
@@ -79,7 +79,7 @@ RANKED = [record(fused(program(), 2, 2, 1), 1.0), record(fused(program(), 4, 2, 
 
 
 def evidence(pool: Inline, keep: int = 1) -> CandidateVerifier:
-    job = make_job(program(), Settings(config="tiny", keep=keep))
+    job = preprocess_job(make_job(program(), Settings(config="tiny", keep=keep)))
     return CandidateVerifier(job, pool, LIMITS, lambda phase, done, total: None)  # type: ignore[arg-type]
 
 
@@ -183,7 +183,7 @@ def test_every_step_has_its_time() -> None:
     pool = Inline()
     limits = TimeLimits.of(Settings(time_limit=100.0), 1000.0)
     assert limits.search < limits.proofs < limits.verified < 1100.0
-    job = make_job(program(), Settings(config="tiny", keep=3))
+    job = preprocess_job(make_job(program(), Settings(config="tiny", keep=3)))
     mine = CandidateVerifier(job, pool, limits, lambda phase, done, total: None)  # type: ignore[arg-type]
     assert len(mine.reported(RANKED)) == 3
     assert pool.deadlines["certify"] == pool.deadlines["verify_candidate"] == limits.proofs
@@ -196,7 +196,7 @@ def test_every_step_has_its_time() -> None:
 
 def test_one_hopeless_proof_is_given_up_with_its_reason_and_the_next_takes_its_place() -> None:
     overdue = TaskFailed(0, "its worker hung and was killed", 1, overdue=True)
-    job = make_job(program(), Settings(config="tiny", keep=1))
+    job = preprocess_job(make_job(program(), Settings(config="tiny", keep=1)))
     pool = Inline(verify_candidate=on(RANKED[0], overdue, verify_candidate))
     mine = CandidateVerifier(job, pool, TimeLimits(60.0, 2.5), lambda phase, done, total: None)  # type: ignore[arg-type]
     assert [v.found for v in mine.choose(RANKED)] == [RANKED[1], RANKED[2]]
@@ -270,7 +270,7 @@ def of_doubled(
     graph: KernelGraph, accept: str = "equivalent"
 ) -> tuple[FoundRecord, CandidateVerifier, list[CandidateEvidence]]:
     """A candidate of ``doubled``, without certificates: no search would propose it."""
-    job = make_job(doubled(), Settings(config="tiny", keep=1, accept=accept))  # type: ignore[arg-type]
+    job = preprocess_job(make_job(doubled(), Settings(config="tiny", keep=1, accept=accept)))  # type: ignore[arg-type]
     pool = Inline(certify=lambda task: [])
     mine = CandidateVerifier(job, pool, LIMITS, lambda phase, done, total: None)  # type: ignore[arg-type]
     found = record(graph, 1.0)

@@ -36,7 +36,7 @@ from mirage_formal.run.driver import run_search
 from mirage_formal.run.progress import Progress, RunPhase
 from mirage_formal.run.ranking import rank
 from mirage_formal.run.results.run_report import RunReport
-from mirage_formal.run.settings import Settings, make_job
+from mirage_formal.run.settings import Settings, make_job, preprocess_job
 from mirage_formal.run.task_values import AcceptedCandidate, CandidateTask, CertificateClaim, UnitTask
 from mirage_formal.run.tasks import (
     certify,
@@ -428,7 +428,7 @@ def test_superoptimize_returns_results_best_first(tmp_path: Path) -> None:
 
 
 def test_tasks_compute_here_what_they_compute_in_workers(example: RunReport) -> None:
-    job = make_job(program(), settings())
+    job = preprocess_job(make_job(program(), settings()))
     entries = [search_unit(UnitTask(job, example.summary.key, unit, 0)) for unit in plan(job)]
     plain = [msgspec.structs.replace(r, milliseconds=0.0, times=None) for r in entries]
     journaled = [msgspec.structs.replace(r, milliseconds=0.0, times=None) for r in units(example.directory)]

@@ -7,7 +7,8 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.cli.graphs.user_file import load_programs
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.run.settings import Settings, as_program, choose_config, make_job
+from mirage_formal.run.settings import Settings, as_program, choose_config, make_job, preprocess_job
+from mirage_formal.search import preprocess
 from mirage_formal.support.errors import ProgramError, SpaceError, TargetError
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.fake_engine import fused, program
@@ -29,6 +30,29 @@ def test_bad_settings_are_mistakes_of_the_user() -> None:
             make_job(graph, changed)
         assert said in str(caught.value)
     assert make_job(graph, Settings(griddims=[(4, 2, 1)])).space.grids == ((4, 2, 1),)
+
+
+def test_settings_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def prover(*pair: KernelGraph) -> bool:
+        raise AssertionError("the prover is asked")
+
+    monkeypatch.setattr(preprocess, "_is_proved_equal", prover)
+    graph = mf.new_kernel_graph()
+    x = graph.new_input((4, 24))
+    weights = graph.exp(x - x.max(1))
+    graph.mark_output(weights / weights.sum(1))
+    job = make_job(graph.freeze(), Settings())
+    with pytest.raises(SpaceError, match="no-such"):
+        make_job(graph.freeze(), Settings(config="no-such"))
+    with pytest.raises(AssertionError, match="the prover is asked"):
+        preprocess_job(job)
+
+
+def test_moves_do_not_decide_the_preset() -> None:
+    graph = mf.new_kernel_graph()
+    x, w, a, b = (graph.new_input((8, 8)) for _ in range(4))
+    graph.mark_output(x @ w + ((x @ a) @ b)[:, :8].T * 2)
+    assert choose_config(graph.freeze()) == "lora"
 
 
 def test_programs_must_be_programs() -> None:

@@ -16,7 +16,7 @@ from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.run import split_k_candidates as dealt_module
 from mirage_formal.run.ranking import graph_pattern
-from mirage_formal.run.settings import Settings, make_job
+from mirage_formal.run.settings import Settings, make_job, preprocess_job
 from mirage_formal.run.split_k_candidates import split_loops_of_candidates
 from mirage_formal.run.task_values import UnitTask
 from mirage_formal.run.tasks import plan, search_unit
@@ -85,7 +85,7 @@ def test_nothing_is_split_that_stays_above_what_is_found() -> None:
 
 def test_a_search_has_them_among_its_candidates() -> None:
     wanted = length_of()
-    job = make_job(wanted, Settings(max_kernel_ops=1))
+    job = preprocess_job(make_job(wanted, Settings(max_kernel_ops=1)))
     most = estimate(wanted, H200).us
     records = [one for unit in plan(job) for one in search_unit(UnitTask(job, "", unit, 0)).candidates]
     below = [one for one in records if one.estimated_us < most]
@@ -101,7 +101,7 @@ def test_a_search_has_them_of_several_patterns() -> None:
         return (x @ w) + (x @ a) @ b
 
     wanted = program({"X": (128, 4096), "W": (4096, 4096), "A": (4096, 16), "B": (16, 4096)}, adapted)
-    job = make_job(wanted, Settings())
+    job = preprocess_job(make_job(wanted, Settings()))
     most = estimate(wanted, H200).us
     found = [one for unit in plan(job) for one in search_unit(UnitTask(job, "", unit, 0)).candidates]
     split = [decode_graph(one.graph) for one in found if one.estimated_us < most]
@@ -120,7 +120,7 @@ def test_a_search_splits_nothing_where_its_best_is_clearly_better(monkeypatch: p
 
     monkeypatch.setattr(dealt_module, "split_loops_of_candidates", never)
     wanted = program({"X": (1024, 4096)}, lambda g, x: g.sqrt(g.reduction(g.square(g.exp(x)), 1)))
-    job = make_job(wanted, Settings(max_kernel_ops=1))
+    job = preprocess_job(make_job(wanted, Settings(max_kernel_ops=1)))
     most = estimate(wanted, H200).us
     costs = [one.estimated_us for unit in plan(job) for one in search_unit(UnitTask(job, "", unit, 0)).candidates]
     assert min(costs) < 0.6 * most < most < max(costs)

@@ -88,9 +88,10 @@ def started(threads):
     start(threads)
 pool._start_server = started
 sys.argv = ["search", {str(tmp_path / "none.py")!r}, "--workers", "1"]
-from mirage_formal.cli.app import search_command, _alone
+from mirage_formal.cli.app import search_command
+from mirage_formal.cli.utilities import single_command
 try:
-    _alone()
+    single_command(search_command)()
 except MirageError as error:
     print("mistake", error.where)
 """

@@ -20,7 +20,7 @@ from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.kernel_build.build import build
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.results.run_report import RunReport
-from mirage_formal.run.settings import Settings, make_job
+from mirage_formal.run.settings import Settings, make_job, preprocess_job
 from mirage_formal.run.tasks import PADDED, plan
 from tests.kit.sampling import number
 
@@ -113,7 +113,10 @@ def test_a_proof_that_is_changed_is_refused(found: tuple[KernelGraph, RunReport]
 
 def test_units_are_added_behind_the_program_s_own() -> None:
     settings = Settings(config="mlp")
-    own, longer = plan(make_job(gated(64, 64, 96), settings)), plan(make_job(gated(37, 67, 101), settings))
+    own, longer = (
+        plan(preprocess_job(make_job(gated(64, 64, 96), settings))),
+        plan(preprocess_job(make_job(gated(37, 67, 101), settings))),
+    )
     assert not any(unit.label.startswith(PADDED) for unit in own)
     kinds = [unit.label.startswith(PADDED) for unit in longer]
     assert any(kinds)
@@ -126,7 +129,7 @@ def test_a_program_that_is_not_searched_at_longer_extents_is_searched_at_its_own
     graph = mf.new_kernel_graph()
     x = graph.new_input((138, 77, 39), mf.float16, name="x")
     graph.mark_output(graph.softmax(graph.mean(graph.mean(x, 0), 1), 1))
-    units = plan(make_job(graph.freeze(), Settings(longer=True)))
+    units = plan(preprocess_job(make_job(graph.freeze(), Settings(longer=True))))
     assert [unit.label for unit in units] == ["one kernel of the program's operators"]
 
 

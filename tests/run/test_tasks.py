@@ -15,7 +15,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.records import VerdictRecord
-from mirage_formal.run.settings import Settings, make_job
+from mirage_formal.run.settings import Settings, make_job, preprocess_job
 from mirage_formal.run.task_values import UnitTask
 from mirage_formal.run.tasks import FingerprintFilter, load_engine, plan, replay_proof, search_unit, verdict_record
 from mirage_formal.support.errors import UnsupportedError
@@ -94,7 +94,7 @@ def _odd() -> KernelGraph:
 @pytest.mark.parametrize("make", [_one_output, _two_outputs, _views, _odd])
 def test_what_a_unit_finds_is_in_canonical_form_under_its_digest(make: Callable[[], KernelGraph]) -> None:
     """Also where what the engine found was fused, wrapped or padded, so that it is in canonical form no more."""
-    job = make_job(make(), Settings(config="mlp", max_kernel_ops=1, longer=True))
+    job = preprocess_job(make_job(make(), Settings(config="mlp", max_kernel_ops=1, longer=True)))
     found = [one for unit in plan(job) for one in search_unit(UnitTask(job, "", unit, 0)).candidates]
     assert found
     for one in found:

@@ -31,7 +31,6 @@ class Progress:
         done: Units of work of this phase that are finished.
         total: All units of work of this phase; 0 while unknown.
         states: States visited so far, including units that are being searched.
-        pruned: Branches cut so far.
         candidates: Distinct candidates of the units that are finished.
         elapsed_s: Seconds since the start.
         remark: Latest remark about units that take much longer than the others, or empty.
@@ -47,7 +46,6 @@ class Progress:
     done: int
     total: int
     states: int
-    pruned: int
     candidates: int
     elapsed_s: float
     remark: str = ""
@@ -57,11 +55,6 @@ class Progress:
     proved: int = 0
     refused: int = 0
     left_s: float | None = None
-
-    @property
-    def states_per_s(self) -> float:
-        """States per second since the start."""
-        return self.states / self.elapsed_s if self.elapsed_s > 0 else 0.0
 
 
 #: Callback for progress; called in the thread that runs the search, and must return quickly.

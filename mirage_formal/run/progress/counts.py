@@ -84,7 +84,6 @@ class RunCounters:
             done=done,
             total=total,
             states=states,
-            pruned=sum(pruned.values()),
             candidates=len(self.digests),
             elapsed_s=now - self._begin,
             recent_states_per_s=self._recent_speed(now, states),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
-from mirage_formal.frontend.shared_operators import H
+from mirage_formal.frontend.handles import AnyTensor
 from tests.kit.proofs.claims import Pair, Read, Saved, Shapes, kernel, on, program
 
 Body = Callable[[Graph, Tensor, Tensor, Tensor], Tensor]
@@ -23,13 +23,15 @@ def decode_inputs(b: int = 1, d: int = 128, n: int = 4096) -> Shapes:
     return {"Q": (64 * b, 1, d), "K": (64 * b, d, n), "V": (64 * b, n, d)}
 
 
-class _Norms(Protocol[H]):
+class _Norms(Protocol[AnyTensor]):
     """The builder of a kernel graph or of a block graph."""
 
-    def rms_norm(self, A: H, *, dim: int) -> H: ...
+    def rms_norm(self, A: AnyTensor, *, dim: int) -> AnyTensor: ...
 
 
-def normed(g: _Norms[H], norms: str, q: H, k: H, v: H) -> tuple[H, H, H]:
+def normed(
+    g: _Norms[AnyTensor], norms: str, q: AnyTensor, k: AnyTensor, v: AnyTensor
+) -> tuple[AnyTensor, AnyTensor, AnyTensor]:
     q = g.rms_norm(q, dim=2) if norms else q
     k = g.rms_norm(k, dim=1) if norms == "qk" else k
     v = g.rms_norm(v, dim=2) if norms == "qv" else v

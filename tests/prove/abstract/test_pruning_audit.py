@@ -22,7 +22,7 @@ from mirage_formal.prove.abstract.pruning_audit import (
 from mirage_formal.records import CONTRADICTION_FILE
 from mirage_formal.run import tasks
 from mirage_formal.run.driver import run_search
-from mirage_formal.run.settings import Settings, make_job
+from mirage_formal.run.settings import Settings, make_job, preprocess_job
 from mirage_formal.search.engine_interface import SearchOptions
 from mirage_formal.search.exhaustive.pruner import Pruner
 from mirage_formal.search.guided.algebra.containment import Algebra
@@ -94,7 +94,7 @@ def test_one_decision_of_so_many_is_asked_about() -> None:
 def audited(name: str, size: int = 40) -> tuple[Counter[AuditFinding], tuple[str, ...]]:
     """Findings about a guided search, however few its states."""
     program = PROGRAMS[name]()
-    job = make_job(program, Settings())
+    job = preprocess_job(make_job(program, Settings()))
     space = replace(job.space, max_states=4_000)
     engine, sample = GuidedEngine(), DecisionSample(size, "0")
     method = SearchOptions(sample=sample)
