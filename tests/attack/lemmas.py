@@ -7,8 +7,10 @@ opened sum whose fresh digits stand elsewhere already. What the kernel takes is 
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Iterator
+from fractions import Fraction
 from itertools import islice
 from typing import Any, Final
 
@@ -26,7 +28,9 @@ SHAPE: Final = (6, 6)
 #: Numbers whose squares leave roots; not even without common divisors, which costs proofs and not truth.
 BASES: Final = (2, 3, 6)
 #: Functions of which the tables have factors.
-FUNCTIONS: Final = ("relu", "erf", "zero", "negative", "inv0", "round_float16", "round_bfloat16")
+FUNCTIONS: Final = ("relu", "erf", "log", "zero", "negative", "inv0", "round_float16", "round_bfloat16")
+#: Increasing functions that lemmas on largest values name.
+INCREASING: Final = {"": lambda value: value, "exp": math.exp, "erf": math.erf}
 #: Values of the digits at which a lemma is evaluated.
 POINTS: Final = 12
 
@@ -129,13 +133,15 @@ class Table:
 
     def claim(self) -> Raw:
         """A random lemma."""
-        match self.rng.choice(("sum", "sum", "max", "pmax", "content")):
+        match self.rng.choice(("sum", "sum", "max", "pmax", "content", "largest", "largest")):
             case "sum":
                 return self._sum()
             case "max":
                 return self._max()
             case "pmax":
                 return self._pmax()
+            case "largest":
+                return self._largest()
         return self._content()
 
     def _result(self, entry: Raw) -> int:
@@ -206,6 +212,51 @@ class Table:
             mono, q, rest = rng.choice(((self.monomial(), q, rest), (mono, 3, rest), (mono, q, self.polynomial())))
         return ["content", whole, power, mono, q, rest]
 
+    def _largest(self) -> Raw:
+        """Values that a summand, a factor and an increasing function give, with more or fewer, and some digits."""
+        rng, name, some = self.rng, self.rng.choice(("", "", "exp", "erf")), [self.polynomial() for _ in range(2)]
+        tops = [f for f, raw in enumerate(self.raw) if raw[0] == "top"]
+        if rng.random() < 0.4:
+            some = [self.raw[rng.choice(tops)][1][0] if tops else self.polynomial()]
+        elif rng.random() < 0.4:  # an absolute value
+            some = [some[0], [[negated(q), *mono] for q, *mono in some[0]]]
+        top = self.add(["top", some]) if len(some) > 1 else -1
+        inner = [[1, top, 2]] if top >= 0 else some[0]
+        exps = [f for f, raw in enumerate(self.raw) if raw[0] == "exp"]
+        by = [rng.choice((1, 1, 2, "1/2", -1)), *(rng.choice(([], [rng.choice(exps), 2])) if exps else [])]
+        by = [1, *self.monomial()] if rng.random() < 0.2 else by
+        out = rng.choice(([], [], self.polynomial()))
+        if name:
+            kind = ["exp"] if name == "exp" else ["fn", name]
+            made = [self.add([*kind, poly]) for poly in (some if top >= 0 else [inner])]
+            values = [[[1, f, 2]] for f in made if f >= 0]
+        else:
+            values = some if top >= 0 else [inner]
+        polys = [self._sum_of([*out, *self._times(value, by)]) for value in values]
+        if polys and rng.random() < 0.3:
+            more = rng.choice(
+                (self.polynomial(), [*polys[0], [-1, *self.monomial()]], [*polys[0], [1, *self.monomial()]])
+            )
+            polys = rng.choice(([*polys, self._sum_of(more)], polys[1:] or polys, [self._sum_of(more)]))
+        bound = self.some_of(self.free_in(inner)) if rng.random() < 0.6 and len(polys) == 1 else []
+        return ["largest", bound, polys, out, [by], name, inner]
+
+    def _times(self, poly: Raw, by: Raw) -> Raw:
+        out = []
+        for q, *mono in poly:
+            merged = dict(zip(mono[::2], mono[1::2], strict=True))
+            for f, e in zip(by[1::2], by[2::2], strict=True):
+                merged[f] = merged.get(f, 0) + e
+            out.append([str(Fraction(q) * Fraction(by[0])), *(x for f, e in merged.items() if e for x in (f, e))])
+        return out
+
+    def _sum_of(self, poly: Raw) -> Raw:
+        found: dict[tuple[int, ...], Fraction] = {}
+        for q, *mono in poly:
+            key = tuple(x for pair in sorted(zip(mono[::2], mono[1::2], strict=True)) for x in pair)
+            found[key] = found.get(key, Fraction(0)) + Fraction(q)
+        return [[int(q) if q.denominator == 1 else str(q), *key] for key, q in found.items() if q]
+
     def _moved(self, mono: Raw, bound: list[int]) -> tuple[Raw, Raw]:
         poly = [[1, *mono]]
         chains, moved = self._moved_poly(poly, bound)
@@ -263,6 +314,12 @@ class Table:
         return f if made < 0 else made
 
 
+def negated(q: Any) -> Any:
+    """The number of a polynomial with the other sign."""
+    found = -Fraction(q)
+    return int(found) if found.denominator == 1 else str(found)
+
+
 def _index(index: Raw, names: dict[int, int], pairs: dict[tuple[int, int], int]) -> Raw:
     if len(index) == 5 and (index[2], index[4]) in pairs:
         return [index[0], 1, pairs[index[2], index[4]]]
@@ -312,6 +369,18 @@ def evaluated(ring: Ring, arrays: list[Any], rng: random.Random) -> Iterator[tup
             with _undefined():
                 left = values.prefix((index, u, bound, key), env, at(index, env))
                 yield "running maxima", near(left, values.factor(factor, env))
+    for (bound, keys), (_, (out, by, name, inner)) in ring.lemmas["largest"].items():
+        every = [*keys, *(frozenset(poly.items()) for poly in (out, by, inner))]
+        for env in environments(ring, frozenset().union(*(ring.free_in(dict(key)) for key in every)) - bound, rng):
+            with _undefined():
+                left = max(values.poly(dict(key), one).real for key in keys for one in values.over(bound, env))
+                try:
+                    most = max(values.poly(inner, one).real for one in values.over(bound, env))
+                    right = values.poly(out, env) + values.poly(by, env) * INCREASING[name](most)
+                except ZeroDivisionError:
+                    yield "largest values, without one", False
+                    continue
+                yield "largest values of several", near(left, right)
     for (key, power), (_, (mono, q, rest)) in ring.lemmas["content"].items():
         for env in environments(ring, ring.free_in(dict(key)), rng):
             with _undefined():

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_formal.check.proof.elaborate import Need
+from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, NOT_NEGATIVE
 from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.ring import NONE, Digits, Index, Mono, Poly, ProofError, Ring
 
@@ -39,9 +40,11 @@ class ClassifiedConditions:
 def classify_conditions(theorem: Theorem) -> ClassifiedConditions:
     """Classify the side conditions of a theorem.
 
-    Sound: a condition is not added only if each of its terms is one of the program's, or what its normal form needs
-    (factors that are not 0, a polynomial that is not negative) shows by its form or is needed by the program too, for
-    digits of the same extents. What cannot be told counts as added, and as doubtful.
+    Sound: a condition is not added only if each of its terms is one of the program's, or has the sign that it needs by
+    its operators, or what its normal form needs (factors that are not 0, a polynomial that is not negative) shows by
+    its form or is needed by the program too, for digits of the same extents. What cannot be told counts as added, and
+    as doubtful. So does every other term if normal forms rest on a side condition on an input, for they do not say
+    which graph has it.
     """
     (graphs, steps) = theorem.read
     program, candidate = (graph.needs for graph in graphs)
@@ -50,9 +53,13 @@ def classify_conditions(theorem: Theorem) -> ClassifiedConditions:
     for _, divisor, terms in (*program, *candidate):
         for term in terms:
             if (divisor, term) not in found:
-                found[divisor, term] = _requirements(steps.ring, polys.get(term), divisor=divisor)
+                poly = None if steps.ring.signed else polys.get(term)
+                found[divisor, term] = _requirements(steps.ring, poly, divisor=divisor)
     known = {(divisor, term) for _, divisor, terms in program for term in terms}
     atoms = frozenset[Atom]().union(*(found[key] or () for key in known))
+    for divisor, term in found:
+        if steps.terms.known[term][1] >= (ABOVE_ZERO if divisor else NOT_NEGATIVE):
+            found[divisor, term] = frozenset()
 
     def had(need: Need) -> bool:
         keys = [(need[1], term) for term in need[2]]

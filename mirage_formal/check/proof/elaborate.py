@@ -6,7 +6,7 @@ grid axis and the loop split one dim, the block's tile is cut first.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from fractions import Fraction
 from math import prod
 from typing import Final
@@ -24,6 +24,8 @@ from mirage_formal.support.errors import GraphError
 LEADING: Final = LOOP + 1
 #: A side condition: its text, whether it is on a divisor, and the terms of the divisor or radicand.
 Need = tuple[str, bool, tuple[int, ...]]
+#: A tensor by number, an axis and the lengths of its segments; the last two are not parsed yet.
+TensorCut = tuple[int, list[object]]
 
 
 class Elaboration(PieceOperators):
@@ -31,12 +33,15 @@ class Elaboration(PieceOperators):
 
     Sound: the tables below are the meaning of µGraphs that every proof is about; a test compares them with the float64
     reference on random graphs. Tensors in ``whole``, by number, are joined to one term: another name of the same.
+    ``cuts`` has axes of tensors that are cut to segments: a tensor is its parts side by side.
     """
 
-    def __init__(self, terms: Terms, graph: KernelGraph, name: str, whole: Collection[int] = ()) -> None:
+    def __init__(
+        self, terms: Terms, graph: KernelGraph, name: str, whole: Collection[int] = (), cuts: Sequence[TensorCut] = ()
+    ) -> None:
         super().__init__(terms)
         self.needs: list[Need] = []
-        self._where, self._whole = name, whole
+        self._where, self._whole, self._cuts = name, whole, cuts
         try:
             kernel_types(graph)
             self.outputs = self._kernel(graph, name)
@@ -50,16 +55,25 @@ class Elaboration(PieceOperators):
 
     def _kernel(self, graph: KernelGraph, name: str) -> list[PieceValue]:
         shapes = [x.tensor.shape for x in graph.inputs]
-        tensors = self.tensors = [_whole_piece(self.terms.input(i, shape), shape) for i, shape in enumerate(shapes)]
+        tensors = self.tensors = list[PieceValue]()
+        for i, shape in enumerate(shapes):
+            tensors.append(self._cut(i, _whole_piece(self.terms.input(i, shape), shape)))
         for number, op in enumerate(graph.ops):
             self._where = f"{name}, kernel operator {number}"
             operands = [tensors[i] for i in op.operands]
             made = self._block(op, operands) if isinstance(op, GraphDefined) else self._apply(op, operands, None)
             for x in made:
-                tensors.append(self._join_to_term(x) if len(tensors) in self._whole else x)
+                tensors.append(self._join_to_term(x) if len(tensors) in self._whole else self._cut(len(tensors), x))
         known = range(len(shapes), len(tensors))
         require(all(number in known for number in self._whole), "expected tensors that the graph computes, to be whole")
+        require(all(number < len(tensors) for number, _ in self._cuts), "expected tensors of the graph, to be cut")
         return [tensors[i] for i in graph.outputs]
+
+    def _cut(self, number: int, x: PieceValue) -> PieceValue:
+        for axis, lengths in (cut for tensor, cut in self._cuts if tensor == number):
+            at = parse_integer(axis, 0, len(x.cuts) - 1)
+            x = self.refined(x, at, tuple(parse_integer(n, 1, x.shape[at]) for n in parse_list(lengths, 1)))
+        return x
 
     def _join_to_term(self, x: PieceValue) -> PieceValue:
         require(len(x.terms) > 1, "expected a tensor of several pieces to be taken whole")
@@ -307,14 +321,24 @@ def _whole_piece(term: int, shape: Shape) -> PieceValue:
 
 
 def elaborate(
-    terms: Terms, graphs: Iterable[KernelGraph], raw: Iterable[object]
-) -> tuple[list[Elaboration], list[list[object]]]:
-    """Return program and candidate as terms, with the atoms of a proof; an atom without a piece is a whole tensor."""
-    rows = [parse_list(row, 2, 3) for row in raw]
+    terms: Terms, graphs: Sequence[KernelGraph], raw: Iterable[object]
+) -> tuple[list[Elaboration], list[list[object]], list[int]]:
+    """Return program and candidate as terms, with the atoms of a proof, and the inputs that are not negative.
+
+    Sound: a row of one is the number of such an input, and side conditions of the graphs say so of all its pieces.
+    An atom without a piece is a whole tensor. A row of four says that an axis of a tensor is cut to segments.
+    """
+    rows = [parse_list(row, 1, 4) for row in raw]
     whole = [(parse_integer(row[0], 0, 1), parse_integer(row[1], 0, MAX_TABLE)) for row in rows if len(row) == 2]
     require(len(set(whole)) == len(whole), "expected a tensor to be taken whole once")
+    found = [row for row in rows if len(row) == 4]
+    cuts = [(parse_integer(row[0], 0, 1), parse_integer(row[1], 0, MAX_TABLE), row[2:]) for row in found]
     made = [
-        Elaboration(terms, graph, name, {number for of, number in whole if of == i})
+        Elaboration(terms, graph, name, {n for of, n in whole if of == i}, [(n, cut) for of, n, cut in cuts if of == i])
         for i, (graph, name) in enumerate(zip(graphs, ("program", "candidate"), strict=True))
     ]
-    return made, [row for row in rows if len(row) == 3]
+    nonnegative = {term for graph in made for _, divisor, found in graph.needs if not divisor for term in found}
+    signed = [parse_integer(row[0], 0, len(graphs[0].inputs) - 1) for row in rows if len(row) == 1]
+    good = all(nonnegative.issuperset(made[0].tensors[number].pieces()) for number in signed)
+    require(good, "expected inputs of which a side condition says that they are not negative")
+    return made, [row for row in rows if len(row) == 3], signed

@@ -81,8 +81,7 @@ class Substitution:
                 index, u, bound, body = payload
                 return ring.running_maximum(kind, self.index(index), u, bound, self._body(bound | {u}, body))
             case "exp":
-                argument = self.polynomial(dict(payload))
-                return ring.prod([(ring.intern("exp", frozenset(argument.items())), 2)])
+                return ring.exponential(self.polynomial(dict(payload)))
             case "pow":
                 return self.polynomial(dict(payload))
             case "top":

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 
 from mirage_formal.check.proof.index_substitution import Substitution, folding_substitution
 from mirage_formal.check.proof.parser import MAX_EXPONENT, Reader, parse_integer, parse_list, parse_rational, parse_word
-from mirage_formal.check.proof.ring import NONE, Coef, Digits, Mono, Poly, Ring, require
+from mirage_formal.check.proof.ring import INCREASING, NONE, Coef, Digits, Mono, Poly, Ring, require
 
 Chains = list[tuple[int, tuple[int, ...]]]
 #: Key and result of a lemma.
@@ -174,5 +175,30 @@ def _content(reader: Reader, poly: object, e2: object, mono: object, q: object, 
     return (frozenset(whole.items()), power), (outside, factor, inner)
 
 
+def _largest(reader: Reader, bound: object, polys: object, *parts: object) -> Filed:
+    """Check a summand, a factor and an increasing function that are taken out of the largest value of polynomials.
+
+    Sound: the polynomials have the same largest value as those that the parts give, for all digits; what comes out has
+    none of the digits that the largest value is over, and the factor is not negative. Or they differ from the summand
+    by 0 and 1 only, their own squares, and one by 0. No divisor or root is new.
+    """
+    ring, digits = reader.ring, frozenset(reader.digits(bound))
+    some = [reader.polynomial(poly) for poly in parse_list(polys, low=1)]
+    first, factor, inner = (reader.polynomial(parts[place]) for place in (0, 1, 3))
+    good = digits.isdisjoint(ring.free_in({**first, **factor})) and ring.evident(factor)
+    require(good, "expected a summand and a factor without the digits, and no factor that may be negative")
+    good = ring.partial((*first, *factor, *inner)) <= ring.partial(mono for poly in some for mono in poly)
+    require(good, "expected no new divisor or root")
+    function = parse_word(parts[2], INCREASING)
+    made = [ring.add(first, ring.mul(factor, ring.function(function, dict(key)))) for key in ring.tops(inner)]
+    if not ring.same_largest(some, made):
+        gaps = [ring.add(first, poly, -1) for poly in some]
+        good = made == [first] and all(ring.mul(gap, gap) == gap for gap in gaps) and not reduce(ring.mul, gaps)
+        require(good, "expected the largest value")
+    return (digits, frozenset(frozenset(poly.items()) for poly in some)), (first, factor, function, inner)
+
+
 _LAWS: dict[str, tuple[Callable[..., Filed], int]]
-_LAWS = {"sum": (_sum, 5), "max": (_max, 6), "pmax": (_pmax, 7), "content": (_content, 6)}
+_LAWS = {
+    "sum": (_sum, 5), "max": (_max, 6), "pmax": (_pmax, 7), "content": (_content, 6), "largest": (_largest, 7),
+}  # fmt: skip

@@ -17,7 +17,7 @@ ANY, NOT_NEGATIVE, ABOVE_ZERO = 0, 1, 2
 
 
 class UninterpretedFunction(NamedTuple):
-    """A function of one real number; proofs know only that equal arguments give equal values.
+    """A function of one real number that no sum of products defines; ``ring`` has the few laws of some of them.
 
     Attributes:
         positive_domain: Whether it has a value only where its argument is above 0.

@@ -168,8 +168,7 @@ class Reader:
     def entry(self, raw: object, shapes: tuple[tuple[int, ...], ...]) -> None:
         """Read an entry of the factor table, which may name earlier factors only.
 
-        Sound: a factor is a name for a real function of its free digits, so reading one asserts nothing; and ``zero``
-        of a polynomial is that of its negative.
+        Sound: a factor is a name for a real function of its free digits, so reading one asserts nothing.
         """
         first, *body = parse_list(raw, low=2)
         kind = parse_word(first, _LENGTHS)
@@ -203,7 +202,7 @@ class Reader:
                 payload = tuple(frozenset(self.polynomial(part).items()) for part in body)
             case "fn":
                 name = parse_word(body[0], _FUNCTIONS)
-                payload = (name, frozenset(self.ring.even(name, self.polynomial(body[1])).items()))
+                payload = (name, frozenset(self.polynomial(body[1]).items()))
             case _:
                 raise AssertionError(kind)
         require(self.ring.intern(kind, payload) == self._size, "expected distinct factors")

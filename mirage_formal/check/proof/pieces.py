@@ -159,6 +159,15 @@ class PieceOperators:
             x = PieceValue((*x.cuts[:axis], (x.shape[axis],), *x.cuts[axis + 1 :]), terms)
         return x
 
+    def refined(self, x: PieceValue, axis: int, lengths: Cut) -> PieceValue:
+        """Return the value with an axis cut to segments of these lengths too."""
+        cut = common_refinement(x.cuts[axis], lengths)
+        good = sum(lengths) == x.shape[axis] and len(x.terms) * len(cut) <= MAX_PIECES * len(x.cuts[axis])
+        require(
+            good, f"expected segments of {x.shape[axis]} elements and at most {MAX_PIECES} pieces, got {lengths[:9]}"
+        )
+        return refine(self.terms, x, axis, cut)
+
     def fewer(self, a: PieceValue, b: PieceValue) -> tuple[PieceValue, PieceValue]:
         """Return two operands, joined where their common cut could have too many pieces."""
         if len(a.terms) * (len(b.terms) if a.cuts != b.cuts else 2) <= MAX_PIECES:

@@ -10,7 +10,7 @@ side condition says so. A root whose argument is negative stands only in monomia
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from math import isqrt
 from typing import Any, Final
@@ -27,11 +27,15 @@ Digits = frozenset[int]
 MAX_EXPONENT: Final = 64
 MAX_MONOMIALS: Final = 20_000
 MAX_DEPTH: Final = 60
+#: Functions whose values are 0 and 1, and functions that do not decrease; the empty name is that of none.
+MASKS: Final = ("zero", "negative")
+INCREASING: Final = ("", "exp", "erf", "round_float16", "round_bfloat16")
 MAX_BITS: Final = 26_000
+LAWS: Final = ("sum", "max", "pmax", "content", "largest")
 #: Most work of a replay, in products of monomials, substituted factors, bits of large numbers and so on: some seconds.
 BUDGET: Final = 500_000
 NONE: Final[Digits] = frozenset()
-_ONE: Final = Fraction(1)
+ONE: Final[Poly] = {(): 1}
 
 
 class ProofError(MirageError):
@@ -69,6 +73,7 @@ class Ring:
         lemmas: Lemmas by law and key, as (lemma number, result).
         used: Numbers of the lemmas that were used.
         facts: Extents of the digits that were split or folded.
+        signed: Inputs and atoms no element of which is negative, by a side condition.
     """
 
     def __init__(self, extents: tuple[int, ...], bases: tuple[int, ...] = ()) -> None:
@@ -80,13 +85,19 @@ class Ring:
         self._signs, self._partial = dict[int, bool](), dict[int, Digits]()
         self._squares: dict[int, tuple[int, int]] = {}
         self._budget = BUDGET
-        self.lemmas: dict[str, dict[Any, tuple[int, Any]]] = {law: {} for law in ("sum", "max", "pmax", "content")}
-        self.used, self.facts = set[int](), set[tuple[int, ...]]()
+        self.lemmas: dict[str, dict[Any, tuple[int, Any]]] = {law: {} for law in LAWS}
+        self.used, self.facts, self.signed = set[int](), set[tuple[int, ...]](), set[int]()
 
     def charge(self, work: int = 1) -> None:
         """Count work against the budget, so that hostile proofs end soon."""
         self._budget -= work
         require(self._budget >= 0, "expected a proof of moderate size, got one that takes too much work")
+
+    def lemma(self, law: str, key: object) -> Any:
+        """Return what a lemma says of its key, and count it as used; None if there is none."""
+        number, found = self.lemmas[law].get(key, (-1, None))
+        self.used |= {number} if number >= 0 else NONE
+        return found
 
     # --- factors -----------------------------------------------------------------------------------------------
 
@@ -134,10 +145,15 @@ class Ring:
         return NONE.union(*map(self.free_of, poly))
 
     def partial(self, monos: Iterable[Mono]) -> Digits:
-        """Return the values that must be defined, at any depth: f for a negative exponent of f, ~f for a root of it."""
+        """Return the values that must be defined, at any depth: f for a negative exponent of f, ~f for a root of it.
+
+        Sound: what has a logarithm is not 0 either, and counts as a divisor.
+        """
         out: set[int] = set()
         for f, e in (item for mono in monos for item in mono):
             out |= {f} if e < 0 else NONE
+            if self.kinds[f] == "fn" and self.payloads[f][0] == "log":
+                out |= self.partial(self.power(dict(self.payloads[f][1]), -2))
             out |= {~f} if e % 2 and self.kinds[f] != "surd" else NONE
             if f not in self._partial:
                 self._partial[f] = self.partial(self.inside(f)[2])
@@ -149,13 +165,20 @@ class Ring:
 
         Sound: exp and surd are positive; a sum of products of non-negative values is one, and so is a polynomial with
         positive coefficients over such. A root is non-negative, because its argument is (side condition), and an even
-        power is.
+        power is; a mask is 0 or 1; the largest of some is at least each of them, and what lies between two of them.
         """
         if factor not in self._signs:
             kind, payload = self.kinds[factor], self.payloads[factor]
-            found = kind in ("exp", "surd") or (kind == "sum" and self._signed(payload[1]))
-            self._signs[factor] = found or (kind == "pow" and all(c > 0 and self._signed(m) for m, c in payload))
+            found = kind in ("exp", "surd") or (kind == "fn" and payload[0] in MASKS)
+            found = found or (kind == "in" and payload[0] in self.signed)
+            found = found or (kind == "sum" and self._signed(payload[1]))
+            found = found or (kind in ("pow", "max") and self.evident(dict(payload if kind == "pow" else payload[1])))
+            self._signs[factor] = found or (kind == "top" and self.covered({}, map(dict, payload)))
         return self._signs[factor]
+
+    def evident(self, poly: Poly) -> bool:
+        """Return whether no product of a polynomial is negative, as far as its form shows."""
+        return all(c > 0 and self._signed(m) for m, c in poly.items())
 
     def _signed(self, mono: Mono) -> bool:
         return all(e % 4 != 2 or self.nonnegative(f) for f, e in mono)
@@ -204,13 +227,14 @@ class Ring:
         """Return the product of factors to half exponents.
 
         Sound: exponents of one factor add; exp(a)^(e/2) exp(b) = exp(e/2 a + b); surds multiply exactly; an even power
-        of a polynomial is its expansion, and r(p)^e = p^(e // 2) r(p)^(e mod 2).
+        of a polynomial is its expansion, and r(p)^e = p^(e // 2) r(p)^(e mod 2); powers and roots of a mask are the
+        mask; and (m - a) (m - b) = 0 for the larger m of a and b.
         """
         exponents: dict[int, int] = {}
         for f, e in items:
             exponents[f] = exponents.get(f, 0) + e
         argument: Poly = {}
-        scale, surd = _ONE, 1
+        scale, surd = Fraction(1), 1
         plain: list[tuple[int, int]] = []
         opened: list[Poly] = []
         for f, e in exponents.items():
@@ -224,6 +248,14 @@ class Ring:
             elif kind == "surd":
                 scale *= Fraction(payload) ** (e // 2)
                 surd *= payload ** (e % 2)
+            elif kind == "fn" and e > 0 and payload[0] in MASKS:
+                plain.append((f, 2))
+            elif kind == "top" and e >= 4 and len(payload) == 2:
+                a, b = map(dict, payload)
+                opened += (
+                    self.add(self.mul(self.add(a, b), {((f, 2),): 1}), self.mul(a, b), -1),
+                    self.prod([(f, e - 4)]),
+                )
             elif kind == "pow" and e != 1 and (e > 1 or len(payload) == 1):
                 opened.append(self._whole(dict(payload), e // 2))
                 plain += [(f, 1)] * (e % 2)
@@ -266,35 +298,52 @@ class Ring:
             ((mono, coef),) = poly.items()
             return self._whole(poly, e // 2) if e % 2 == 0 else self._root(mono, coef, e)
         key = frozenset(poly.items())
-        found = self.lemmas["content"].get((key, e))
+        found = self.lemma("content", (key, e))
         if found is None:
             return self.prod([(self.intern("pow", key), e)])
-        self.used.add(found[0])
-        mono, q, rest = found[1]
+        mono, q, rest = found
         return self.mul(self.power({mono: q}, e), self.prod([(self.intern("pow", frozenset(rest.items())), e)]))
 
     def function(self, name: str, poly: Poly) -> Poly:
-        """Return an opaque function of a polynomial.
+        """Return a function of a polynomial, as a factor if no law says more.
 
-        Sound: log(exp(q)^(e / 2) r) = e / 2 q + log(r) where it is defined, for then r is above 0 because exp is; and
-        log(1) = 0. That the argument of a logarithm is above 0 is a side condition.
+        Sound: whether p is 0, or negative, is the same of its product with a positive number and an exponential, and
+        whether it is 0 is the same of -p.
         """
-        if name == "inv0":
-            return self._inverse(poly)
-        poly = self.even(name, poly)
-        single = name == "log" and len(poly) == 1
-        exps = [(f, e) for mono in poly for f, e in mono if single and self.kinds[f] == "exp"]
-        rest = self.mul(poly, self.prod((f, -e) for f, e in exps)) if exps else poly
-        out = self.combined((dict(self.payloads[f]), Fraction(e, 2)) for f, e in exps)
-        found: Poly = {((self.intern("fn", (name, frozenset(rest.items()))), 2),): 1}
-        return out if single and rest == {(): 1} else self.add(out, found)
+        laws: Mapping[str, Callable[[Poly], Poly]]
+        laws = {"": dict, "exp": self.exponential, "inv0": self._inverse, "log": self._logarithm, "relu": self._relu}
+        if name in laws:
+            return laws[name](poly)
+        _, q, rest = self._apart(poly) if name in MASKS else ((), 1, poly)
+        return self._opaque(name, rest if q > 0 or name == "zero" else self.add({}, rest, -1))
 
-    def even(self, name: str, poly: Poly) -> Poly:
-        """Return the argument of a function, with a canonical sign if the function is ``zero``.
+    def _relu(self, poly: Poly) -> Poly:
+        return self.top((poly, {}))
 
-        Sound: whether p is 0 is the same of -p; of other functions the argument stays.
+    def _opaque(self, name: str, poly: Poly) -> Poly:
+        return {((self.intern("fn", (name, frozenset(poly.items()))), 2),): 1}
+
+    def _logarithm(self, poly: Poly) -> Poly:
+        """Return log |poly|, which is what a factor ``log`` of a polynomial stands for.
+
+        Sound: the argument of a logarithm is above 0 (side condition), so it is its own absolute value and no factor of
+        it is 0; and log |a^(e / 2) b| = e / 2 log |a| + log |b|.
         """
-        return self.add({}, poly, -1) if name == "zero" and poly and poly[min(poly)] < 0 else poly
+        require(poly, "expected a logarithm of what is not 0")
+        found = self.lemma("content", (frozenset(poly.items()), -2))
+        if found is not None:
+            outside, q, inner = found
+            return self.add(self._logarithm({outside: q}), self._logarithm(inner))
+        if len(poly) > 1:
+            return self._opaque("log", poly)
+        ((mono, coef),) = poly.items()
+        numbers = ((abs(coef.numerator), 1), (coef.denominator, -1))
+        parts: list[tuple[Poly, Coef]] = [(self._opaque("log", {(): n}), by) for n, by in numbers if n > 1]
+        for f, e in mono:
+            kind, payload = self.kinds[f], self.payloads[f]
+            part = dict(payload) if kind == "exp" else self._logarithm(dict(payload)) if kind == "pow" else None
+            parts.append((self._opaque("log", {((f, 2),): 1}) if part is None else part, Fraction(e, 2)))
+        return self.combined(parts)
 
     def keep(self, mask: Poly, poly: Poly) -> Poly:
         """Return the factor of a value masked to 0; it is equal only for equal masks and values."""
@@ -304,31 +353,37 @@ class Ring:
         """Return 1 / poly, and 0 where poly is 0.
 
         Sound: of c exp(a) r, with a number c that is not 0, it is exp(-a) / c times that of r, for both are 0 where r
-        is; and that of 1 is 1. A content lemma for the power 0 takes nothing else out of several monomials.
+        is; and that of 1 is 1.
         """
-        outside: Mono = ()
-        q: Coef = 1
-        rest, found = poly, self.lemmas["content"].get((frozenset(poly.items()), 0))
-        if found is not None:
-            self.used.add(found[0])
-            outside, q, rest = found[1]
-        elif len(poly) == 1:
-            ((mono, q),) = poly.items()
-            outside = tuple((f, e) for f, e in mono if self.kinds[f] == "exp")
-            rest = {tuple(item for item in mono if item not in outside): 1}
-        inverse: Poly = {((self.intern("fn", ("inv0", frozenset(rest.items()))), 2),): 1}
-        return self.mul(self._whole({outside: q}, -1), rest if rest in ({}, {(): 1}) else inverse)
+        outside, q, rest = self._apart(poly)
+        return self.mul(self._whole({outside: q}, -1), rest if rest in ({}, ONE) else self._opaque("inv0", rest))
+
+    def _apart(self, poly: Poly) -> tuple[Mono, Coef, Poly]:
+        """Return exponentials, a number that is not 0 and the rest, of which a polynomial is the product.
+
+        Sound: a content lemma for the power 0 takes nothing else out of several monomials.
+        """
+        found: tuple[Mono, Coef, Poly] | None = self.lemma("content", (frozenset(poly.items()), 0))
+        if found is not None or len(poly) != 1:
+            return found or ((), 1, poly)
+        ((mono, q),) = poly.items()
+        outside = tuple((f, e) for f, e in mono if self.kinds[f] == "exp")
+        return outside, q, {tuple(item for item in mono if item not in outside): 1}
 
     def _root(self, mono: Mono, coef: Coef, e: int) -> Poly:
         """Return (coef * mono)^(e / 2) for odd e.
 
         Sound: sqrt(a b) = sqrt(a) sqrt(b) for a >= 0. So a negative coef leaves its sign inside, and f^x may leave the
         root as f^(x / 2) only if f^(x / 4) is the non-negative root of f^(x / 2): if f is not negative, or x / 4 is
-        even. sqrt(f^2) is not f.
+        even. sqrt(f^2) is not f, but |f|.
         """
         k, r = self.squares(abs(coef.numerator) * coef.denominator)
         outside = [(f, x // 2 * e) for f, x in mono if self._leaves(f, x)]
-        inside = tuple((f, x) for f, x in mono if not self._leaves(f, x))
+        inside = tuple((f, x) for f, x in mono if not self._leaves(f, x) and (x % 4 or coef < 0))
+        found: Poly = {(): _exact(Fraction(k, coef.denominator) ** e)}
+        for f, x in mono:
+            if x % 4 == 0 and coef > 0 and not self._leaves(f, x):
+                found = self.mul(found, self.power(self.top(({((f, 2),): 1}, {((f, 2),): -1})), x // 2 * e))
         require(coef > 0 or bool(inside), "expected the root of a number that is not negative")
         if len(inside) == 1 and inside[0][1] == 2 and coef > 0:
             outside.append((inside[0][0], e))
@@ -336,7 +391,18 @@ class Ring:
             outside.append((self.intern("pow", frozenset({(inside, 1 if coef > 0 else -1)})), e))
         if r > 1:
             outside.append((self.intern("surd", r), e))
-        return self.mul({(): _exact(Fraction(k, coef.denominator) ** e)}, self.prod(outside))
+        return self.mul(found, self.prod(outside))
+
+    def absolute(self, poly: Poly) -> Poly:
+        """Return the absolute value of a polynomial.
+
+        Sound: it is the polynomial if that is not negative, the root of the square, and the larger of it and -1 times
+        it.
+        """
+        square = self.mul(poly, poly) if len(poly) == 1 else poly
+        if self.evident(poly):
+            return poly
+        return self.power(square, 1) if len(square) == 1 else self.top((poly, self.add({}, poly, -1)))
 
     def _leaves(self, factor: int, x: int) -> bool:
         return x % 8 == 0 or (x % 2 == 0 and self.nonnegative(factor))
@@ -373,58 +439,113 @@ class Ring:
             used = bound & self.free_of(mono)
             for digit in bound - used:
                 coef = coef * self.extents[digit]
-            found = self.lemmas["sum"].get((used, mono))
-            if found is not None:
-                self.used.add(found[0])
-                parts.append((found[1], coef))
-            else:
-                parts.append(({((self.intern("sum", (used, mono)), 2),) if used else mono: 1}, coef))
+            found = self.lemma("sum", (used, mono))
+            plain: Poly = {((self.intern("sum", (used, mono)), 2),) if used else mono: 1} if found is None else found
+            parts.append((plain, coef))
         return self.combined(parts)
 
     def maximum(self, bound: Digits, poly: Poly) -> Poly:
-        """Return the maximum of a polynomial over digits; a digit that does not occur is dropped.
+        """Return the maximum of a polynomial over digits; a digit that does not occur is dropped."""
+        return self.running_maximum("pmax", (0, ()), -1, bound, poly)
 
-        Sound: the largest value of what is the largest of some is the largest of their largest values.
+    def _largest(self, polys: Iterable[Poly], bound: Digits, make: Callable[[Digits, Poly], Poly]) -> Poly:
+        """Return the largest value of polynomials over digits; ``make`` names that of one, and lemmas take them apart.
+
+        Sound: the largest of the largest of some is that of all, in any order, over all digits, and however often each
+        is among them. A lemma gives the same value as a summand, a factor that is not negative and an increasing
+        function of another largest value, the first two the same for all digits.
         """
-        used = bound & self.free_in(poly)
-        if not used:
-            return poly
-        if len(keys := self._tops(poly)) > 1:
-            return self.top(self.maximum(bound, dict(key)) for key in keys)
-        key = (used, frozenset(poly.items()))
-        found = self.lemmas["max"].get(key)
+        keys = frozenset(key for poly in polys for key in self.tops(poly))
+        bound = bound & self.free_in(dict.fromkeys((mono for key in keys for mono, _ in key), 1))
+        found = self.lemma("largest", (bound, keys))
         if found is not None:
-            self.used.add(found[0])
-        return {((self.intern("max", key) if found is None else found[1], 2),): 1}
+            out, by, name, inner = found
+            return self.add(out, self.mul(by, self.function(name, self._largest([inner], bound, make))))
+        if len(keys) == 1:
+            return make(bound, dict(*keys)) if bound else dict(*keys)
+        if bound:
+            return self.top(self._largest([dict(key)], bound, make) for key in keys)
+        return {((self.intern("top", keys), 2),): 1}
 
     def alone(self, poly: Poly, kind: str) -> int:
         """Return the factor of this kind that a polynomial consists of, or -1."""
         f = next((f for mono in poly for f, _ in mono), -1)
         return f if poly == {((f, 2),): 1} and self.kinds[f] == kind else -1
 
-    def _tops(self, poly: Poly) -> frozenset[Key]:
+    def tops(self, poly: Poly) -> frozenset[Key]:
+        """Return the polynomials of which a factor ``top`` is the largest, or the polynomial itself."""
         f = self.alone(poly, "top")
         return frozenset({frozenset(poly.items())}) if f < 0 else self.payloads[f]
 
     def top(self, polys: Iterable[Poly]) -> Poly:
-        """Return the maximum of some polynomials.
+        """Return the maximum of some polynomials."""
+        return self._largest(polys, NONE, lambda _, poly: poly)
 
-        Sound: the largest of the largest of some is that of all, in any order, and however often each is among them.
+    def members(self, poly: Poly) -> list[Poly]:
+        """Return polynomials whose largest is this one.
+
+        Sound: max(a, b) c + d = max(a c + d, b c + d) for c >= 0.
         """
-        keys = frozenset(key for poly in polys for key in self._tops(poly))
-        return {((self.intern("top", keys), 2),): 1} if len(keys) > 1 else dict(*keys)
+        for mono, coef in poly.items():
+            f = next((f for f, e in mono if self.kinds[f] == "top" and e == 2), -1)
+            rest = tuple(item for item in mono if item[0] != f)
+            if f >= 0 and coef > 0 and self._signed(rest):
+                others = self.add(poly, {mono: coef}, -1)
+                parts = (self.add(others, self.mul(dict(key), {rest: coef})) for key in self.payloads[f])
+                return [one for part in parts for one in self.members(part)]
+        return [poly]
+
+    def covered(self, poly: Poly, others: Iterable[Poly]) -> bool:
+        """Return whether a polynomial is at most one of these, or lies between two of them.
+
+        Sound: then it is at most the largest of them. The difference to one has products that are not negative only, or
+        is a negative multiple of the difference to another one.
+        """
+        ways = set[Key]()
+        for other in others:
+            away = self.add(other, poly, -1)
+            size = abs(Fraction(away[min(away)])) if away else Fraction(1)
+            ways.add(frozenset(self.add({}, away, 1 / size).items()))
+        return any(self.evident(dict(way)) or frozenset((m, -c) for m, c in way) in ways for way in ways)
+
+    def same_largest(self, left: Iterable[Poly], right: Iterable[Poly]) -> bool:
+        """Return whether two sets of polynomials have the same largest value.
+
+        Sound: what only one of the sets has is covered by others of both. Of those with the largest value, take the one
+        that is the largest in some order in which more of any product is more, and which no two share; it is covered by
+        no other one, for that would be as large and greater in the order. So it is in both sets.
+        """
+        a, b = ({frozenset(one.items()) for poly in side for one in self.members(poly)} for side in (left, right))
+        every = {key: dict(key) for key in a | b}
+        self.charge(len(a ^ b) * len(every))
+        return all(self.covered(every[key], (p for other, p in every.items() if other != key)) for key in a ^ b)
+
+    def exponential(self, poly: Poly) -> Poly:
+        """Return the exponential of a polynomial.
+
+        Sound: exp(a log |p| + q) = |p|^a exp(q), and p is not 0, for it has a logarithm.
+        """
+        out, rest = ONE, dict(poly)
+        for mono, coef in poly.items():
+            f, twice = self.alone({mono: 1}, "fn"), Fraction(2 * coef)
+            if f >= 0 and self.payloads[f][0] == "log" and twice.denominator == 1 and abs(twice) <= MAX_EXPONENT:
+                del rest[mono]
+                out = self.mul(out, self.power(self.absolute(dict(self.payloads[f][1])), int(twice)))
+        return self.mul(out, self.prod([(self.intern("exp", frozenset(rest.items())), 2)]))
 
     def running_maximum(self, kind: str, index: Index, u: int, bound: Digits, poly: Poly) -> Poly:
         """Return the pmax or carry of a polynomial, with its payload in the normal form of a lemma.
 
         Sound: a pmax lemma renames what is bound, so that the largest values are the same at every index, and a carry
-        depends on them only. What is the same in every iteration is largest in the first.
+        depends on them only. What is the same in every iteration is largest in the first; and as ``_largest`` says of
+        the largest value up to each iteration.
         """
-        if kind == "pmax" and u not in self.free_in(poly):
-            return self.maximum(bound, poly)
-        key = (index, u, bound & self.free_in(poly) - {u}, frozenset(poly.items()))
-        found = self.lemmas["pmax"].get(key)
-        if found is not None:
-            self.used.add(found[0])
-            key = (index, *self.payloads[found[1]][1:])
-        return {((self.intern(kind, key), 2),): 1}
+
+        def make(some: Digits, inner: Poly) -> Poly:
+            alone = kind == "pmax" and u not in some
+            key: tuple[Any, ...] = (*(() if alone else (index, u)), some - {u}, frozenset(inner.items()))
+            found = self.lemma("max" if alone else "pmax", key)
+            key = key if found is None else (*key[:-3], *self.payloads[found][-3:])
+            return {((self.intern("max" if alone else kind, key), 2),): 1}
+
+        return self._largest([poly], bound | {u}, make) if kind == "pmax" else make(bound & self.free_in(poly), poly)

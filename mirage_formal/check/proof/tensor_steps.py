@@ -10,12 +10,11 @@ from math import prod
 from mirage_formal.check.proof.index_substitution import Substitution, folding_substitution, require_lemma, value
 from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, LOOP, UNARY, UNINTERPRETED, Terms
 from mirage_formal.check.proof.parser import MAX_EXTENT, Reader, parse_integer, parse_list, parse_rational, parse_word
-from mirage_formal.check.proof.ring import Poly, ProofError, require
+from mirage_formal.check.proof.ring import ONE, Poly, ProofError, require
 from mirage_formal.graph.types import MAX_RANK
 
 Strings = tuple[tuple[int, ...], ...]
 RANK = MAX_RANK + LOOP + 1
-ONE: Poly = {(): 1}
 BINARY = ("add", "sub", "mul", "div", "max", "select", "eq", "lt", "le", "div_no_nan")
 #: Steps, with the smallest and the largest length of their entries.
 LENGTHS = {
@@ -44,6 +43,8 @@ class TensorReplay:
     def __init__(self, reader: Reader, terms: Terms, sources: Sequence[int]) -> None:
         self.reader, self.ring, self.terms, self.sources = reader, reader.ring, terms, sources
         self.tensors: list[CheckedTensor] = []
+        #: What the tensors that are squares are squares of, by number.
+        self.roots: dict[object, Poly] = {}
         self.used, self.read = set[int](), set[int]()
         self._laws: dict[str, Callable[..., CheckedTensor]] = {name: getattr(self, f"_{name}") for name in LENGTHS}
 
@@ -69,8 +70,12 @@ class TensorReplay:
         self.used.add(number)
         return self.tensors[number]
 
-    def _size(self, string: tuple[int, ...]) -> int:
+    def _size(self, string: Sequence[int]) -> int:
         return prod(self.ring.extents[d] for d in string)
+
+    def _place(self, string: Sequence[int], extent: int) -> int:
+        """Return where the last digits begin, as few as have this extent together, or all."""
+        return next((cut for cut in range(len(string), 0, -1) if self._size(string[cut:]) >= extent), 0)
 
     def _axis(self, a: CheckedTensor, raw: object) -> int:
         return parse_integer(raw, 0, len(a.strings) - 1)
@@ -151,9 +156,7 @@ class TensorReplay:
         digits = [d for string in a.strings for d in string]
         strings: list[tuple[int, ...]] = []
         for extent in reversed(new):
-            cut = len(digits)
-            while cut and self._size(tuple(digits[cut:])) < extent:
-                cut -= 1
+            cut = self._place(digits, extent)
             strings.append(tuple(digits[cut:]))
             del digits[cut:]
         return CheckedTensor(self.terms.reshape(a.term, new), tuple(reversed(strings)), a.poly)
@@ -176,16 +179,14 @@ class TensorReplay:
         a, ring, name = self.tensor(raw), self.ring, parse_word(kind, UNARY)
         p = a.poly
         match name:
-            case "exp":
-                p = ring.prod([(ring.intern("exp", frozenset(p.items())), 2)])
             case "sqrt":
-                p = ring.power(p, 1)
+                p = ring.absolute(self.roots[raw]) if raw in self.roots else ring.power(p, 1)
             case "square":
+                self.roots[len(self.tensors)] = p
                 p = ring.mul(p, p)
             case "sigmoid":
-                below = ring.prod([(ring.intern("exp", frozenset(ring.add({}, p, -1).items())), 2)])
-                p = ring.power(ring.add(ONE, below), -2)
-            case _ if name in UNINTERPRETED:
+                p = ring.power(ring.add(ONE, ring.exponential(ring.add({}, p, -1))), -2)
+            case _ if name == "exp" or name in UNINTERPRETED:
                 p = ring.function(name, p)
             case "gelu":
                 half = ring.mul({(): Fraction(1, 2)}, p)
@@ -256,9 +257,7 @@ class TensorReplay:
         a, count = self.tensor(raw), parse_integer(kept, 1, MAX_EXTENT)
         at = self._axis(a, axis)
         string = a.strings[at]
-        cut = len(string)
-        while cut and self._size(string[cut:]) < count:
-            cut -= 1
+        cut = self._place(string, count)
         poly = self.ring.total(frozenset(string[:cut]), a.poly)
         term = self.terms.reduce("sum", a.term, at, count)
         return CheckedTensor(term, _replace_string(a.strings, at, string[cut:]), poly)
@@ -315,7 +314,7 @@ class TensorReplay:
         require(good, "expected the carry of one running maximum at the loop's own iterations")
         now = ring.running_maximum("pmax", index, u, bound, poly)
         last = ring.maximum(bound | {u}, poly)
-        weight = ring.prod([(ring.intern("exp", frozenset(ring.add(now, last, -1).items())), 2)])
+        weight = ring.exponential(ring.add(now, last, -1))
         return CheckedTensor(
             term, _replace_string(strings, LOOP, ()), ring.total(frozenset(loop), ring.mul(x.poly, weight))
         )

@@ -224,13 +224,10 @@ class BinderTerms(SubstitutionTerms):
 
     def max(self, p: Polynomial, digits: Sequence[int]) -> Polynomial:
         """Return the largest value of a polynomial over digits."""
-        used = frozenset(digits) & self.free_of(p)
-        if not used:
-            return p
-        some = self.alone(p, FactorKind.TOP)
-        if some is not None:
-            return self.largest_of([self.max(q, digits) for q in self.payload[some]])
-        key = (used, p)
+        return self.largest_over([p], frozenset(digits), self._max_of)
+
+    def _max_of(self, bound: frozenset[int], p: Polynomial) -> Polynomial:
+        key = (used, _) = (bound & self.free_of(p), p)
         found = self._maxima.get(key)
         if found is None:
             with self.scope() as uses:
@@ -259,9 +256,6 @@ class BinderTerms(SubstitutionTerms):
             wider = bound
         else:
             (offset, entries), u, inner, body = self.payload[f]
-            if self.alone(body, FactorKind.TOP) is not None:
-                # The largest of some would be taken apart, and a lemma says of one maximum that it is another one.
-                return (), p, bound
             if offset or len(entries) != 1 or entries[0][0] != 1 or entries[0][1] not in bound:
                 return (), p, bound
             # Only if nothing else depends on t is the maximum over t of what is largest up to t that over all t.
@@ -275,9 +269,15 @@ class BinderTerms(SubstitutionTerms):
 
     def prefix(self, kind: FactorKind, index: Index, u: int, digits: Sequence[int], p: Polynomial) -> Polynomial:
         """Return the canonical form of a running maximum over u and digits (PMAX), or its rescaling factor (CARRY)."""
-        if kind == FactorKind.PMAX and u not in self.free_of(p):
-            return self.max(p, digits)
-        key = (index, u, frozenset(digits) & self.free_of(p), p)
+        if kind == FactorKind.PMAX:
+            wider = frozenset((u, *digits))
+            return self.largest_over([p], wider, lambda some, q: self._prefix(kind, index, u, some, q))
+        return self._prefix(kind, index, u, frozenset(digits), p)
+
+    def _prefix(self, kind: FactorKind, index: Index, u: int, digits: frozenset[int], p: Polynomial) -> Polynomial:
+        if kind == FactorKind.PMAX and u not in digits:
+            return self._max_of(digits, p)
+        key = (index, u, digits & self.free_of(p) - {u}, p)
         found = self._prefixes.get(key)
         if found is None:
             found = self._prefixes[key] = self._prefix_new(*key)

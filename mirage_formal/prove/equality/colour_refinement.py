@@ -47,7 +47,11 @@ class _Colours:
                 shape = tuple(sorted(self.number(self.polynomial(p, colour)) for p in payload))
             case FactorKind.FN:
                 # The sign of an argument may depend on names of digits.
-                even = (payload[1], scale_polynomial(payload[1], -1)) if payload[0] in ("zero", "inv0") else payload[1:]
+                even = (
+                    (payload[1], scale_polynomial(payload[1], -1))
+                    if payload[0] in ("zero", "inv0", "log")
+                    else payload[1:]
+                )
                 shape = (payload[0], *sorted(self.number(self.polynomial(p, colour)) for p in even))
             case FactorKind.KEEP:
                 shape = tuple(self.polynomial(p, colour) for p in payload)

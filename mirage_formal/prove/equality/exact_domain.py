@@ -10,7 +10,7 @@ computed once, so that equal parts of two programs are equal, whatever they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial, reduce
@@ -32,6 +32,8 @@ from mirage_formal.semantics.value_domain import LOOP_AXIS, UntiledDomain
 Body = tuple[object, ...]
 #: Lengths of the segments of one axis.
 Lengths = tuple[int, ...]
+#: The graph, the tensor in it, the axis and the lengths of its segments.
+TensorCut = tuple[int, int, int, Lengths]
 #: The most pieces before they are joined, the same limit as in the checker's kernel.
 MAX_PIECES: Final = 2_048
 
@@ -75,15 +77,28 @@ class ExactDomain(UntiledDomain[TensorGrid]):
     Args:
         radicals: The normal form of roots of numbers.
         whole: Whether tensors of the kernel graphs that have several pieces are atoms, of one piece.
+        cuts: Axes of tensors of the kernel graphs that are cut to segments.
+        signed: Inputs no element of which is negative, by a side condition.
     """
 
     keeps: frozenset[OpKind] = frozenset()
 
-    def __init__(self, radicals: SquareRoots | None = None, *, whole: bool = False) -> None:
+    def __init__(
+        self,
+        radicals: SquareRoots | None = None,
+        *,
+        whole: bool = False,
+        cuts: Sequence[TensorCut] = (),
+        signed: Iterable[int] = (),
+    ) -> None:
         self.tensors = TensorTerms(radicals)
+        self.tensors.signed = frozenset(signed)
         #: Tensors of the kernel graphs that have several pieces: the graph and the tensor.
         self.cut: list[tuple[int, int]] = []
         self._whole = whole
+        self._cuts = cuts
+        #: Names of the values of all tensors, by graph and number: equal values have equal names.
+        self.value_names: dict[tuple[int, int], int] = {}
         #: For each atom the graph, the tensor of the kernel graph, and the piece that it is.
         self.atoms: list[tuple[int, int, int]] = []
         #: The reasons for pieces without exact terms.
@@ -103,15 +118,21 @@ class ExactDomain(UntiledDomain[TensorGrid]):
 
         Sound: an operator is computed once for the same values, and what it gives is used wherever it stands.
         """
-        values = list(inputs)
+        values = [self._cut(value, number, at) for at, value in enumerate(inputs)]
         for op in graph.ops:
             operands = [values[i] for i in op.operands]
             key = replace(op, operands=tuple(self._named(value) for value in operands))
             if key not in self._results:
                 self._results[key], self._several[key] = self._results_of(op, operands, number, len(values))
             self.cut += [(number, len(values) + result) for result in self._several[key]]
-            values += self._results[key]
+            values += [self._cut(value, number, len(values) + i) for i, value in enumerate(self._results[key])]
+        self.value_names |= {(number, at): self._named(value) for at, value in enumerate(values)}
         return tuple(values[i] for i in graph.outputs)
+
+    def _cut(self, value: TensorGrid, number: int, at: int) -> TensorGrid:
+        for _, _, axis, lengths in (cut for cut in self._cuts if cut[:2] == (number, at)):
+            value = self._refined(value, axis, common_segments(value.lengths[axis], lengths))
+        return value
 
     def _named(self, value: TensorGrid) -> int:
         steps = tuple(None if isinstance(part, UndefinedPiece) else part.step for part in value.parts)

@@ -8,7 +8,7 @@ from typing import Any, Final
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.prove.equality.formula_printer import LATEX, TEXT, FormulaPrinter
-from mirage_formal.prove.equality.polynomials import Monomial, Polynomial
+from mirage_formal.prove.equality.polynomials import LargestParts, Monomial, Polynomial
 from mirage_formal.prove.equality.prove import Derivation, derive, prove, split_proof_obligation
 
 _LAWS: Final = {
@@ -16,6 +16,7 @@ _LAWS: Final = {
     "max": "max: nested maxima joined, digits regrouped",
     "pmax": "running max: digits regrouped",
     "content": "common factor taken out",
+    "largest": "largest value: a summand, a factor that is not negative and an increasing function taken out",
 }
 
 
@@ -106,13 +107,21 @@ class _Explanation:
                 return f"{head}({self.writer.polynomial(p)})"
             case ("content", p, *_):
                 return self.writer.polynomial(p)
+            case ("largest", bound, some, _):
+                inside = ", ".join(self.writer.polynomial(p) for p in some)
+                return self._over("max", bound, inside) if bound else f"{chr(92) * self.latex}max({inside})"
         raise AssertionError(body[0])
 
     def _right(self, body: tuple[Any, ...], result: Polynomial) -> str:
-        if body[0] != "content":
-            return self.writer.polynomial(result)
-        _, _, _, m, q, rest = body
-        return f"{self.writer.term(m, q)} * ({self.writer.polynomial(rest)})"
+        match body:
+            case ("content", _, _, m, q, rest):
+                return f"{self.writer.term(m, q)} * ({self.writer.polynomial(rest)})"
+            case ("largest", bound, _, LargestParts(summand, factor, name, inner)):
+                inside = self.writer.polynomial(inner)
+                inside = self._over("max", bound, inside) if bound else inside
+                inside = f"{name}({inside})" if name else inside
+                return f"{self.writer.polynomial(summand)} + ({self.writer.polynomial(factor)}) * ({inside})"
+        return self.writer.polynomial(result)
 
     def _over(self, head: str, bound: Iterable[int], body: str) -> str:
         if self.latex:

@@ -10,10 +10,13 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_formal.prove.equality.polynomials import (
+    MASKS,
     FactorKind,
     Index,
+    LargestParts,
     Monomial,
     Polynomial,
+    ProofIncomplete,
     Rational,
     TermInterner,
     add,
@@ -87,28 +90,69 @@ class SubstitutionTerms(TermInterner, ABC):
         self._scope: list[set[int]] = [set()]
         self._changed: dict[tuple[int, DigitSubstitution], tuple[Polynomial, frozenset[int]]] = {}
         self._contents: dict[tuple[Polynomial, int], int] = {}
+        self._largest_lemmas: dict[tuple[frozenset[int], tuple[Polynomial, ...]], int] = {}
         self._adjacent: dict[int, frozenset[tuple[int, int]]] = {}
 
     def apply(self, name: str, p: Polynomial) -> Polynomial:
-        """Return an opaque function of p; exp is taken out of the logarithm of a product: log(exp(q) r) = q + log(r).
+        """Return a function of p, as a factor if no law says more; a factor ``log`` is the logarithm of |p|.
 
-        Sound: that holds where the logarithm has a value; and p is 0 where -p is, so ``zero`` has the sign that comes
-        first.
+        Sound: log |a b| = log |a| + log |b|; and whether p is 0, or negative, is the same of a positive multiple.
         """
-        if name == "inv0":
-            return self._inverse(p)
-        if name == "zero" and p and p[0][1] < 0:
-            p = scale_polynomial(p, -1)
+        if name in ("inv0", "log"):
+            return self._inverse(p) if name == "inv0" else self._logarithm(p)
+        if name in MASKS and p:
+            _, q, rest = self._apart(p, noted=name == "zero")
+            p = rest if q > 0 or name == "zero" else scale_polynomial(rest, -1)
+        return self._opaque(name, p)
+
+    def _apart(self, p: Polynomial, *, noted: bool = True) -> tuple[Monomial, Rational, Polynomial]:
+        """Return exponentials, a number and the rest of which a polynomial is the product; a sign only if ``noted``.
+
+        Each term of an argument comes out as often as it stands in all products, so that what is left is the same
+        whatever exponential the polynomial is multiplied with.
+        """
+        exponents = [dict(t for f, _ in m if self.kind[f] == FactorKind.EXP for t in self.payload[f]) for m, _ in p]
+        terms = {t for mine in exponents for t in mine}
+        argument = freeze({t: min(mine.get(t, 0) for mine in exponents) for t in terms})
+        common: Monomial = ((self.factor(FactorKind.EXP, argument), 2),) if argument else ()
+        rest = self.times(p, tuple((f, -e) for f, e in common))
+        q = content(rest)
+        rest = scale_polynomial(rest, 1 / q)
+        if len(p) > 1 and (common or abs(q) != 1 or (noted and q != 1)):
+            self.note_content(p, 0, (common, q, rest))
+        return common, q, rest
+
+    def _opaque(self, name: str, p: Polynomial) -> Polynomial:
+        return factor_power(self.factor(FactorKind.FN, (name, p)))
+
+    def _logarithm(self, p: Polynomial) -> Polynomial:
+        """Return log |p|, as a sum over the factors of its content."""
+        if not p:
+            raise ProofIncomplete("the logarithm of 0")
+        if len(p) > 1:
+            found = self.content(p, -2)
+            if found is None:
+                return self._opaque("log", p)
+            m, q, rest = found
+            inner = self._logarithm(rest) if len(rest) == 1 else self._opaque("log", rest)
+            return add(self._logarithm(((m, q),)), inner)
+        ((m, c),) = p
         out: Polynomial = ()
-        if name == "log" and len(p) == 1:
-            ((m, c),) = p
-            exps = [(f, e) for f, e in m if self.kind[f] == FactorKind.EXP]
-            for f, e in exps:
-                out = add(out, self.payload[f], Fraction(e, 2))
-            p = ((tuple(item for item in m if item not in exps), c),)
-            if p == constant(1):
-                return out
-        return add(out, factor_power(self.factor(FactorKind.FN, (name, p))))
+        for n, sign in ((abs(Fraction(c).numerator), 1), (Fraction(c).denominator, -1)):
+            out = add(out, self._opaque("log", constant(n)), sign) if n > 1 else out
+        for f, e in m:
+            payload = self.payload[f]
+            match self.kind[f]:
+                case FactorKind.EXP:
+                    part = payload
+                case FactorKind.POW:
+                    part = self._logarithm(payload)
+                case FactorKind.SURD:
+                    part = self._opaque("log", constant(payload))
+                case _:
+                    part = self._opaque("log", factor_power(f))
+            out = add(out, part, Fraction(e, 2))
+        return out
 
     def keep(self, mask: Polynomial, p: Polynomial) -> Polynomial:
         """Return an opaque term that is p where the mask is 1, and 0 elsewhere."""
@@ -118,22 +162,13 @@ class SubstitutionTerms(TermInterner, ABC):
         """Return 1 / p where p is not 0, and 0 where p is 0.
 
         Sound: an exponential and a number that is not 0 come out: inv0(c exp(a) r) = exp(-a) inv0(r) / c, for both
-        sides are 0 where r is. Each term of an argument comes out as often as it stands in all products, so that what
-        is left is the same whatever exponential p is multiplied with.
+        sides are 0 where r is.
         """
         if not p:
             return p
-        exponents = [dict(t for f, _ in m if self.kind[f] == FactorKind.EXP for t in self.payload[f]) for m, _ in p]
-        terms = {t for mine in exponents for t in mine}
-        argument = freeze({t: min(mine.get(t, 0) for mine in exponents) for t in terms})
-        common: Monomial = ((self.factor(FactorKind.EXP, argument), 2),) if argument else ()
-        rest = self.times(p, tuple((f, -e) for f, e in common))
-        q = content(rest)
-        rest = scale_polynomial(rest, 1 / q)
-        if len(p) > 1 and (common or q != 1):
-            self.note_content(p, 0, (common, q, rest))
-        out = scale_polynomial(self.exp(scale_polynomial(argument, -1)), 1 / q)
-        return out if rest == constant(1) else self.mul(out, factor_power(self.factor(FactorKind.FN, ("inv0", rest))))
+        common, q, rest = self._apart(p)
+        out = scale_polynomial(self.product({f: -e for f, e in common}), 1 / Fraction(q))
+        return out if rest == constant(1) else self.mul(out, self._opaque("inv0", rest))
 
     # --- lemmas ------------------------------------------------------------------------------------------------
 
@@ -160,6 +195,17 @@ class SubstitutionTerms(TermInterner, ABC):
         if number is None:
             (number,) = self._lemma(("content", p, e2, *found), p, ())
             self._contents[p, e2] = number
+        self._use((number,))
+
+    def note_largest(self, bound: frozenset[int], some: tuple[Polynomial, ...], parts: LargestParts) -> None:
+        """Record a lemma, once for each case, that something was taken out of a largest value."""
+        number = self._largest_lemmas.get((bound, some))
+        if number is None:
+            with self.scope() as uses:
+                for p in self.tops(parts.inner):
+                    self.mul(parts.factor, self.increase(parts.name, p))
+            (number,) = self._lemma(("largest", bound, some, parts), parts.summand, uses)
+            self._largest_lemmas[bound, some] = number
         self._use((number,))
 
     # --- digits changed ----------------------------------------------------------------------------------------
@@ -253,14 +299,6 @@ class SubstitutionTerms(TermInterner, ABC):
                 del stride_of[d]
             stride_of[target] = last
         return make_index(offset, ((s, d) for d, s in stride_of.items()))
-
-    def largest_of(self, polynomials: Iterable[Polynomial]) -> Polynomial:
-        """Return the maximum of some polynomials as one set, into which the members of nested maxima are merged."""
-        found: set[Polynomial] = set()
-        for p in polynomials:
-            f = self.alone(p, FactorKind.TOP)
-            found.update((p,) if f is None else self.payload[f])
-        return factor_power(self.factor(FactorKind.TOP, tuple(sorted(found)))) if len(found) > 1 else found.pop()
 
     def alone(self, p: Polynomial, *kinds: FactorKind) -> int | None:
         """Return the factor that a polynomial consists of, if it is of one of these kinds; else None."""

@@ -7,7 +7,8 @@ equality of normal forms is equality of values.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
 from math import gcd, lcm
@@ -37,10 +38,29 @@ MAX_WORK: Final = 250_000
 MAX_BITS: Final = 13_000
 MAX_EXPONENT: Final = 64
 MAX_DEPTH: Final = 60
+#: Most values in a maximum, and most of which those between two others are looked for.
+MAX_MEMBERS: Final = 256
+MAX_EXTREMES: Final = 24
+#: Functions that do not decrease, and have no other law that a maximum needs.
+INCREASING: Final = ("erf", "round_float16", "round_bfloat16")
 
 
 class ProofIncomplete(Exception):
     """The procedure cannot go on; the answer is Unknown for this reason."""
+
+
+class ManyMembers(Exception):
+    """Error: a maximum is one of too many values for its normal form."""
+
+
+@dataclass(frozen=True, slots=True)
+class LargestParts:
+    """A largest value as summand + factor * f(largest value of ``inner``), for the increasing function of this name."""
+
+    summand: Polynomial
+    factor: Polynomial = ()
+    name: str = ""
+    inner: Polynomial = ()
 
 
 class FactorKind(IntEnum):
@@ -65,7 +85,9 @@ class FactorKind(IntEnum):
 
 
 _WORD: Final = 1 << 63
-_RING: Final = frozenset({FactorKind.EXP, FactorKind.POW, FactorKind.SURD})
+_RING: Final = frozenset({FactorKind.EXP, FactorKind.POW, FactorKind.SURD, FactorKind.TOP, FactorKind.FN})
+#: Functions whose values are 0 and 1.
+MASKS: Final = ("zero", "negative")
 
 
 def make_index(offset: int, entries: Iterable[tuple[int, int]]) -> Index:
@@ -110,6 +132,11 @@ def factor_power(factor: int, e2: int = 2) -> Polynomial:
     return ((((factor, e2),), 1),)
 
 
+def direction(p: Polynomial) -> Polynomial:
+    """Return the positive multiple of a polynomial whose first coefficient is 1 or -1."""
+    return scale_polynomial(p, abs(1 / Fraction(p[0][1])))
+
+
 def content(p: Polynomial) -> Fraction:
     """Return the content: dividing by it makes the coefficients coprime integers, the first one positive."""
     q = Fraction(gcd(*(Fraction(c).numerator for _, c in p)), lcm(*(Fraction(c).denominator for _, c in p)))
@@ -135,6 +162,9 @@ class TermInterner:
         self._content: dict[tuple[Polynomial, int], tuple[Monomial, Fraction, Polynomial] | None] = {}
         self._names: dict[tuple[object, ...], int] = {}
         self._work = 0
+        #: Inputs no element of which is negative, by a side condition of one of the graphs.
+        self.signed: frozenset[int] = frozenset()
+        self._taken: dict[tuple[frozenset[int], tuple[Polynomial, ...]], LargestParts | None] = {}
         #: Numbers of signatures (see colour_refinement.py).
         self.signatures: dict[object, int] = {}
 
@@ -234,8 +264,16 @@ class TermInterner:
                 return self.free_of(payload[1]), self.height_of(payload[1])
 
     def exp(self, p: Polynomial) -> Polynomial:
-        """Return an exponential, as a polynomial of one factor."""
-        return factor_power(self.factor(FactorKind.EXP, p)) if p else constant(1)
+        """Return the exponential of a polynomial; that of a log |q| is |q|^a."""
+        out, rest = constant(1), p
+        for m, c in p:
+            f = m[0][0] if len(m) == 1 and m[0][1] == 2 else None
+            twice = Fraction(2 * c)
+            whole = twice.denominator == 1 and abs(twice) <= MAX_EXPONENT
+            if whole and f is not None and self.kind[f] == FactorKind.FN and self.payload[f][0] == "log":
+                rest = add(rest, ((m, c),), -1)
+                out = self.mul(out, self.power(self.absolute(self.payload[f][1]), int(twice)))
+        return self.mul(out, factor_power(self.factor(FactorKind.EXP, rest))) if rest else out
 
     def root(self, value: Fraction) -> tuple[Fraction, int]:
         """Return (k, r) with sqrt(value) = k * sqrt(r) and r in normal form; ``value`` is positive."""
@@ -316,6 +354,12 @@ class TermInterner:
                 items[self.factor(FactorKind.SURD, r)] = 1
         for f in special:
             e = items.get(f, 0)
+            if self.kind[f] == FactorKind.FN and e > 0 and self.payload[f][0] in MASKS:
+                items[f] = 2
+            if self.kind[f] == FactorKind.TOP and e >= 4 and len(self.payload[f]) == 2:
+                a, b = self.payload[f]
+                items[f] = e - 4
+                extra.append(add(self.mul(add(a, b), factor_power(f)), self.mul(a, b), -1))
             if self.kind[f] != FactorKind.POW or not e:
                 continue
             base: Polynomial = self.payload[f]
@@ -335,9 +379,19 @@ class TermInterner:
             return True
         if kind == FactorKind.SUM:
             return all(self.nonnegative(g, x) for g, x in self.payload[f][1])
-        if kind == FactorKind.POW:
-            return all(c > 0 and all(self.nonnegative(g, x) for g, x in m) for m, c in self.payload[f])
-        return False
+        if kind == FactorKind.FN:
+            return self.payload[f][0] in MASKS
+        if kind == FactorKind.MAX:
+            return self.never_negative(self.payload[f][1])
+        if kind == FactorKind.TOP:
+            return self._covered((), self.payload[f])
+        if kind == FactorKind.INPUT:
+            return self.payload[f][0] in self.signed
+        return kind == FactorKind.POW and self.never_negative(self.payload[f])
+
+    def never_negative(self, p: Polynomial) -> bool:
+        """Return whether each term of a polynomial is known to be at least 0."""
+        return all(c > 0 and all(self.nonnegative(g, x) for g, x in m) for m, c in p)
 
     def power(self, p: Polynomial, e2: int) -> Polynomial:
         """Return p ^ (e2 / 2).
@@ -373,10 +427,14 @@ class TermInterner:
         k, r = self.root(abs(Fraction(c)) ** e2)
         items: dict[int, int] = {self.factor(FactorKind.SURD, r): 1} if r != 1 else {}
         rest: list[tuple[int, int]] = []
+        sizes: Polynomial = constant(1)
         for f, x in m:
             # sqrt(f^2) is |f|: only of a factor that is not negative, or with an even power left, is it a power of f.
             if x % 2 == 0 and (x % 8 == 0 or self.nonnegative(f, 2)):
                 items[f] = items.get(f, 0) + x * e2 // 2
+            elif x % 4 == 0 and c > 0:
+                size = self.largest_of((factor_power(f), scale_polynomial(factor_power(f), -1)))
+                sizes = self.mul(sizes, self.power(size, x * e2 // 2))
             else:
                 rest.append((f, x))
         if c < 0 and not rest:
@@ -386,7 +444,205 @@ class TermInterner:
         elif rest:  # what is left of a negative number is its sign
             f = self.factor(FactorKind.POW, ((tuple(rest), 1 if c > 0 else -1),))
             items[f] = items.get(f, 0) + e2
-        return scale_polynomial(self.product(items), k)
+        return scale_polynomial(self.mul(self.product(items), sizes), k)
+
+    def absolute(self, p: Polynomial) -> Polynomial:
+        """Return |p|, as the root of its square if that is one product."""
+        square = self.mul(p, p) if len(p) == 1 else p
+        if self.never_negative(p):
+            return p
+        return self.power(square, 1) if len(square) == 1 else self.largest_of((p, scale_polynomial(p, -1)))
+
+    # --- largest values ----------------------------------------------------------------------------------------
+
+    def largest_of(self, polynomials: Iterable[Polynomial]) -> Polynomial:
+        """Return the maximum of some polynomials in normal form."""
+        return self.largest_over(polynomials, frozenset(), lambda _, p: p)
+
+    def largest_over(
+        self,
+        polynomials: Iterable[Polynomial],
+        bound: frozenset[int],
+        make: Callable[[frozenset[int], Polynomial], Polynomial],
+    ) -> Polynomial:
+        """Return the largest value of polynomials over digits; ``make`` makes that of one with nothing to take out.
+
+        Sound: the checker says why (``check.proof.ring``, ``_largest``), and checks what is taken out as a lemma.
+        """
+        found = {q for p in polynomials for q in self.tops(p)}
+        bound = bound & frozenset().union(*map(self.free_of, found))
+        some = tuple(sorted(found))
+        parts = self._take_out(bound, some)
+        if parts is not None:
+            inner = self.increase(parts.name, self.largest_over([parts.inner], bound, make))
+            return add(parts.summand, self.mul(parts.factor, inner))
+        if len(some) == 1:
+            return make(bound, some[0]) if bound else some[0]
+        if bound:
+            return self.largest_of([self.largest_over([p], bound, make) for p in some])
+        return factor_power(self.factor(FactorKind.TOP, some))
+
+    def tops(self, p: Polynomial) -> tuple[Polynomial, ...]:
+        """Return the polynomials of which a factor ``TOP`` is the largest, or the polynomial itself."""
+        f = p[0][0][0][0] if len(p) == 1 and p[0][0] else None
+        alone = f is not None and p == factor_power(f) and self.kind[f] == FactorKind.TOP
+        return self.payload[f] if f is not None and alone else (p,)
+
+    def _take_out(self, bound: frozenset[int], some: tuple[Polynomial, ...]) -> LargestParts | None:
+        """Return what leaves a largest value over digits, with a lemma; None if nothing does."""
+        key = (bound, some)
+        if key not in self._taken:
+            try:
+                found = self._parts_over(bound, some) if bound else self._parts_of(some)
+                self._taken[key] = found if found is not None and self._justified(some, found) else None
+            except ManyMembers:
+                self._taken[key] = None
+        parts = self._taken[key]
+        if parts is not None:
+            self.note_largest(bound, some, parts)
+        return parts
+
+    def _justified(self, some: tuple[Polynomial, ...], parts: LargestParts) -> bool:
+        """Return whether the checker can see that the parts have the same largest value."""
+        made = [
+            add(parts.summand, self.mul(parts.factor, self.increase(parts.name, q))) for q in self.tops(parts.inner)
+        ]
+        left, right = ({q for p in side for q in self.members(p)} for side in (some, made))
+        if all(self._covered(p, (left | right) - {p}) for p in left ^ right):
+            return True
+        return made == [parts.summand] and self._either(add(parts.summand, p, -1) for p in some) is not None
+
+    def note_largest(self, bound: frozenset[int], some: tuple[Polynomial, ...], parts: LargestParts) -> None:
+        """Record, in subclasses, that something was taken out of a largest value (the proof needs a lemma)."""
+
+    def _parts_of(self, some: tuple[Polynomial, ...]) -> LargestParts | None:
+        """Return the normal form of the maximum of some polynomials; None if they have it."""
+        if len(some) == 1:
+            return None
+        found = self._extremes({q for p in some for q in self.members(p)})
+        if len(found) == 1:
+            return LargestParts(found.pop())
+        if (either := self._either(found)) is not None:
+            return LargestParts(either)
+        tables = {p: dict(p) for p in found}
+        low = freeze({m: min(t.get(m, 0) for t in tables.values()) for m in {m for p in found for m, _ in p}})
+        q, outside, rests = self.positive_content([add(p, low, -1) for p in found])
+        name, inner = self.increasing(rests)
+        if not name and q == 1 and not outside and (either := self._either(inner)) is not None:
+            return LargestParts(add(low, either))
+        if not name and not low and q == 1 and not outside and set(some) == set(inner):
+            return None
+        top = factor_power(self.factor(FactorKind.TOP, tuple(sorted(inner))))
+        return LargestParts(low, ((outside, q),), name, top)
+
+    def _parts_over(self, bound: frozenset[int], some: tuple[Polynomial, ...]) -> LargestParts | None:
+        """Return what leaves the largest value of one polynomial over digits; None if nothing does."""
+        (p, *others) = some
+        if others:
+            return None
+        members = self.members(p)
+        if len(members) > 1:
+            top = factor_power(self.factor(FactorKind.TOP, tuple(sorted(set(members)))))
+            return None if top == p else LargestParts((), constant(1), "", top)
+        out = tuple(t for t in p if bound.isdisjoint(self.free_in(t[0])))
+        q, outside, rests = self.positive_content([add(p, out, -1)], bound)
+        name, (inner,) = self.increasing(rests)
+        return None if inner == p else LargestParts(out, ((outside, q),), name, inner)
+
+    def _extremes(self, found: set[Polynomial]) -> set[Polynomial]:
+        """Return the polynomials that are not at most another one, and of a few those that are not between two."""
+        found = {p for p in found if not any(p != q and self.never_negative(add(q, p, -1)) for q in found)}
+        return {p for p in found if not self._between(p, found)} if len(found) <= MAX_EXTREMES else found
+
+    def vanishes(self, p: Polynomial) -> bool:
+        """Return whether a polynomial is the difference of two equal sums of maxima, or 0."""
+        below = tuple((m, -c) for m, c in p if c < 0 and any(self.kind[f] == FactorKind.TOP for f, _ in m))
+        try:
+            sides = [self._extremes(set(self.members(side))) for side in (add(p, below), below)]
+        except ManyMembers:
+            return False
+        return not p or (bool(below) and sides[0] == sides[1])
+
+    def _covered(self, p: Polynomial, others: Iterable[Polynomial]) -> bool:
+        """Return whether a polynomial is at most one of these, or lies between two of them."""
+        return any(p == q or self.never_negative(add(q, p, -1)) for q in others) or self._between(p, others)
+
+    def _either(self, polynomials: Iterable[Polynomial]) -> Polynomial | None:
+        """Return the largest of values that are 0 or 1, as their squares show; None if they do not."""
+        neither = constant(1)
+        for p in polynomials:
+            fns = all(self.kind[f] == FactorKind.FN and self.payload[f][0] in MASKS for m, _ in p for f, _ in m)
+            if not fns or self.mul(p, p) != p:
+                return None
+            neither = self.mul(neither, add(constant(1), p, -1))
+        return add(constant(1), neither, -1)
+
+    def _between(self, p: Polynomial, others: Iterable[Polynomial]) -> bool:
+        """Return whether a polynomial lies between two others."""
+        self.charge(1)
+        aways = [direction(add(q, p, -1)) for q in others if q != p]
+        return any(scale_polynomial(away, -1) in aways for away in aways)
+
+    def members(self, p: Polynomial) -> list[Polynomial]:
+        """Return polynomials whose maximum is p: sums of positive multiples of maxima are maxima of sums."""
+        for m, c in p:
+            f = next((f for f, e in m if self.kind[f] == FactorKind.TOP and e == 2), None)
+            if f is not None and c > 0 and all(g == f or self.nonnegative(g, e) for g, e in m):
+                rest, by = add(p, ((m, c),), -1), ((tuple(item for item in m if item[0] != f), c),)
+                out = [q for a in self.payload[f] for q in self.members(add(rest, self.mul(a, by)))]
+                if len(out) > MAX_MEMBERS:
+                    raise ManyMembers
+                return out
+        return [p]
+
+    def positive_content(
+        self, polynomials: list[Polynomial], bound: frozenset[int] = frozenset()
+    ) -> tuple[Rational, Monomial, list[Polynomial]]:
+        """Return (rational, monomial, rests): what is not negative and has no bound digit, out of some polynomials."""
+        q = abs(content(tuple(t for p in polynomials for t in p)))
+        shared = self._shared(m for p in polynomials for m, _ in p)
+        argument = freeze(
+            {k[0]: e for k, e in shared.items() if isinstance(k, tuple) and bound.isdisjoint(self.free_in(k[0]))}
+        )
+        common = {self.factor(FactorKind.EXP, argument): 2} if argument else {}
+        for f in (f for f in shared if isinstance(f, int) and bound.isdisjoint(self.free[f])):
+            found = [dict(m).get(f, 0) for p in polynomials for m, _ in p]
+            e = min(found) if min(found) > 0 else min(max(found), 0)
+            if e and (e % 4 == 0 or self.nonnegative(f, 2)):
+                common[f] = e
+        product = self.product(common)
+        m = product[0][0] if len(product) == 1 else ONE
+        rests = [scale_polynomial(self.times(p, tuple((f, -e) for f, e in m)), 1 / q) for p in polynomials]
+        return _normalise_rational(q), m, rests
+
+    def increasing(self, polynomials: Sequence[Polynomial]) -> tuple[str, list[Polynomial]]:
+        """Return an increasing function and arguments of which it gives these polynomials; itself without a name."""
+        names: set[str] = set()
+        arguments: list[Polynomial] = []
+        for p in polynomials:
+            f = p[0][0][0][0] if len(p) == 1 and len(p[0][0]) == 1 and p == factor_power(p[0][0][0][0]) else None
+            if p == constant(1) and len(polynomials) > 1:
+                names.add("exp")
+                arguments.append(())
+            elif f is not None and self.kind[f] == FactorKind.EXP:
+                names.add("exp")
+                arguments.append(self.payload[f])
+            elif f is not None and self.kind[f] == FactorKind.FN and self.payload[f][0] in INCREASING:
+                names.add(self.payload[f][0])
+                arguments.append(self.payload[f][1])
+        if len(names) != 1 or len(arguments) < len(polynomials):
+            return "", list(polynomials)
+        return names.pop(), arguments
+
+    def increase(self, name: str, p: Polynomial) -> Polynomial:
+        """Return exp, or a function in ``INCREASING``, of a polynomial; the polynomial for no name."""
+        return self.exp(p) if name == "exp" else self.apply(name, p) if name else p
+
+    def apply(self, name: str, p: Polynomial) -> Polynomial:
+        """Return a function of a polynomial."""
+        raise NotImplementedError
+
+    # --- content -----------------------------------------------------------------------------------------------
 
     def content(self, p: Polynomial, e2: int) -> tuple[Monomial, Fraction, Polynomial] | None:
         """Return (monomial, rational, rest) with product p that may leave p^(e2/2); None if there is none."""
@@ -418,38 +674,30 @@ class TermInterner:
 
     def _common(self, p: Polynomial, *, even: bool) -> dict[int, int]:
         """Return the factors with exponents that every monomial contains; exponentials term by term."""
+        out: dict[int, int] = {}
+        argument: dict[Monomial, Rational] = {}
+        for key, low in self._shared(m for m, _ in p).items():
+            if isinstance(key, tuple):
+                argument[key[0]] = low
+            elif low and (even or (low % 2 == 0 and self.nonnegative(key, int(low)))):
+                out[key] = int(low)
+        if any(argument.values()):
+            out[self.factor(FactorKind.EXP, freeze(argument))] = 2
+        return out
+
+    def _shared(self, monomials: Iterable[Monomial]) -> dict[int | tuple[Monomial], Rational]:
+        """Return the least exponents of factors, and the least coefficients of terms of exponentials, as 1-tuples."""
         shared: dict[int | tuple[Monomial], Rational] | None = None
-        for m, _ in p:
+        for m in monomials:
             mine: dict[int | tuple[Monomial], Rational] = {}
             for f, e in m:
                 if self.kind[f] == FactorKind.EXP:
                     mine |= {(t,): c for t, c in self.payload[f]}
                 elif self.kind[f] != FactorKind.SURD:
                     mine[f] = e
-            if shared is None:
-                shared = mine
-                continue
-            for key in shared.keys() | mine.keys():
-                a, b = shared.get(key, 0), mine.get(key, 0)
-                if isinstance(key, tuple) and (a > 0) != (b > 0):
-                    shared[key] = 0
-                elif isinstance(key, tuple) and a < 0:
-                    # Of exp(-3x) and exp(-5x), exp(-3x) is common.
-                    shared[key] = max(a, b)
-                else:
-                    shared[key] = min(a, b)
-        out: dict[int, int] = {}
-        argument: dict[Monomial, Rational] = {}
-        for key, low in (shared or {}).items():
-            if isinstance(key, tuple):
-                argument[key[0]] = low
-            elif even or (low % 2 == 0 and self.nonnegative(key, int(low))):
-                out[key] = int(low)
-        argument = {m: c for m, c in argument.items() if c}
-        out = {f: e for f, e in out.items() if e}
-        if argument:
-            out[self.factor(FactorKind.EXP, freeze(argument))] = 2
-        return out
+            old = mine if shared is None else shared
+            shared = {key: min(old.get(key, 0), mine.get(key, 0)) for key in old.keys() | mine.keys()}
+        return shared or {}
 
 
 def multiplier(terms: TermInterner, p: Polynomial, q: Polynomial) -> Monomial | None:
@@ -470,6 +718,9 @@ def multiplier(terms: TermInterner, p: Polynomial, q: Polynomial) -> Monomial | 
             for f, e in m:
                 if e < 0 and terms.kind[f] != FactorKind.EXP:
                     needed[f] = max(needed.get(f, 0), -e)
+        if not needed and terms.vanishes(difference):
+            found = tuple(sorted(total.items()))
+            return found if round_ < 2 or terms.vanishes(terms.times(whole, found)) else None
         if not needed or not needed.keys() <= known:
             return None
         for f, e in needed.items():

@@ -8,7 +8,15 @@ from fractions import Fraction
 from typing import Any, Final
 
 from mirage_formal.prove.equality.index_substitution import Folds
-from mirage_formal.prove.equality.polynomials import FactorKind, Index, Monomial, Polynomial, ProofIncomplete, Rational
+from mirage_formal.prove.equality.polynomials import (
+    FactorKind,
+    Index,
+    LargestParts,
+    Monomial,
+    Polynomial,
+    ProofIncomplete,
+    Rational,
+)
 from mirage_formal.prove.equality.tensor_terms import TensorTerms
 
 VERSION: Final = 2
@@ -28,21 +36,20 @@ def write_proof(
     lemmas: Sequence[int],
     outputs: Sequence[tuple[int, int, Monomial] | None],
     inputs: int,
-    atoms: Sequence[tuple[int, ...]],
+    atoms: Sequence[tuple[Any, ...]],
 ) -> bytes:
     """Return the proof that each (program step, candidate step) pair is equal after multiplication by the monomial.
 
     None stands for a pair of one tensor. Inputs are numbered up to ``inputs``, and atoms from there. After the atoms
-    come the tensors of the two graphs that are not split into pieces, as (graph, tensor).
-
-
+    come the tensors of the two graphs that are not split into pieces, as (graph, tensor), axes that are cut to
+    segments, as (graph, tensor, axis, lengths), and inputs that are not negative, as (input,).
 
     Raises:
         ProofIncomplete: The proof is larger than the checker's limits.
     """
     writer = _ProofWriter(tensors, inputs, atoms)
     body = writer.proof(steps, lemmas, outputs)
-    body["atoms"] += [entry for entry in atoms if len(entry) == 2]
+    body["atoms"] += [entry for entry in atoms if len(entry) != 3]
     proof = json.dumps(body, separators=(",", ":")).encode()
     tables = (len(writer.digits), len(writer.table), len(steps), len(lemmas))
     _require(len(proof) <= MAX_BYTES and max(tables) <= MAX_TABLE)
@@ -57,7 +64,7 @@ def _require(good: bool) -> None:
 class _ProofWriter:
     """A writer that renumbers digits, factors, lemmas and steps in the order of their first use."""
 
-    def __init__(self, tensors: TensorTerms, inputs: int, atoms: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, tensors: TensorTerms, inputs: int, atoms: Sequence[tuple[Any, ...]]) -> None:
         self.tensors = tensors
         self.inputs = inputs
         self.atoms = atoms
@@ -165,6 +172,9 @@ class _ProofWriter:
                 return [*head, self._factor(s), self._folds(folds)]
             case ("content", p, e2, m, q, rest):
                 return ["content", self._polynomial(p), e2, self._monomial(m), rational(q), self._polynomial(rest)]
+            case ("largest", bound, some, LargestParts(summand, factor, name, inner)):
+                head = ["largest", self._bound(bound), [self._polynomial(p) for p in some], self._polynomial(summand)]
+                return [*head, self._polynomial(factor), name, self._polynomial(inner)]
         raise AssertionError(body[0])
 
     def _bound(self, digits: frozenset[int]) -> list[int]:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 from typing import Final
 
 from mirage_formal.graph.edit import eliminate_dead_code, renumber
@@ -21,7 +23,7 @@ from mirage_formal.graph.remainder_tiles.padded_extents import decompose_remaind
 from mirage_formal.graph.remainder_tiles.split import BoundaryOperators, split_pads_and_slices
 from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.graph.verifier import kernel_types
-from mirage_formal.prove.equality.exact_domain import ExactDomain, TensorGrid, UndefinedPiece
+from mirage_formal.prove.equality.exact_domain import ExactDomain, TensorCut, TensorGrid, UndefinedPiece
 from mirage_formal.prove.equality.polynomials import Monomial, ProofIncomplete, multiplier
 from mirage_formal.prove.equality.proof import write_proof
 from mirage_formal.prove.equality.radicals import SquareRoots
@@ -70,6 +72,9 @@ class Derivation:
         atoms: For each atom the graph, the tensor and the piece; they are numbered after the inputs.
         cut: Tensors of the kernel graphs that are concatenations: the graph and the tensor.
         whole: Whether these are atoms.
+        segments: Axes of tensors that were cut to segments.
+        signed: Inputs of which it was used that a side condition says that they are not negative.
+        more: Axes of tensors that could be cut: where the graphs slice them, or tensors with the same value.
         reasons: The reasons for atoms.
     """
 
@@ -79,6 +84,9 @@ class Derivation:
     atoms: tuple[tuple[int, int, int], ...]
     cut: tuple[tuple[int, int], ...]
     whole: bool
+    segments: tuple[TensorCut, ...]
+    signed: tuple[int, ...]
+    more: tuple[TensorCut, ...]
     reasons: tuple[str, ...]
 
     @property
@@ -248,29 +256,61 @@ def derive(program: KernelGraph, candidate: KernelGraph) -> tuple[Derivation, Eq
     """Return the normal forms of both programs' outputs, and the verdict that they prove; see ``prove``.
 
     Roots are rewritten if their radicands turn out to share divisors. If the pieces of a concatenation do not lead to a
-    proof, as in a loop over them, the concatenation is treated as one atom.
-
-
+    proof, as in a loop over them, the concatenation is treated as one atom. If one graph slices a tensor, another
+    attempt takes it in both graphs as the concatenation of its slices; if one takes the root or the logarithm of an
+    input, another attempt uses that the input is not negative.
 
     Raises:
         GraphError: A graph is not well-formed, or the two have other inputs or outputs.
     """
     _same_interface(program, candidate)
     derivation = _derive_refined(program, candidate, whole=False)
+    signed = () if derivation.shown else _nonnegative_inputs(program, candidate)
+    if signed:
+        other = _derive_refined(program, candidate, whole=False, signed=signed)
+        derivation = other if other.shown else derivation
+    if derivation.more and not derivation.shown:
+        other = _derive_refined(program, candidate, whole=False, cuts=derivation.more, signed=signed)
+        # An atom is a piece of a tensor before it is cut.
+        atoms = {atom[:2] for atom in other.atoms}
+        derivation = other if other.shown and atoms.isdisjoint(row[:2] for row in other.segments) else derivation
     if derivation.cut and not derivation.shown:
         other = _derive_refined(program, candidate, whole=True)
         derivation = other if other.shown else derivation
     return derivation, _write_verdict(derivation)
 
 
-def _derive_refined(program: KernelGraph, candidate: KernelGraph, *, whole: bool) -> Derivation:
-    derivation = _derive(program, candidate, SquareRoots(_numbers(program, candidate)), whole)
+def _derive_refined(
+    program: KernelGraph,
+    candidate: KernelGraph,
+    *,
+    whole: bool,
+    cuts: tuple[TensorCut, ...] = (),
+    signed: tuple[int, ...] = (),
+) -> Derivation:
+    radicals: SquareRoots | None = SquareRoots(_numbers(program, candidate))
+    domain = partial(ExactDomain, whole=whole, cuts=cuts, signed=signed)
+    derivation = _derive(program, candidate, domain(radicals), cuts, signed)
     for _ in range(_ROUNDS):
         radicals = derivation.tensors.radicals.refined()
         if radicals is None or all(closing.same for closing in derivation.closings):
             break
-        derivation = _derive(program, candidate, radicals, whole)
-    return derivation
+        derivation = _derive(program, candidate, domain(radicals), cuts, signed)
+    return replace(derivation, whole=whole, more=() if whole or cuts else derivation.more)
+
+
+def _nonnegative_inputs(*graphs: KernelGraph) -> tuple[int, ...]:
+    """Return the inputs of which a graph takes the root or the logarithm, so that a side condition says their sign."""
+    return tuple(
+        sorted(
+            {
+                op.operands[0]
+                for graph in graphs
+                for op in graph.ops
+                if isinstance(op, Op) and op.kind in (OpKind.SQRT, OpKind.LOG) and op.operands[0] < len(graph.inputs)
+            }
+        )
+    )
 
 
 def _numbers(*graphs: KernelGraph) -> set[int]:
@@ -290,7 +330,8 @@ def _write_verdict(derivation: Derivation) -> Equivalent | Unknown:
             return Unknown("; ".join(("the normal forms differ", *derivation.reasons[:1])))
         steps, lemmas = derivation.needed_steps(), derivation.needed_lemmas()
         outputs = [closing.line for closing in derivation.closings]
-        atoms = (*derivation.atoms, *(derivation.cut if derivation.whole else ()))
+        atoms = (*derivation.atoms, *(derivation.cut if derivation.whole else ()), *derivation.segments)
+        atoms = (*atoms, *((number,) for number in derivation.signed))
         return Equivalent(write_proof(derivation.tensors, steps, lemmas, outputs, derivation.inputs, atoms))
     except ProofIncomplete as reason:
         return Unknown(str(reason))
@@ -298,13 +339,40 @@ def _write_verdict(derivation: Derivation) -> Equivalent | Unknown:
         return Unknown("the terms are nested too deeply")
 
 
-def _derive(program: KernelGraph, candidate: KernelGraph, radicals: SquareRoots, whole: bool) -> Derivation:
-    domain = ExactDomain(radicals, whole=whole)
+def _slices(domain: ExactDomain, *graphs: KernelGraph) -> Iterator[TensorCut]:
+    """Yield the axes of tensors, in both graphs, at whose values one of the graphs takes slices."""
+    ends: dict[tuple[int, int], set[int]] = {}
+    for number, graph in enumerate(graphs):
+        for op in graph.ops:
+            if isinstance(op, Op) and op.kind is OpKind.SLICE:
+                assert op.attrs.dim is not None
+                found = ends.setdefault((domain.value_names[number, op.operands[0]], op.attrs.dim), set())
+                found.update((op.attrs.start or 0, op.attrs.stop or 0))
+    types = [kernel_types(graph) for graph in graphs]
+    for (number, tensor), name in domain.value_names.items():
+        extents = types[number][tensor].shape
+        for axis, extent in enumerate(extents):
+            if (name, axis) in ends:
+                places = sorted(ends[name, axis] | {0, extent})
+                yield number, tensor, axis, tuple(b - a for a, b in pairwise(places))
+
+
+def _derive(
+    program: KernelGraph,
+    candidate: KernelGraph,
+    domain: ExactDomain,
+    cuts: tuple[TensorCut, ...],
+    signed: tuple[int, ...],
+) -> Derivation:
     inputs = domain.inputs([source.tensor.shape for source in program.inputs])
     expected, got = domain.outputs(0, program, inputs), domain.outputs(1, candidate, inputs)
     closings = [closing for pair in zip(expected, got, strict=True) for closing in _compare(domain, *pair)]
     atoms, cut = tuple(domain.atoms), tuple(domain.cut)
-    return Derivation(domain.tensors, tuple(closings), len(inputs), atoms, cut, whole, tuple(domain.reasons))
+    shown = all(closing.multiplier is not None for closing in closings)
+    more = () if shown else tuple(_slices(domain, program, candidate))
+    return Derivation(
+        domain.tensors, tuple(closings), len(inputs), atoms, cut, False, cuts, signed, more, tuple(domain.reasons)
+    )
 
 
 def _same_interface(program: KernelGraph, candidate: KernelGraph) -> None:

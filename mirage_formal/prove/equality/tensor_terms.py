@@ -221,9 +221,13 @@ class TensorTerms(BinderTerms):
         return self._made(("input", number), (), strings, element, known=known)
 
     def unary(self, kind: OpKind, a: TensorTerm) -> TensorTerm:
-        """Return an elementwise function of a tensor."""
+        """Return an elementwise function of a tensor; the root of a square is an absolute value."""
+        made = self.steps[a.step]
         with self.scope() as uses:
-            element = self._unary(kind, a.element)
+            if kind is OpKind.SQRT and made.body == ("unary", OpKind.SQUARE.value):
+                element = self.absolute(self.steps[made.operands[0]].element)
+            else:
+                element = self._unary(kind, a.element)
         return self.coarsen(self._made(("unary", kind.value), (a,), a.strings, element, uses))
 
     def _unary(self, kind: OpKind, p: Polynomial) -> Polynomial:
@@ -236,6 +240,8 @@ class TensorTerms(BinderTerms):
                 return self.power(p, 1)
             case OpKind.SIGMOID:
                 return self.power(add(constant(1), self.exp(scale_polynomial(p, -1))), -2)
+            case OpKind.RELU:
+                return self.largest_of((p, ()))
             case _ if kind in UNINTERPRETED:
                 return self.apply(kind.value, p)
             case OpKind.GELU:

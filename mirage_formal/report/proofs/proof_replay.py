@@ -46,6 +46,7 @@ _LAWS: Final = {
     "max": "nested maxima are one maximum, digits are regrouped",
     "pmax": "digits of a running maximum are regrouped",
     "content": "a common factor is taken out",
+    "largest": "a summand, a factor that is not negative or an increasing function leaves a largest value",
 }
 #: Steps that move elements or rename digits and compute nothing.
 MINOR: Final = frozenset({"split", "fold", "rename", "reshape", "transpose", "repeat", "slice", "input"})
@@ -109,10 +110,10 @@ def _read(
     names = [one.name or f"x{i}" for i, one in enumerate(program.inputs)]
     sides = ("program", "candidate")
     atoms: list[Any] = tables["atoms"]
-    names += [f"{sides[graph]}.d{number}" for graph, number, *_ in atoms]
+    names += [f"{sides[row[0]]}.d{row[1]}" for row in atoms if len(row) == 3]
     places: dict[int, list[OperatorLocation]] = {}
     if graphs is not None:
-        whole = [{number for side, number, *rest in atoms if side == i and not rest} for i in (0, 1)]
+        whole = [{row[1] for row in atoms if len(row) == 2 and row[0] == i} for i in (0, 1)]
         places = operators_by_term(steps.terms, list(zip(sides, graphs, whole, strict=True)))
     raw: list[Any] = tables["steps"]
     return Replay(theorem, tuple(map(tuple, raw)), tuple(names), places, graphs[1] if graphs else None)
@@ -166,13 +167,20 @@ def _sides(law: str, key: Any, result: Any, writer: FormulaConverter) -> tuple[F
             index, u, digits, body = key
             until = (writer.digit(u), writer.index(index))
             return BoundOperator("max", writer.bound(digits), whole(sorted(body)), until), whole([(((result, 2),), 1)])
+        case "largest":
+            (digits, some), (out, by, name, inner) = key, result
+            most = Call("max", tuple(whole(sorted(body)) for body in sorted(some, key=sorted)))
+            of = whole(sorted(inner.items()))
+            over = BoundOperator("max", writer.bound(digits), of) if digits else of
+            taken = ProductFormula((whole(sorted(by.items())), Call(name, (over,)) if name else over))
+            left: Formula = BoundOperator("max", writer.bound(digits), most) if digits else most
+            return left, SumFormula(((False, whole(sorted(out.items()))), (False, taken)))
         case _:
             poly, power = key
             outside, factor, inner = result
             taken = ProductFormula((whole([(outside, factor)]), whole(sorted(inner.items()))))
-            left = whole(sorted(poly))
             exponent = Fraction(power, 2)
-            return Power(left, exponent), Power(taken, exponent)
+            return Power(whole(sorted(poly)), exponent), Power(taken, exponent)
 
 
 class _StepExplainer:

@@ -404,8 +404,8 @@ PROOFS = {
     },
     "equal": {
         "digits": [2, 3],
-        "factors": [],
-        "lemmas": [],
+        "factors": [["in", 0, _ELEMENT], ["in", 1, _ELEMENT]],
+        "lemmas": [["content", [[1, 1, 2], [-1, 0, 2]], 0, [], -1, [[1, 0, 2], [-1, 1, 2]]]],
         "steps": [
             ["input", 0, [[0], [1]]], ["input", 1, [[0], [1]]], ["binary", "eq", 0, 1], ["binary", "select", 2, 0],
             ["binary", "eq", 1, 0], ["binary", "select", 4, 0],

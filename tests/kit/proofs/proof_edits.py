@@ -14,6 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from mirage_formal.check.proof.operator_terms import UNARY, UNINTERPRETED
+from mirage_formal.check.proof.ring import INCREASING
 
 Proof = dict[str, Any]
 Path = tuple[str | int, ...]
@@ -66,6 +67,7 @@ FACTORS = {
 LEMMAS = {
     "sum": (DIGITS, MONO, OPENS, PARTS), "max": (DIGITS, POLY, OPENS, R.FACTOR, CHAINS),
     "pmax": (INDEX, R.DIGIT, DIGITS, POLY, R.FACTOR, CHAINS), "content": (POLY, R.EXPONENT, MONO, R.COEFFICIENT, POLY),
+    "largest": (DIGITS, Row((), (POLY,)), POLY, POLY, R.WORD, POLY),
 }  # fmt: skip
 STEPS = {
     "input": (R.NUMBER, CHAINS), "split": (R.STEP, R.DIGIT, R.DIGIT, R.DIGIT), "fold": (R.STEP, CHAINS),
@@ -83,7 +85,7 @@ WORDS = (
     ("add", "sub", "mul", "div", "max", "select", "eq", "lt", "le", "div_no_nan"),
     (*UNINTERPRETED, "zero", "negative", "inv0"), ("top", "keep"),
     ("pmax", "carry"), ("running_max", "carry"), ("sum", "max"), ("scale", "offset"), ("matmul", "rescaled"),
-    ("exp", "pow"), ("fold", "rename"), ("reshape", "transpose"),
+    ("exp", "pow"), INCREASING, ("fold", "rename"), ("reshape", "transpose"),
 )  # fmt: skip
 
 
@@ -299,6 +301,17 @@ class _Form:
             case ["pmax", index, u, digits, poly, s, chains]:
                 head = ("pmax", self.index(index), self.digit(u), self.digits(digits), self.poly(poly))
                 return *head, self.factors[s], self.chains(chains)
+            case ["largest", digits, polys, summand, factor, name, inner]:
+                some = frozenset(self.poly(poly) for poly in polys)
+                return (
+                    "largest",
+                    self.digits(digits),
+                    some,
+                    self.poly(summand),
+                    self.poly(factor),
+                    name,
+                    self.poly(inner),
+                )
         _, poly, e2, mono, q, rest = raw
         return "content", self.poly(poly), e2, self.mono(mono), Fraction(q), self.poly(rest)
 

@@ -42,10 +42,11 @@ def at(index: Index, env: Env) -> int:
 def replayed(program: KernelGraph, candidate: KernelGraph, tables: Mapping[str, Any]) -> TensorReplay:
     """The steps of a proof, after its lemmas."""
     terms = Terms()
-    graphs, atoms = elaborate(terms, (program, candidate), tables["atoms"])
+    graphs, atoms, signed = elaborate(terms, (program, candidate), tables["atoms"])
     reader = Reader(Ring(tuple(tables["digits"]), tuple(tables["bases"])))
     sources = [terms.input(i, x.tensor.shape) for i, x in enumerate(program.inputs)]
     sources += [graphs[parse_integer(graph, 0, 1)].piece(*place) for graph, *place in atoms]
+    reader.ring.signed.update(signed)
     for raw in tables["factors"]:
         reader.entry(raw, tuple(terms.shapes[source] for source in sources))
     for number, raw in enumerate(tables["lemmas"]):
@@ -108,7 +109,7 @@ class Values:
         argument = self.poly(dict(payload[1]), env).real
         match payload[0]:
             case "log":
-                return math.log(argument) if argument > 0 else math.nan
+                return math.log(abs(argument)) if argument else math.nan
             case "negative":
                 return float(argument < -TINY)
             case "zero":

@@ -173,16 +173,16 @@ class Foreign(FakeEngine):
 
 
 def roots(name: str = "X") -> KernelGraph:
-    """|X| |W|, a product of two roots of squares, and 1 / |X W|, elementwise."""
-    ops = (Op(OpKind.ABS, (0,)), Op(OpKind.ABS, (1,)), Op(OpKind.MUL, (2, 3)), Op(OpKind.MUL, (0, 1)))
-    return replace(program(name), ops=(*ops, Op(OpKind.ABS, (5,)), Op(OpKind.RECIPROCAL, (6,))), outputs=(4, 7))
+    """The root of the product (X + W) (X + W), which is no square to a proof, and 1 / |X + W|, elementwise."""
+    ops = (Op(OpKind.ADD, (0, 1)), Op(OpKind.MUL, (2, 2)), Op(OpKind.SQRT, (3,)), Op(OpKind.ABS, (2,)))
+    return replace(program(name), ops=(*ops, Op(OpKind.RECIPROCAL, (5,))), outputs=(4, 6))
 
 
 class Unproved(FakeEngine):
-    """For ``roots``: |X W| for the first output, which is right and which the prover cannot prove, and the program."""
+    """For ``roots``: |X + W| for the first output, which is right and not proved, and the program."""
 
     def graphs(self, program: KernelGraph, index: int) -> list[KernelGraph]:
-        ops = (Op(OpKind.MUL, (0, 1)), Op(OpKind.ABS, (2,)), Op(OpKind.RECIPROCAL, (3,)))
+        ops = (Op(OpKind.ADD, (0, 1)), Op(OpKind.ABS, (2,)), Op(OpKind.RECIPROCAL, (3,)))
         return [replace(program, ops=ops, outputs=(3, 4)), program] if index == 0 else []
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from fractions import Fraction
 
 import pytest
 
+from mirage_formal.check.proof.added_conditions import classify_conditions
+from mirage_formal.check.proof.replay import replay
+from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
@@ -77,12 +81,28 @@ def test_the_sign_of_a_root_stays_in_it() -> None:
     assert isinstance(prove(negative, program(x, unary(OpKind.SQRT, 0))), Unknown)
 
 
-def test_a_root_of_a_product_is_not_taken_apart() -> None:
-    """sqrt(x y) = sqrt(x) sqrt(y) needs x >= 0 and y >= 0, which only one side says: left unknown."""
+def test_a_root_of_a_product_is_taken_apart_where_a_condition_says_the_signs() -> None:
+    """sqrt(x y) = sqrt(x) sqrt(y) needs x >= 0 and y >= 0: the candidate adds both."""
     two = {"X": (3, 4), "Y": (3, 4)}
     together = program(two, Op(OpKind.MUL, (0, 1), Attrs()), unary(OpKind.SQRT, 2))
     apart = program(two, unary(OpKind.SQRT, 0), unary(OpKind.SQRT, 1), Op(OpKind.MUL, (2, 3), Attrs()))
-    assert isinstance(prove(together, apart), Unknown)
+    found = prove(together, apart)
+    assert isinstance(found, Equivalent)
+    classified = classify_conditions(replay(together, apart, found.proof))
+    assert classified.added == tuple(f"candidate, kernel operator {i}: radicand nonnegative" for i in (0, 1))
+    # What both sides need counts as added too: normal forms do not say from which graph they have a sign.
+    other = prove(apart, together)
+    assert isinstance(other, Equivalent)
+    assert len(classify_conditions(replay(apart, together, other.proof)).added) == 1
+    without = json.loads(found.proof)
+    assert without["atoms"] == [[0], [1]]
+    without["atoms"] = []
+    with pytest.raises(ProofError):
+        replay(together, apart, json.dumps(without))
+    # Of a product alone, no side condition says the sign of a factor.
+    claimed = json.loads(found.proof)
+    with pytest.raises(ProofError, match="not negative"):
+        replay(together, together, json.dumps(claimed))
 
 
 def test_an_index_that_does_not_nest_is_unknown_with_a_reason() -> None:
