@@ -36,6 +36,8 @@ class Options(Overrides, total=False):
     oracle: str
     prune: bool
     seed: int
+    axioms: Sequence[str | PathLike[str]] | None
+    without_axioms: Sequence[str] | None
     accept: str
     workers: int | None
     worker_memory: float | None

@@ -10,6 +10,8 @@ from pathlib import Path
 from time import perf_counter
 from typing import Literal
 
+import msgspec
+
 from mirage_formal.check.abstract_interpretation import output_expressions, tensor_expressions
 from mirage_formal.check.check_steps import CheckFailed, check_manifest, expect_equal, step
 from mirage_formal.check.equivalence import ProofCrosscheck, ReplayedTheorem, crosscheck_proof, describe_theorem
@@ -22,7 +24,8 @@ from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.remainder_tiles.padded_pair import certificate_pairs
 from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.verifier import faults, kernel_types
-from mirage_formal.logic.certificate import audit
+from mirage_formal.logic.added_axioms import axioms_in_force, stated_choice
+from mirage_formal.logic.certificate import AuditedClaim, audit
 from mirage_formal.logic.terms import Expr, add, children, head, postorder, term_to_text
 from mirage_formal.records import (
     EQUIVALENCE_FILE,
@@ -67,6 +70,7 @@ class EstablishedCandidate:
         verdict: "equivalent" or "probable".
         kernels: Number of kernels that it launches.
         certificates: Number of tensors with a certificate, which is all of them.
+        axioms: Statements of added axioms that certificates may rest on.
         obligations: Number of distinct texts that z3 and cvc5 refuted in this check, digit lemmas included.
         steps: Tensor steps of the proof, 0 without one.
         conditions: Side conditions of program and candidate; an equivalent candidate is equal wherever these hold.
@@ -86,6 +90,7 @@ class EstablishedCandidate:
     verdict: Literal["equivalent", "probable"]
     kernels: int
     certificates: int
+    axioms: tuple[str, ...]
     obligations: int
     steps: int
     conditions: tuple[str, ...]
@@ -116,6 +121,11 @@ class _CandidateFiles:
     @property
     def certificates(self) -> list[CertificateRecord]:
         return [record for record in self.proof if isinstance(record, CertificateRecord)]
+
+    @property
+    def added_axioms(self) -> tuple[str, ...]:
+        last = self.proof[-1] if self.proof else None
+        return last.axioms or () if isinstance(last, ClosingRecord) else ()
 
     @property
     def equivalences(self) -> list[EquivalenceRecord]:
@@ -149,6 +159,7 @@ def check_candidate(root: Path) -> EstablishedCandidate:
         verdict="probable" if proved is None else "equivalent",
         kernels=kernel_count(files.graph),
         certificates=len(files.certificates),
+        axioms=files.added_axioms,
         obligations=len(files.obligations),
         steps=0 if proved is None else proved.theorem.steps,
         conditions=() if proved is None else proved.conditions,
@@ -267,9 +278,12 @@ def _check_proof(root: Path, files: _CandidateFiles) -> None:
             digits=sum(len(record.digits) for record in proved),
             graph=files.manifest.candidate,
             program=files.verification.program_digest,
+            axioms=files.added_axioms or msgspec.UNSET,
         )
         expect_equal("closing line", [closing], [r for r in files.proof if isinstance(r, ClosingRecord)])
         expect_equal("order of lines", (*claims, *proved, closing), files.proof)
+    with step(path, "added axioms"):
+        axioms = axioms_in_force(stated_choice(files.added_axioms, PROOF_FILE))
     with step(root / MANIFEST_FILE, "obligations"):
         digits = {digit.file for record in proved for digit in record.digits}
         expect_equal("files of obligations", sorted(used | digits), sorted(files.obligations))
@@ -277,7 +291,7 @@ def _check_proof(root: Path, files: _CandidateFiles) -> None:
         with step(path, f"claim about {record.tensor}"):
             _check_claim(record, e, goals, files.obligations)
         with step(root / record.file, f"certificate of {record.tensor}"):
-            _check_certificate(files.obligations[record.file], e, goals[record.output])
+            _check_certificate(audit(files.obligations[record.file], axioms=axioms), e, goals[record.output])
     for name in sorted(used):
         _check_refuted(root, name, files)
 
@@ -311,8 +325,7 @@ def _check_claim(record: CertificateRecord, e: Expr, goals: list[Expr], obligati
     expect_equal("answer of cvc5", "unsat", record.cvc5.answer)
 
 
-def _check_certificate(text: str, e: Expr, target: Expr) -> None:
-    claim = audit(text)
+def _check_certificate(claim: AuditedClaim, e: Expr, target: Expr) -> None:
     if claim.expression is not e:
         raise FormatError(f"expected a claim about {str(e)[:200]}, got one about {str(claim.expression)[:200]}")
     if claim.target is not target:

@@ -17,7 +17,13 @@ from typer.core import TyperGroup
 from mirage_formal.cli.check import check_command
 from mirage_formal.cli.doctor import doctor_command
 from mirage_formal.cli.export import export_command
-from mirage_formal.cli.inspect_commands import docs_command, explain_command, schema_command, show_command
+from mirage_formal.cli.inspect_commands import (
+    axioms_command,
+    docs_command,
+    explain_command,
+    schema_command,
+    show_command,
+)
 from mirage_formal.cli.kernel_commands import build_command, emulate_command, execute_command, gpu_app
 from mirage_formal.cli.kernelbench import kernelbench_command
 from mirage_formal.cli.report import report_command
@@ -184,6 +190,7 @@ app.command("check")(check_command)
 app.command("tune")(tune_command)
 app.command("run")(execute_command)
 app.command("report")(report_command)
+app.command("axioms")(axioms_command)
 app.add_typer(tools, name="tools")
 tools.command("build")(build_command)
 tools.command("emulate")(emulate_command)

@@ -1,4 +1,4 @@
-"""Commands that only show something: ``show``, ``explain``, ``docs`` and ``schema``."""
+"""Commands that only show something: ``show``, ``explain``, ``axioms``, ``docs`` and ``schema``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from mirage_formal.cli.utilities import Json, answer, choice_option, count_option, flag_option
+from mirage_formal.cli.utilities import Json, answer, choice_option, count_option, flag_option, option
 from mirage_formal.support import options
 from mirage_formal.support.errors import SpaceError, UnsupportedError
 from mirage_formal.support.resources import data_dir
@@ -24,6 +24,13 @@ _Rank = Annotated[int | None, count_option("--candidate", "The candidate, or cov
 _Form = Annotated[str, choice_option("--form", ("text", "dot", "json"), "How a graph is written; dot is for Graphviz.")]
 _Directory = Annotated[Path, typer.Argument(metavar="PATH", help="A run, or the directory of one candidate.")]
 _Formulas = Annotated[str, choice_option("--form", ("text", "latex"), "How formulas are written.")]
+_AxiomProgram = Annotated[
+    Path | None, typer.Argument(metavar="[PROGRAM]", help="Python file that defines a program.", show_default="none")
+]
+_Wanted = Annotated[str | None, option("--program", "NAME", "Name of the program, if the file has several.", "all")]
+_AxiomFiles = Annotated[list[str] | None, option("--axioms", "FILE.smt2", "File of axioms to add; repeatable.", "none")]
+_Without = Annotated[list[str] | None, option("--without-axiom", "NAME", "Axiom to switch off; repeatable.", "none")]
+_Space = Annotated[str | None, option("--config", "PRESET|FILE.toml", "Search space of the comparison.", "tiny")]
 _NAMES = "Name of a document, as in errors."
 _Document = Annotated[str | None, typer.Argument(metavar="[NAME]", help=_NAMES, show_default="list them")]
 _Where = Annotated[bool, flag_option("--path", "Print where the document is instead of what it says.")]
@@ -141,6 +148,37 @@ def explain_command(path: _Directory, candidate: _Rank = None, form: _Formulas =
     raise typer.Exit(code)
 
 
+def axioms_command(
+    file: _AxiomProgram = None,
+    program: _Wanted = None,
+    axioms: _AxiomFiles = None,
+    without: _Without = None,
+    config: _Space = None,
+    json: Json = False,
+) -> None:
+    """List the axioms of abstract expressions, and what added ones and those switched off change.
+
+    With PROGRAM, a small search by each engine is run with the project's axioms and with the chosen ones.
+    """
+    from rich.console import Console
+
+    from mirage_formal.run.axiom_effects import compare_axioms, list_axioms, print_axioms
+
+    report = list_axioms(axioms or (), without or ())
+    if file is not None:
+        import msgspec
+
+        from mirage_formal.cli.graphs.user_file import choose, load_programs
+
+        settings = options.Settings(config=config, axioms=axioms or None, without_axioms=without or None)
+        chosen = choose(load_programs(file), program, file)
+        effects = {name: compare_axioms(graph, settings) for name, graph in chosen.items()}
+        report = msgspec.structs.replace(report, effects=effects)
+    if json:
+        raise typer.Exit(answer("axioms", 0, report))
+    print_axioms(report, Console())
+
+
 def docs_command(name: _Document = None, path: _Where = False, json: Json = False) -> None:
     """List the documents that come with the package, or print one."""
     root = data_dir("docs")
@@ -202,4 +240,4 @@ def _title(file: Path) -> str:
     return first.lstrip("# ")
 
 
-__all__ = ["FORMS", "docs_command", "explain_command", "schema_command", "show_command"]
+__all__ = ["FORMS", "axioms_command", "docs_command", "explain_command", "schema_command", "show_command"]

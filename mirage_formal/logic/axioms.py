@@ -7,7 +7,7 @@ once, of a function f. The operator table says which functions these are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
@@ -99,35 +99,50 @@ def parse_axioms(text: str, where: str = "") -> AxiomSet:
     functions: set[str] = set()
     commands = [copy for command in parse_sexprs(text, where) for copy in _for_each_function(command)]
     for command in commands:
-        match command:
-            case ("set-info" | "set-logic", *_) | ("declare-sort", "Expr", "0"):
-                pass
-            case ("declare-fun", str() as symbol, ("Expr",), "Expr"):
-                functions.add(symbol)
-            case ("declare-fun", str() as symbol, ("Expr", "Expr"), "Expr") if symbol in BINARY:
-                pass
-            case ("declare-fun", "sum", ("Int", "Expr"), "Expr"):
-                pass
-            case ("declare-fun", str() as symbol, ("Expr", "Expr"), "Bool") if symbol == RELATION:
-                pass
-            case ("assert", ("!", ("forall", tuple() as bound, ("!", body, ":qid", qid)), ":named", str() as name)):
-                if name != qid:
-                    raise FormatError(f"axiom {name}: expected :qid {name}, got {format_sexpr(qid)}", where=where)
-                if name in axioms:
-                    raise FormatError(f"axiom {name} is stated twice", where=where)
-                axioms[name] = _axiom(name, bound, body, functions, where)
-            case _:
-                raise FormatError(
-                    f"expected a declaration or a named axiom, got {format_sexpr(command)[:120]}", where=where
-                )
+        read_command(command, axioms, functions, where)
     # Without the axiom, the oracle would decompose f where the theory does not.
     stated = {(a.conclusion.relation, a.conclusion.right) for a in axioms.values() if not a.premises}
     unstated = {f for f in functions if (RELATION, (f, "x")) not in stated}
     if unstated:
         raise FormatError(f"expected an axiom that puts x in f(x) for f = {', '.join(sorted(unstated))}", where=where)
+    return axiom_set(axioms, functions, commands, text, where)
+
+
+def axiom_set(
+    axioms: dict[str, Axiom], functions: Iterable[str], commands: Iterable[SExpr], text: str, where: str
+) -> AxiomSet:
+    """Return the set of axioms that commands declare and state; ``commands`` and ``text`` are all of theirs."""
     formulas = [command for command in commands if command[0] not in ("set-info", "set-logic")]
     script = Script([("set-logic", "UFNIA"), *formulas, ("check-sat",)], where)
     return AxiomSet(MappingProxyType(axioms), frozenset(functions), script, text, sha256(text.encode()).hexdigest())
+
+
+def read_command(command: SExpr, axioms: dict[str, Axiom], functions: set[str], where: str) -> None:
+    """Read a declaration or an axiom into the tables of axioms and of opaque functions.
+
+    Raises:
+        FormatError: As in ``parse_axioms``.
+    """
+    match command:
+        case ("set-info" | "set-logic", *_) | ("declare-sort", "Expr", "0"):
+            pass
+        case ("declare-fun", str() as symbol, ("Expr",), "Expr"):
+            functions.add(symbol)
+        case ("declare-fun", str() as symbol, ("Expr", "Expr"), "Expr") if symbol in BINARY:
+            pass
+        case ("declare-fun", "sum", ("Int", "Expr"), "Expr"):
+            pass
+        case ("declare-fun", str() as symbol, ("Expr", "Expr"), "Bool") if symbol == RELATION:
+            pass
+        case ("assert", ("!", ("forall", tuple() as bound, ("!", body, ":qid", qid)), ":named", str() as name)):
+            if name != qid:
+                raise FormatError(f"axiom {name}: expected :qid {name}, got {format_sexpr(qid)}", where=where)
+            if name in axioms:
+                raise FormatError(f"expected a new name, got {name}: that axiom is stated twice", where=where)
+            axioms[name] = _axiom(name, bound, body, functions, where)
+        case _:
+            what = f"expected a declaration or a named axiom, got {format_sexpr(command)[:120]}"
+            raise FormatError(what, where=where)
 
 
 def load_axioms(directory: Path | None = None) -> AxiomSet:
@@ -187,7 +202,8 @@ def _atom(name: str, formula: SExpr, sorts: dict[str, str], functions: set[str],
             for side in (left, right):
                 fault = _pattern_fault(side, sorts, functions)
                 if fault is not None:
-                    raise FormatError(f"axiom {name}: {fault}", where=where)
+                    what = f"expected declared symbols and bound variables, got {format_sexpr(side)[:120]}: {fault}"
+                    raise FormatError(f"axiom {name}: {what}", where=where)
             return Atom(str(relation), left, right)
     raise FormatError(f"axiom {name}: expected = or {RELATION}, got {format_sexpr(formula)[:120]}", where=where)
 
@@ -206,6 +222,11 @@ def _pattern_fault(p: SExpr, sorts: dict[str, str], functions: set[str]) -> str 
         case (str() as op, a) if op in functions:
             return _pattern_fault(a, sorts, functions)
     return f"{format_sexpr(p)} is not a term over the declared symbols"
+
+
+def atoms_of(pattern: SExpr) -> frozenset[str]:
+    """Return all symbols of an S-expression: those of a term pattern are its functions and its variables."""
+    return frozenset({pattern}) if isinstance(pattern, str) else frozenset().union(*map(atoms_of, pattern))
 
 
 def pattern_extent(pattern: SExpr, binding: Mapping[str, Expr | int]) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NoReturn
 
-from mirage_formal.logic.axioms import load_axioms
+from mirage_formal.logic.axioms import AxiomSet, load_axioms
 from mirage_formal.logic.script import Script
 from mirage_formal.logic.solver_client import Solver, SolverQuery, SolverReply, thread_solvers
 from mirage_formal.logic.terms import BINARY, Add, Const, Div, Expr, Mul, Sum, Unary, Variable, head, postorder
@@ -97,14 +97,18 @@ _ANSWERS: Final = {s.value: s for s in Satisfiability}
 
 
 class AxiomSession:
-    """Z3 with the quantified axioms, as the paper uses it: is a term part of a target?"""
+    """Z3 with the quantified axioms, as the paper uses it: is a term part of a target?
 
-    def __init__(self) -> None:
+    Args:
+        axioms: The axioms; by default, those that come with the project.
+    """
+
+    def __init__(self, axioms: AxiomSet | None = None) -> None:
         import z3
 
         self._z3: Any = z3
         self._context = z3.Context()
-        self.axioms = load_axioms()
+        self.axioms = load_axioms() if axioms is None else axioms
         self._formulas = z3.parse_smt2_string(self.axioms.script.text, ctx=self._context)
         self._sort = z3.DeclareSort("Expr", self._context)
         self._functions: dict[str, Any] = {name: self._function(name, 2) for name in BINARY}

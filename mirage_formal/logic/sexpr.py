@@ -20,17 +20,29 @@ def parse_sexprs(text: str, where: str = "") -> list[SExpr]:
     Raises:
         FormatError: If the text is too long or too deep, has a character that our files never have, or is not balanced.
     """
+    return [e for e, _ in parse_located_sexprs(text, where)]
+
+
+def parse_located_sexprs(text: str, where: str = "") -> list[tuple[SExpr, int]]:
+    """Parse all S-expressions of a text, each with the position in the text at which it begins.
+
+    Raises:
+        FormatError: As in ``parse_sexprs``.
+    """
     if len(text) > MAX_QUESTION:
         raise FormatError(f"expected at most {MAX_QUESTION} characters, got {len(text)}", where=where)
     stack: list[list[SExpr]] = [[]]
+    begins: list[int] = []
     position = 0
     while position < len(text):
         found = _TOKEN.match(text, position)
         if found is None:
-            line = text.count("\n", 0, position) + 1
+            line = line_of(text, position)
             raise FormatError(f"line {line}: expected SMT-LIB, got {text[position : position + 20]!r}", where=where)
-        position = found.end()
         bracket, atom = found.groups()
+        if len(stack) == 1 and (atom is not None or bracket == "("):
+            begins.append(position)
+        position = found.end()
         if atom is not None:
             stack[-1].append(atom)
         elif bracket == "(":
@@ -39,12 +51,20 @@ def parse_sexprs(text: str, where: str = "") -> list[SExpr]:
             stack.append([])
         elif bracket == ")":
             if len(stack) == 1:
-                raise FormatError("expected an opening parenthesis before each closing one", where=where)
+                line = line_of(text, position - 1)
+                what = f"line {line}: expected an opening parenthesis before each closing one"
+                raise FormatError(what, where=where)
             done = tuple(stack.pop())
             stack[-1].append(done)
     if len(stack) != 1:
-        raise FormatError("expected a closing parenthesis before the end of the text", where=where)
-    return stack[0]
+        what = f"line {line_of(text, begins[-1])}: expected a closing parenthesis before the end of the text"
+        raise FormatError(what, where=where)
+    return list(zip(stack[0], begins, strict=True))
+
+
+def line_of(text: str, position: int) -> int:
+    """Return the number of the line, from 1, that a position of a text is in."""
+    return text.count("\n", 0, position) + 1
 
 
 def format_sexpr(e: SExpr) -> str:

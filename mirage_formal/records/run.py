@@ -57,7 +57,7 @@ class VersionedRecord(Record, frozen=True, kw_only=True):
     schema_version: Version = SCHEMA_VERSION
 
 
-class Identity(Record, frozen=True, kw_only=True):
+class Identity(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Everything that decides what a run finds; two runs with equal identities find the same candidates.
 
     Attributes:
@@ -70,6 +70,8 @@ class Identity(Record, frozen=True, kw_only=True):
         target_digest: Sha256 over the target's figures.
         seed: Seed of the fingerprints.
         accept: "equivalent": only what is proved is reported; "probable": also what fingerprints did not refute.
+        axioms: Statements of added axioms of abstract expressions, as SMT-LIB; left out where there are none.
+        without_axioms: Names of axioms of the project that are switched off; left out where there are none.
     """
 
     program: Sha256
@@ -81,6 +83,8 @@ class Identity(Record, frozen=True, kw_only=True):
     target_digest: Sha256
     seed: Count
     accept: Literal["equivalent", "probable"]
+    axioms: tuple[str, ...] = ()
+    without_axioms: tuple[Word, ...] = ()
 
 
 class HostRecord(Record, frozen=True, kw_only=True):
@@ -205,6 +209,7 @@ class ClosingRecord(VersionedRecord, frozen=True, kw_only=True, tag="end", tag_f
         digits: Obligations of that proof.
         graph: Digest of mugraph.json.
         program: Digest of the program.
+        axioms: Statements of the added axioms that certificates may have instances of; left out where there are none.
     """
 
     certificates: Count
@@ -213,6 +218,7 @@ class ClosingRecord(VersionedRecord, frozen=True, kw_only=True, tag="end", tag_f
     digits: Count
     graph: Sha256
     program: Sha256
+    axioms: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 ProofRecord = CertificateRecord | EquivalenceRecord | ClosingRecord

@@ -113,6 +113,7 @@ class Search:
             times.
         audit: What z3 says of a sample of the pruning decisions; None if it was not asked.
         bound_us, gap: Lower bound of every graph's estimate, and the gap of the best to it; None if not recorded.
+        axioms: Statements of added axioms, and names of those that are switched off.
     """
 
     engine: str
@@ -134,6 +135,7 @@ class Search:
     audit: AuditRecord | None = None
     bound_us: float | None = None
     gap: float | None = None
+    axioms: tuple[str, ...] = ()
 
 
 # --- report ----------------------------------------------------------------------------------------------------------

@@ -78,10 +78,11 @@ class EGraph:
     Args:
         extents: Extents for splitting a sum: sum(n, x) becomes sum(i, sum(n / i, x)) for n and i among them. Saturation
             holds for the laws with these extents.
+        axioms: The axioms; by default, those of the project.
     """
 
-    def __init__(self, extents: tuple[int, ...]) -> None:
-        axioms = load_axioms()
+    def __init__(self, extents: tuple[int, ...], axioms: AxiomSet | None = None) -> None:
+        axioms = load_axioms() if axioms is None else axioms
         self._egglog = bindings()
         self._graph = self._egglog.EGraph()
         self._classes: dict[Expr, Any] = {}

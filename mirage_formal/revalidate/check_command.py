@@ -296,6 +296,8 @@ def _explain_candidates(results: Sequence[EstablishedCandidate]) -> list[str]:
         f"Candidates established again: {len(results)}, of which proved equivalent: {len(proved)}. Digests agree,",
         "graphs are well-formed, every tensor has a certificate (unsat for z3 and cvc5; the abstract claim only).",
     ]
+    if added := sorted({statement for item in results for statement in item.axioms}):
+        lines += ["Certificates are instances of the project's axioms and of these, which the author added:", *added]
     if proved:
         lines += [
             "equivalent: equal over the reals for all inputs on which the conditions hold. The kernel replayed the",

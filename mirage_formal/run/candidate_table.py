@@ -15,6 +15,7 @@ from mirage_formal.graph.formats.text import to_text
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, enumerate_results
 from mirage_formal.graph.storage_views import launched_operators
 from mirage_formal.graph.verdict import Equivalent, Probable
+from mirage_formal.logic.consistency import AXIOMS_ADDED
 from mirage_formal.records import AuditRecord
 from mirage_formal.revalidate.exhausted import describe_gap, read_exhausted
 from mirage_formal.run.results.run_report import RunReport
@@ -126,10 +127,12 @@ def explain_verdicts(verdicts: Sequence[Equivalent | Probable]) -> list[str]:
 def warnings(report: RunReport) -> list[str]:
     """Return the warnings of a run: bugs it revealed, and candidates that it does not report."""
     found: list[str] = []
+    added = any(remark.startswith(AXIOMS_ADDED) for remark in report.remarks)
+    culprit = "an added axiom is false, or SEARCH BUG" if added else "SEARCH BUG"
     for kinds, what in (
         (
             ("different",),
-            "SEARCH BUG: {} proposed candidates are wrong; a fingerprint or a counterexample refuted them:",
+            f"{culprit}: {{}} proposed candidates are wrong; a fingerprint or a counterexample refuted them:",
         ),
         (("proof-refused",), "PROVER BUG: the checker refused the proofs of {} candidates, which are not reported:"),
         (("unproved",), "{} candidates are not reported because they are not proved:"),

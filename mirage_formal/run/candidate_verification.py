@@ -352,6 +352,7 @@ class CandidateVerifier:
             digits=sum(len(record.digits) for record in proved),
             graph=found.digest,
             program=self._program_digest,
+            axioms=self._job.options.choice.statements or msgspec.UNSET,
         )
         files[PROOF_FILE] = b"".join([*log, *map(json_line, proved), json_line(closing)])
         verification = VerificationRecord(

@@ -24,6 +24,7 @@ from mirage_formal.graph.formats.json import decode_graph, embed
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.logic.consistency import describe_choice
 from mirage_formal.records import (
     CANDIDATES,
     CONTRADICTION_FILE,
@@ -146,7 +147,8 @@ def write_stored_run(
     write_atomic(out / SUMMARY_FILE, sealed)
     written = open_sealed(sealed, SummaryRecord, SUMMARY_FILE)
     remark = "searched before: recalled from the store; --no-cache searches again"
-    return report_of(move_replay(found.replayed, found.entry.path / EVIDENCE, out), written, out, job.target, [remark])
+    remarks = [remark, *describe_choice(job.options.choice)]
+    return report_of(move_replay(found.replayed, found.entry.path / EVIDENCE, out), written, out, job.target, remarks)
 
 
 def search_program(program: KernelGraph, settings: Settings, out: Path, **about: Unpack[RunArguments]) -> RunReport:
@@ -333,7 +335,7 @@ class _Run:
             manifest={},
         )
         files = [(item.directory, v.found.digest, v.files) for item, v in zip(items, verified, strict=True)]
-        remarks = (*self.remarks, *dict.fromkeys(self.executor.remarks))
+        remarks = (*describe_choice(self.job.options.choice), *self.remarks, *dict.fromkeys(self.executor.remarks))
         exhausted = exhausted_record(self.store.run, summary, self.job.program, self.job.target)
         written = self.store.finish(files, summary, exhausted)
         return RunReport(written, results, self.store.root, failed, self.unfused_us, remarks, evidence.lost)

@@ -18,6 +18,8 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import SPECS, Family, OpKind
 from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.logic.added_axioms import read_choice
+from mirage_formal.logic.consistency import check_consistency
 from mirage_formal.records import PACKAGES, HostRecord, Identity, sha256
 from mirage_formal.run.verify.policy import Policy
 from mirage_formal.search.engine_interface import SearchOptions
@@ -109,6 +111,7 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
     """Load the space and the target, check the settings, and return the job; nothing is proved for it.
 
     Raises:
+        FormatError: A file of axioms is malformed, or its axioms are inconsistent.
         ProgramError: The program has no output, or is not made of predefined operators.
         SpaceError: An unknown preset, a bad list, or a grid that divides nothing.
         TargetError: An unknown target.
@@ -126,7 +129,9 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
         overrides["max_states"] = MOST_STATES
     space = load_space(config).with_overrides(**overrides)
     _check_grids(program, space)
-    how = SearchOptions(**{name: getattr(settings, name) for name in SearchMethod.__struct_fields__})
+    choice = read_choice(settings.axioms or (), settings.without_axioms or ())
+    check_consistency(choice)
+    how = SearchOptions(**{name: getattr(settings, name) for name in SearchMethod.__struct_fields__}, choice=choice)
     target = load_target(settings.target)
     return Job(program, escape_undecodable(config), space, target, settings.engine, how, Policy(settings.accept))
 
@@ -178,6 +183,8 @@ def identity(job: Job) -> Identity:
         target_digest=sha256(msgspec.json.encode(job.target)),
         seed=job.options.seed,
         accept=job.accept.value,
+        axioms=job.options.choice.statements,
+        without_axioms=job.options.choice.without,
     )
 
 

@@ -31,6 +31,8 @@ from mirage_formal.graph.remainder_tiles.padded_pair import certificate_pairs
 from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.graph.verifier import output_types
+from mirage_formal.logic.added_axioms import AxiomChoice, axioms_in_force
+from mirage_formal.logic.axioms import AxiomSet
 from mirage_formal.logic.certificate import to_smt2
 from mirage_formal.logic.script import parse_script
 from mirage_formal.logic.session import SolverResult, discharge_all
@@ -168,16 +170,16 @@ def search_unit(task: UnitTask) -> UnitRecord:
         fingerprint_tests=gate.tests,
         candidates=tuple(found.values()),
         milliseconds=round(1e3 * (perf_counter() - begin), 3),
-        audit=None if sample is None else _audit(sample),
+        audit=None if sample is None else _audit(sample, options.choice),
     )
 
 
-def _audit(sample: DecisionSample) -> AuditRecord | None:
+def _audit(sample: DecisionSample, choice: AxiomChoice) -> AuditRecord | None:
     """Ask z3 about a sample of decisions; return None if there are none, as where nothing is pruned."""
     decisions = sample.decisions()
     if not decisions:
         return None
-    found = audit_decisions(decisions)
+    found = audit_decisions(decisions, choice)
     counts = Counter(found.findings)
     return AuditRecord(
         z3=found.z3,
@@ -249,7 +251,9 @@ def certify(task: CandidateTask) -> list[CertificateClaim | UncertifiedTensor]:
     ``graph.remainder_tiles``. If the sum that stands for a concatenation has no certificate, its pieces are certified
     one by one.
     """
-    all_found = (_certify_tensors(*pair) for pair in certificate_pairs(task.job.sought.whole, decode_graph(task.graph)))
+    choice = task.job.options.choice
+    pairs = certificate_pairs(task.job.sought.whole, decode_graph(task.graph))
+    all_found = (_certify_tensors(*pair, choice) for pair in pairs)
     first = next(all_found)
     if not _has_uncertified(first):
         return first
@@ -260,21 +264,23 @@ def _has_uncertified(found: list[CertificateClaim | UncertifiedTensor]) -> bool:
     return any(isinstance(one, UncertifiedTensor) for one in found)
 
 
-def _certify_tensors(program: KernelGraph, graph: KernelGraph) -> list[CertificateClaim | UncertifiedTensor]:
-    targets, oracle = _oracle(program)
+def _certify_tensors(
+    program: KernelGraph, graph: KernelGraph, choice: AxiomChoice
+) -> list[CertificateClaim | UncertifiedTensor]:
+    oracle = _oracle(program, choice)
+    axioms = axioms_in_force(choice.complete)
     found: list[CertificateClaim | UncertifiedTensor] = []
     for tensor, each in _tensors(graph):
-        whole = _certify_tensor(tensor, reduce(add, each), targets, oracle)
+        whole = _certify_tensor(tensor, reduce(add, each), oracle, axioms)
         apart = isinstance(whole, UncertifiedTensor) and len(each) > 1
-        found += [_certify_tensor(tensor, e, targets, oracle) for e in each] if apart else [whole]
+        found += [_certify_tensor(tensor, e, oracle, axioms) for e in each] if apart else [whole]
     return found
 
 
 @lru_cache(maxsize=4)
-def _oracle(program: KernelGraph) -> tuple[tuple[Expr, ...], NormalFormOracle]:
+def _oracle(program: KernelGraph, choice: AxiomChoice) -> NormalFormOracle:
     trace = expressions(program)
-    targets = tuple(trace.tensors[i] for i in program.outputs)
-    return targets, NormalFormOracle(targets)
+    return NormalFormOracle([trace.tensors[i] for i in program.outputs], choice=choice)
 
 
 def _tensors(graph: KernelGraph) -> Iterator[tuple[str, tuple[Expr, ...]]]:
@@ -287,12 +293,13 @@ def _tensors(graph: KernelGraph) -> Iterator[tuple[str, tuple[Expr, ...]]]:
 
 
 def _certify_tensor(
-    tensor: str, e: Expr, targets: tuple[Expr, ...], oracle: NormalFormOracle
+    tensor: str, e: Expr, oracle: NormalFormOracle, axioms: AxiomSet
 ) -> CertificateClaim | UncertifiedTensor:
     certificate = oracle.certificate(e)
     if certificate is None:
         return UncertifiedTensor(tensor, term_to_text(e)[:400])
-    return CertificateClaim(tensor, term_to_text(e), targets.index(certificate.target), to_smt2(certificate))
+    output = oracle.targets.index(certificate.target)
+    return CertificateClaim(tensor, term_to_text(e), output, to_smt2(certificate, axioms))
 
 
 def discharge_texts(texts: tuple[str, ...]) -> list[tuple[SolverRecord, SolverRecord]]:

@@ -18,6 +18,7 @@ import msgspec
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate, Verdict
+from mirage_formal.logic.added_axioms import USUAL_AXIOMS, AxiomChoice
 from mirage_formal.logic.terms import Expr
 from mirage_formal.prove.abstract.pruning_audit import DecisionSample
 from mirage_formal.records import LEVELS, LevelName
@@ -46,6 +47,7 @@ class SearchOptions(SearchMethod, frozen=True):
             depend on the machine, so this is for measurements of searches that would not end.
         cost: Estimated microseconds of a complete graph, passed by the pipeline; the engine for several outputs keeps
             the candidates of least cost. Without it, bytes read are the cost.
+        choice: The axioms of abstract expressions.
         sample: Draws some of the engine's pruning decisions, passed by the pipeline, which has them audited.
     """
 
@@ -57,6 +59,7 @@ class SearchOptions(SearchMethod, frozen=True):
     max_states: int | None = None
     deadline: float | None = None
     cost: Cost | None = None
+    choice: AxiomChoice = USUAL_AXIOMS
     sample: DecisionSample | None = None
 
     def bounded(self, space: SearchSpace) -> SearchSpace:

@@ -137,6 +137,23 @@ class Settings(SearchMethod, frozen=True, kw_only=True):
         Count | None,
         _python("States after which a unit of the search ends with its results so far", "the space's"),
     ] = None
+    axioms: Annotated[
+        Sequence[_Text] | None,
+        _option(
+            "Files of axioms of abstract expressions to add (`mirage-formal tools docs axiom`); repeatable",
+            *("none", "FILE.smt2"),
+            item=_Text,
+        ),
+    ] = None
+    without_axioms: Annotated[
+        Sequence[_Text] | None,
+        _option(
+            "Axioms to switch off, so that less is tried and candidates may be lost; repeatable",
+            *("none", "NAME"),
+            flag="--without-axiom",
+            item=_Text,
+        ),
+    ] = None
     accept: Annotated[
         Literal["equivalent", "probable"],
         _option("equivalent: report only what is proved; probable: what is not refuted, too."),
@@ -390,9 +407,11 @@ def _number(typed: str) -> object:
 
 
 def _plain(value: object) -> object:
-    """Return a path as text, and a number of NumPy as one of Python."""
+    """Return a path as text, also in a list, and a number of NumPy as one of Python."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    if isinstance(value, list | tuple) and any(isinstance(one, os.PathLike) for one in value):
+        return [_plain(one) for one in value]
     if value is not None and not isinstance(value, int | float | str | bytes | list | tuple):
         for convert in (index, float):
             try:

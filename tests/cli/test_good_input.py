@@ -184,3 +184,78 @@ def test_outputs_that_nobody_marks_are_named(
     output, progress = capsys.readouterr()
     assert "graph: no output is marked; outputs are what nothing reads: exp(matmul(X,W))[8,8]" in progress
     assert "graph: 3 of" in output
+
+
+LAWS = """
+(assert (! (forall ((x Expr) (y Expr)) (! (= (exp (add x y)) (mul (exp x) (exp y))) :qid law)) :named law))
+(assert (! (forall ((x Expr)) (! (= (sqrt (mul x x)) x) :qid asked)) :named asked))
+"""
+SMALL = """
+import mirage_formal as mf
+
+small = mf.new_kernel_graph()
+x, y = (small.new_input(dims=(4, 4), dtype=mf.float16) for _ in "xy")
+small.mark_output(small.mul(small.exp(x), small.exp(y)))
+"""
+
+
+def axioms(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(sys, "argv", ["mirage-formal", "axioms", *arguments])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    return int(stopped.value.code or 0)
+
+
+def test_axioms_are_listed_with_place_and_use(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("laws.smt2").write_text(LAWS)
+    arguments = ("--axioms", "laws.smt2", "--without-axiom", "sub-exp", "--json")
+    assert axioms(*arguments, monkeypatch=monkeypatch) == 0
+    result = json.loads(capsys.readouterr().out)["result"]
+    found = {one["name"]: one for one in result["axioms"]}
+    assert found["law"]["use"] == "law"
+    assert found["law"]["where"] == "laws.smt2:2"
+    assert found["asked"]["use"] == "models and z3"
+    assert found["sub-exp"]["use"] == "off"
+    assert found["mul-comm"]["use"] == "normal form"
+    line = int(found["mul-comm"]["where"].rpartition(":")[2])
+    text = (REPOSITORY / "axioms" / "equivalence.smt2").read_text().splitlines()
+    assert "mul-comm" in "".join(text[line - 1 : line + 2])
+    assert "no model proves" in result["remark"]
+    assert result["effects"] == {}
+
+
+def test_effects_of_axioms_stand_side_by_side(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("laws.smt2").write_text(LAWS.split("\n")[1])
+    Path("small.py").write_text(SMALL)
+    monkeypatch.setenv("COLUMNS", "120")
+    assert axioms("small.py", "--axioms", "laws.smt2", "--json", monkeypatch=monkeypatch) == 0
+    rows = json.loads(capsys.readouterr().out)["result"]["effects"]["small"]
+    assert [(row["engine"], row["axioms"]) for row in rows] == [
+        (engine, axioms) for engine in ("guided", "exhaustive") for axioms in ("usual", "chosen")
+    ]
+    for usual, chosen in (rows[:2], rows[2:]):
+        assert usual["candidates"] < chosen["candidates"]
+        assert usual["states"] < chosen["states"]
+        assert usual["pruned"] != chosen["pruned"]
+    assert axioms("small.py", "--without-axiom", "sub-exp", monkeypatch=monkeypatch) == 0
+    output = capsys.readouterr().out
+    assert "guided, chosen axioms" in output
+    assert "candidates" in output
+
+
+@pytest.mark.parametrize("command", [("axioms",), ("search", "one.py")])
+def test_a_malformed_axiom_is_refused_with_file_and_line(
+    command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("bad.smt2").write_text(f"; a comment\n{LAWS}".replace("sqrt", "root"))
+    monkeypatch.setattr(sys, "argv", ["mirage-formal", *command, "--axioms", "bad.smt2"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.main()
+    assert stopped.value.code == 2
+    said = capsys.readouterr().err
+    assert "bad.smt2:4: axiom asked: expected declared symbols and bound variables, got (root (mul x x)): " in said
+    assert "hint: functions are " in said

@@ -34,6 +34,7 @@ COMMANDS: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
     ("tools", "gpu", "run"): ("mirage_formal.gpu", ("RUN_DIR",)),
     ("tools", "gpu", "tune"): ("mirage_formal.gpu", ("RUN_DIR",)),
     ("tools", "gpu", "info"): ("mirage_formal.gpu", ()),
+    ("axioms",): ("", ()),
     ("run",): ("", ("PATH",)),
     ("tools", "show"): ("", ("PATH",)),
     ("tools", "explain"): ("", ("PATH",)),

@@ -11,8 +11,10 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from mirage_formal.logic.axioms import Binding, instantiate, load_axioms
+from mirage_formal.logic.added_axioms import USUAL_AXIOMS, AxiomChoice, axioms_in_force
+from mirage_formal.logic.axioms import Axiom, Binding, instantiate
 from mirage_formal.logic.certificate import Certificate, Instance
+from mirage_formal.logic.laws import laws_of
 from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Variable, order_key
 from mirage_formal.support.limits import CERTIFICATE_INSTANCES
 
@@ -30,10 +32,12 @@ class Normaliser:
     Args:
         expand: Whether products of sums and of quotients are multiplied out; else factors and terms are only sorted.
         most: Instances after which TooLong is raised.
+        choice: The axioms; laws among those added are applied from the larger side to the smaller one.
     """
 
-    def __init__(self, *, expand: bool = True, most: float = math.inf) -> None:
-        self.axioms = load_axioms()
+    def __init__(self, *, expand: bool = True, most: float = math.inf, choice: AxiomChoice = USUAL_AXIOMS) -> None:
+        self.axioms = axioms_in_force(choice.complete)
+        self._laws = laws_of(choice)
         self._expand, self._most = expand, most
         self.instances: dict[Instance, None] = {}
         self._memo: dict[Expr, Expr] = {}
@@ -44,7 +48,7 @@ class Normaliser:
         self.instances[Instance(axiom, tuple(binding[name] for name, _ in schema.variables))] = None
         if len(self.instances) > self._most:
             raise CertificateTooLong(f"expected at most {self._most} instances of axioms")
-        return instantiate(schema.conclusion.left, binding), instantiate(schema.conclusion.right, binding)
+        return self._sides(schema, binding)
 
     def normalise(self, e: Expr) -> Expr:
         """Return the normal form of a term."""
@@ -70,13 +74,33 @@ class Normaliser:
             case Variable() | Const():
                 out = e
             case Unary(function, a):
-                out = Unary(function, self._normal_form(a))
+                out = self._call(Unary(function, self._normal_form(a)))
             case Sum(i, a):
                 out = self._root(Sum(i, self._normal_form(a)))
             case Add(a, b) | Mul(a, b) | Div(a, b):
                 out = self._root(type(e)(self._normal_form(a), self._normal_form(b)))
         self._memo[e] = self._memo[out] = out
         return out
+
+    def _call(self, e: Unary) -> Expr:
+        """Return the normal form of a function's value whose argument is normal."""
+        match e.argument:
+            case Add(x, y) if self._expand and (axiom := self._laws.sums.get(e.function)) is not None:
+                return self._normal_form(self._rewrite(axiom, e, x, y))
+            case Unary(inner, x) if self._expand and (e.function, inner) in self._laws.chains:
+                return self._normal_form(self._rewrite(self._laws.chains[e.function, inner][0], e, x))
+        return e
+
+    def _rewrite(self, axiom: Axiom, e: Expr, *values: Expr) -> Expr:
+        """Return the other side of a law of which ``e`` is one side; its variables have the values in some order."""
+        names = [name for name, _ in axiom.variables]
+        orders: Iterator[Binding] = (dict(zip(names, order, strict=True)) for order in (values, values[::-1]))
+        left, right = self.use(axiom.name, next(order for order in orders if e in self._sides(axiom, order)))
+        return right if left is e else left
+
+    @staticmethod
+    def _sides(axiom: Axiom, binding: Binding) -> tuple[Expr, Expr]:
+        return instantiate(axiom.conclusion.left, binding), instantiate(axiom.conclusion.right, binding)
 
     def _root(self, e: Expr) -> Expr:
         """Return the normal form of a term whose arguments are normal."""
@@ -143,19 +167,22 @@ def _deep_recursion() -> Iterator[None]:
         sys.setrecursionlimit(before)
 
 
-def certify(expression: Expr, target: Expr, steps: Iterable[tuple[str, Binding]]) -> Certificate:
+def certify(
+    expression: Expr, target: Expr, steps: Iterable[tuple[str, Binding]], choice: AxiomChoice = USUAL_AXIOMS
+) -> Certificate:
     """Return the certificate of a chain of A_sub steps.
 
     Args:
         expression: The first term of the chain.
         target: The term that A_eq makes equal to the chain's end.
         steps: Axiom and binding of each step; each contains the term before it.
+        choice: The axioms.
 
     Raises:
         ValueError: The chain does not connect the two terms.
         CertificateTooLong: It would have more instances than CERTIFICATE_INSTANCES.
     """
-    proof = Normaliser(most=CERTIFICATE_INSTANCES)
+    proof = Normaliser(most=CERTIFICATE_INSTANCES, choice=choice)
     here = expression
     for number, (axiom, binding) in enumerate(steps):
         inner, outer = proof.use(axiom, binding)

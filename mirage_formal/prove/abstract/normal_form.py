@@ -19,7 +19,7 @@ these, and no table serves both:
 - Equal numbers mean here that A_eq identifies two expressions, whose tensors may still differ; there they mean that
   the tensors are equal for every choice of extents.
 
-Both intern sorted (monomial, multiplicity) pairs.
+Both intern sorted (monomial, multiplicity) pairs, and apply the laws that a user has added (logic/laws.py).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from fractions import Fraction
 from hashlib import blake2b
 from typing import Final
 
+from mirage_formal.logic.laws import NO_LAWS, Laws
 from mirage_formal.logic.terms import (
     Add,
     Const,
@@ -81,20 +82,35 @@ class InDenominator:
 
 @dataclass(frozen=True, slots=True)
 class InArgument:
-    """A witness step: the expression so far is the argument of an atom of a monomial of ``whole``."""
+    """A witness step: the expression so far is the argument of an atom of a monomial of ``whole``.
 
-    atom: int
+    By a law f(x + y) = f(x) f(y) it is the sum of the arguments of several atoms.
+    """
+
+    atoms: tuple[int, ...]
     monomial: int
     whole: int
 
 
-Witness = tuple[InContext | InDenominator | InArgument, ...]
+@dataclass(frozen=True, slots=True)
+class InFunction:
+    """A witness step: a function of the expression so far, which a law rewrites, is part of ``whole``."""
+
+    function: str
+
+
+Witness = tuple[InContext | InDenominator | InArgument | InFunction, ...]
 
 
 class NormalForms:
-    """Interning tables of normal forms, and their algebra. Numbers are valid only within one object."""
+    """Interning tables of normal forms, and their algebra. Numbers are valid only within one object.
 
-    def __init__(self) -> None:
+    Args:
+        laws: Laws of opaque functions beside A_eq.
+    """
+
+    def __init__(self, laws: Laws = NO_LAWS) -> None:
+        self._laws = laws
         self._atoms: dict[Expr | tuple[str, int], int] = {}
         self.atoms: list[Expr | tuple[str, int]] = []
         self._monomials: dict[Monomial, int] = {}
@@ -171,11 +187,11 @@ class NormalForms:
             case Variable() | Const():
                 return self._single(e)
             case Unary(function, a):
-                return self._single((function, forms[a]))
+                return self._laws.call(self, function, forms[a])
             case Add(a, b):
                 return self._add(forms[a], forms[b])
             case Mul(a, b):
-                return self._mul(forms[a], forms[b])
+                return self.mul(forms[a], forms[b])
             case Div(a, b):
                 return self._each(forms[a], 1, forms[b])
             case Sum(extent, a):
@@ -184,13 +200,31 @@ class NormalForms:
     def _single(self, atom: Expr | tuple[str, int]) -> int:
         return self._polynomial({self._monomial((1, (self._atom(atom),), ONE)): 1})
 
+    def atom_of(self, function: str, argument: int) -> int:
+        """Return the form of a function's value to which no law is applied."""
+        return self._single((function, argument))
+
+    def call_of(self, form: int) -> tuple[str, int] | None:
+        """Return function and argument of a form that is nothing but a function's value; None for another form."""
+        if len(self.polynomials[form]) != 1:
+            return None
+        ((monomial, count),) = self.polynomials[form]
+        extent, atoms, below = self.monomials[monomial]
+        plain = count == extent == len(atoms) == 1 and below == ONE
+        atom = self.atoms[atoms[0]] if plain else None
+        return atom if isinstance(atom, tuple) else None
+
+    def summands(self, form: int) -> list[int]:
+        """Return the monomials of a form, each as often as it occurs."""
+        return [self._polynomial({m: 1}) for m, count in self.polynomials[form] for _ in range(count)]
+
     def _add(self, p: int, q: int) -> int:
         counts = dict(self.polynomials[p])
         for m, c in self.polynomials[q]:
             counts[m] = counts.get(m, 0) + c
         return self._polynomial(counts)
 
-    def _mul(self, p: int, q: int) -> int:
+    def mul(self, p: int, q: int) -> int:
         """Return the product of two polynomials; ONE is neutral."""
         if p == ONE or q == ONE:
             return p or q
@@ -211,7 +245,7 @@ class NormalForms:
         if found is None:
             n1, atoms1, below1 = self.monomials[m]
             n2, atoms2, below2 = self.monomials[k]
-            product = (n1 * n2, tuple(sorted(atoms1 + atoms2)), self._mul(below1, below2))
+            product = (n1 * n2, tuple(sorted(atoms1 + atoms2)), self.mul(below1, below2))
             found = self._monomial_products[key] = self._monomial(product)
         return found
 
@@ -220,7 +254,7 @@ class NormalForms:
         counts = {}
         for m, c in self.polynomials[p]:
             n, atoms, old = self.monomials[m]
-            counts[self._monomial((n * extent, atoms, self._mul(old, below)))] = c
+            counts[self._monomial((n * extent, atoms, self.mul(old, below)))] = c
         return self._polynomial(counts)
 
     # Division
@@ -304,7 +338,7 @@ class NormalForms:
         """Return the monomial context * m."""
         n, atoms, below = context
         n2, atoms2, below2 = self.monomials[m]
-        return self._monomial((n * n2, tuple(sorted(atoms + atoms2)), self._mul(below, below2)))
+        return self._monomial((n * n2, tuple(sorted(atoms + atoms2)), self.mul(below, below2)))
 
     # Containment
 
@@ -327,6 +361,15 @@ class NormalForms:
         Sound: None only if no chain of A_sub and A_eq steps exists (the module's criterion is necessary and
         sufficient); raises AmbiguousLeadingTerm where leading terms are not determined.
         """
+        if self._laws is NO_LAWS:
+            return self._occurrence(p, whole)
+        for above, functions in self._laws.above(self, p).items():
+            if (witness := self._occurrence(above, whole)) is not None:
+                return (*map(InFunction, functions), *witness)
+        return None
+
+    def _occurrence(self, p: int, whole: int) -> Witness | None:
+        """Return a witness that ``p`` occurs in ``whole``, without laws for functions of ``p``."""
         if p == whole:
             return ()
         if self._masks[p] & ~self._masks[whole]:
@@ -341,12 +384,17 @@ class NormalForms:
             return (InContext(context, whole),)
         for m, _ in self.polynomials[whole]:
             _, atoms, below = self.monomials[m]
-            if below != ONE and (inner := self.contained(p, below)) is not None:
+            if below != ONE and (inner := self._occurrence(p, below)) is not None:
                 return (*inner, InDenominator(m, whole))
             for a in atoms:
                 atom = self.atoms[a]
-                if isinstance(atom, tuple) and (inner := self.contained(p, atom[1])) is not None:
-                    return (*inner, InArgument(a, m, whole))
+                if isinstance(atom, tuple) and (inner := self._occurrence(p, atom[1])) is not None:
+                    return (*inner, InArgument((a,), m, whole))
+            calls = {a: atom for a in atoms if isinstance(atom := self.atoms[a], tuple)}
+            for function, argument in self._laws.arguments(self, [calls[a] for a in atoms if a in calls], self._add):
+                if (inner := self._occurrence(p, argument)) is not None:
+                    mine = tuple(a for a in atoms if a in calls and calls[a][0] == function)
+                    return (*inner, InArgument(mine, m, whole))
         return None
 
     def widest(self, p: int) -> int:

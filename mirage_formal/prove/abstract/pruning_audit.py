@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
+from functools import lru_cache
 from math import floor, log
 from random import Random
 from typing import Final
 
+from mirage_formal.logic.added_axioms import USUAL_AXIOMS, AxiomChoice, axioms_in_force
 from mirage_formal.logic.session import AxiomSession, SubexpressionAnswer
 from mirage_formal.logic.terms import Expr
 
@@ -143,12 +144,12 @@ class PruningAudit:
     z3: str
 
 
-def audit_decisions(decisions: Iterable[PruningDecision]) -> PruningAudit:
-    """Ask z3 about pruning decisions.
+def audit_decisions(decisions: Iterable[PruningDecision], choice: AxiomChoice = USUAL_AXIOMS) -> PruningAudit:
+    """Ask z3 about pruning decisions under the axioms in force.
 
     Sound: nothing is pruned or accepted for it. UNKNOWN is counted separately and confirms nothing.
     """
-    session = _session()
+    session = _session(choice)
     findings: list[AuditFinding] = []
     contradictions: list[str] = []
     for one in decisions:
@@ -176,9 +177,9 @@ def _audit_one(session: AxiomSession, one: PruningDecision) -> tuple[AuditFindin
             return AuditFinding.UNKNOWN, every
 
 
-@cache
-def _session() -> AxiomSession:
-    return AxiomSession()
+@lru_cache(maxsize=2)
+def _session(choice: AxiomChoice) -> AxiomSession:
+    return AxiomSession(axioms_in_force(choice))
 
 
 __all__ = ["AuditFinding", "DecisionSample", "PruningAudit", "PruningDecision", "audit_decisions"]

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
+from mirage_formal.logic.added_axioms import USUAL_AXIOMS, AxiomChoice, axioms_in_force
 from mirage_formal.logic.axioms import Binding
 from mirage_formal.logic.certificate import Certificate
+from mirage_formal.logic.laws import NO_LAWS, Laws, laws_of
 from mirage_formal.logic.session import AxiomSession, SubexpressionAnswer
 from mirage_formal.logic.terms import (
     Add,
@@ -36,6 +38,7 @@ from mirage_formal.prove.abstract.normal_form import (
     InArgument,
     InContext,
     InDenominator,
+    InFunction,
     NormalForms,
     Witness,
 )
@@ -87,9 +90,11 @@ class _Profile:
 
 
 class _Profiles:
-    """A cache of the profiles of terms."""
+    """A cache of the profiles of terms; by a law the value of a function may be its argument."""
 
-    def __init__(self) -> None:
+    def __init__(self, laws: Laws = NO_LAWS) -> None:
+        self._laws = laws
+        self._opened = {function for function, _ in laws.chains}
         self._known: dict[Expr, _Profile] = {}
         self._symbols: dict[object, int] = {}
 
@@ -114,7 +119,9 @@ class _Profiles:
                 return _Profile(1, 1, 1, self._symbol(e))
             case Unary(function, a):
                 x = known[a]
-                return _Profile(1, 1, x.widest, x.symbols | self._symbol(function))
+                symbols = x.symbols if function in self._laws.functions else x.symbols | self._symbol(function)
+                size, below = (x.size, x.below) if function in self._opened else (1, 1)
+                return _Profile(size, below, x.widest, symbols)
             case Sum(_, a):
                 return known[a]
             case Add(a, b):
@@ -131,19 +138,24 @@ class _Profiles:
 class NormalFormOracle:
     """A decision procedure, by normal forms, for containment in any of several targets.
 
-    Sound: REFUTED only if the axioms do not make the expression part of any target; where a normal form would be too
-    large or leading terms tie, the answer is UNKNOWN.
+    Sound: REFUTED only if the axioms, with those added that are laws, do not make the expression part of any target;
+    where a normal form would be too large or leading terms tie, the answer is UNKNOWN.
     """
 
-    def __init__(self, targets: Sequence[Expr], max_monomials: int = MAX_MONOMIALS) -> None:
+    def __init__(
+        self, targets: Sequence[Expr], max_monomials: int = MAX_MONOMIALS, choice: AxiomChoice = USUAL_AXIOMS
+    ) -> None:
         self.targets = tuple(targets)
+        self._choice = choice
+        self._laws = laws_of(choice)
+        self._most = max_monomials
         self.calls = 0
         self.cache_hits = 0
         self.unknown = 0
         self._answers: dict[Expr, SubexpressionAnswer] = {}
         self._where: dict[Expr, int] = {}
-        self._forms = NormalForms()
-        self._profiles = _Profiles()
+        self._forms = NormalForms(self._laws)
+        self._profiles = _Profiles(self._laws)
         self._limits: list[tuple[int, int, int] | None] = []
         for target in self.targets:
             profile = self._profiles.of(target)
@@ -200,9 +212,11 @@ class NormalFormOracle:
         form, widest, symbols = limit
         profile = self._profiles.of(e)
         # Whatever is in e is in the target too, so it has no symbol and no size that the target does not have. This
-        # also keeps every normal form below no wider than the target's.
-        if profile.widest > widest or profile.symbols & ~symbols:
+        # also keeps every normal form below no wider than the target's. A law keeps the symbols that are not its own.
+        if profile.symbols & ~symbols or (self._laws is NO_LAWS and profile.widest > widest):
             return SubexpressionAnswer.REFUTED
+        if profile.widest > self._most:
+            return SubexpressionAnswer.UNKNOWN
         try:
             return (
                 SubexpressionAnswer.REFUTED
@@ -221,24 +235,28 @@ class NormalFormOracle:
             return None
         target = self.targets[self._where[e]]
         try:
-            return certify_occurrence(e, target) or _certificate(e, target)
+            return certify_occurrence(e, target) or _certificate(e, target, self._choice)
         except CertificateTooLong:
             return None
 
 
-def _certificate(e: Expr, target: Expr) -> Certificate:
+def _certificate(e: Expr, target: Expr, choice: AxiomChoice) -> Certificate:
     # Fresh tables: the numbers in them decide which witness is found first, and must not depend on earlier questions.
-    forms = NormalForms()
+    forms = NormalForms(laws_of(choice))
     whole = forms.of(target)
     witness = forms.contained(forms.of(e), whole)
     assert witness is not None
-    return certify(e, target, _steps(forms, e, witness))
+    return certify(e, target, _steps(forms, e, witness), choice)
 
 
 def _steps(forms: NormalForms, e: Expr, witness: Witness) -> Iterator[tuple[str, Binding]]:
     """Yield the chain of A_sub steps that a witness describes, from ``e`` outwards."""
     here = e
     for step in witness:
+        if isinstance(step, InFunction):
+            yield f"sub-{step.function}", {"x": here}
+            here = unary(step.function, here)
+            continue
         counts = dict(forms.polynomials[step.whole])
         match step:
             case InContext(context, _):
@@ -251,10 +269,11 @@ def _steps(forms: NormalForms, e: Expr, witness: Witness) -> Iterator[tuple[str,
                 yield "sub-div-denominator", {"x": numerator, "y": here}
                 here = div(numerator, here)
                 counts[m] -= 1
-            case InArgument(a, m, _):
+            case InArgument(inside, m, _):
                 extent, atoms, below = forms.monomials[m]
-                atoms = _remove_atom(atoms, a)
-                function = forms.function(a)
+                for a in inside:
+                    atoms = _remove_atom(atoms, a)
+                function = forms.function(inside[0])
                 yield f"sub-{function}", {"x": here}
                 here = unary(function, here)
                 counts[m] -= 1
@@ -287,15 +306,15 @@ class Z3Oracle:
     that it merely does not know.
     """
 
-    def __init__(self, targets: Sequence[Expr], timeout_ms: int = 100) -> None:
+    def __init__(self, targets: Sequence[Expr], timeout_ms: int = 100, choice: AxiomChoice = USUAL_AXIOMS) -> None:
         self.targets = tuple(targets)
         self.timeout_ms = timeout_ms
         self.calls = 0
         self.cache_hits = 0
         self.unknown = 0
         self._answers: dict[Expr, SubexpressionAnswer] = {}
-        self._session = AxiomSession()
-        self._writer = NormalFormOracle(targets)
+        self._session = AxiomSession(axioms_in_force(choice))
+        self._writer = NormalFormOracle(targets, choice=choice)
 
     def contains(self, e: Expr) -> SubexpressionAnswer:
         """Return whether ``e`` is part of some target."""

@@ -200,6 +200,7 @@ def read_search(source: EvidenceReader, record: RunRecord, summary: SummaryRecor
     return Search(
         engine=who.engine,
         oracle=who.oracle,
+        axioms=(*who.axioms, *(f"without {name}" for name in who.without_axioms)),
         space=record.config,
         seed=who.seed,
         target=who.target,

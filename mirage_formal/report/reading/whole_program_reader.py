@@ -108,6 +108,7 @@ def _search(whole: WholeRecord, searches: Sequence[PartSearch]) -> Search:
     return Search(
         engine=who.engine,
         oracle=who.oracle,
+        axioms=(*who.axioms, *(f"without {name}" for name in who.without_axioms)),
         space=whole.config or "chosen for each part",
         seed=who.seed,
         target=who.target,

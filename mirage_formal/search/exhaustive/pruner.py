@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verifier import output_types
+from mirage_formal.logic.laws import laws_of
 from mirage_formal.logic.session import SubexpressionAnswer
 from mirage_formal.prove.abstract.abstract_domain import Abstract, AbstractDomain, Expr, expressions
 from mirage_formal.prove.abstract.normal_form import NormalForms
 from mirage_formal.prove.abstract.pruning_audit import PruningDecision
+from mirage_formal.prove.abstract.refutation import PruningRefuter
 from mirage_formal.prove.abstract.subexpression_oracle import NormalFormOracle, Oracle, Z3Oracle
 from mirage_formal.search.engine_interface import SearchCounters, SearchOptions
 from mirage_formal.semantics.value_domain import Domain
@@ -30,36 +32,45 @@ class Pruner:
         self._targets = found.outputs
         self._prune = options.prune
         self._sample = options.sample
-        self._exact = NormalFormOracle(found.outputs)
+        self._exact = NormalFormOracle(found.outputs, choice=options.choice)
         self._oracle: Oracle = self._exact
         if options.oracle == "z3":
-            self._oracle = Z3Oracle(found.outputs, options.oracle_ms)
-        self._forms = NormalForms()
+            self._oracle = Z3Oracle(found.outputs, options.oracle_ms, options.choice)
+        self._forms = NormalForms(laws_of(options.choice))
+        self._refuter = PruningRefuter(options.choice, program)
 
     def keeps(self, expr: Expr) -> bool:
         """Return whether a tensor with this expression may be part of a candidate.
 
-        Sound: false only when the oracle refutes it; unknown is kept.
+        Sound: false only when the oracle, and where it does not decide the axioms in force ``PruningRefuter``, refutes
+        it; unknown is kept.
         """
         if not self._prune:
             return True
         kept = self._oracle.contains(expr) is not SubexpressionAnswer.REFUTED
+        if self._oracle is self._exact:
+            kept = self._refuter.keeps(kept, lambda: (expr, self._targets))
         if self._sample is not None and len(self._targets) == 1:
             self._sample.offer(kept, lambda: PruningDecision(kept, expr, self._targets[0], indexed=False))
         return kept
 
     def form(self, expr: Expr) -> int | None:
         """Return the number of the expression's normal form; None unless the judge decides by normal forms alone."""
-        return self._exact.form(expr) if self._prune and self._oracle is self._exact else None
+        decides = self._prune and self._oracle is self._exact and self._refuter.exact
+        return self._exact.form(expr) if decides else None
 
     def reaches(self, output: int, expr: Expr) -> bool:
         """Return whether this expression may be that of an output of the program.
 
-        Sound: false only when the normal forms differ. True accepts nothing: the expression forgets indices, so a
-        candidate must still be verified.
+        Sound: false only when the normal forms differ, or, where an added axiom is no law of them, when a model or z3
+        tells the two apart. True accepts nothing: the expression forgets indices, so a candidate must still be
+        verified.
         """
         if not self._prune:
             return True
+        if self._refuter.unfit:
+            target = self._targets[output]
+            return not (self._refuter.refutes(expr, target) or self._refuter.refutes(target, expr))
         match self._exact.contains(expr):
             case SubexpressionAnswer.REFUTED:
                 return False

@@ -148,7 +148,7 @@ class PathFinder:
             tensor = self._solver.device_tensor(form, dims, state.frame)
             if tensor is None:
                 continue
-            if tensor in state.tensors or not self._solver.algebra.within(tensor.form, self._solver.target):
+            if tensor in state.tensors or not self._solver.keeps(tensor.form, state.frame):
                 continue
             unused = TensorMask(state.unused & ~sum(1 << i for i in set(operands)) | 1 << len(state.tensors))
             if self._has_too_many_unused(unused.bit_count(), state.steps_left - 1):

@@ -20,6 +20,7 @@ from itertools import combinations, product
 from typing import Final
 
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.logic.laws import laws_of
 from mirage_formal.search.engine_interface import SearchCounters, SearchOptions
 from mirage_formal.search.epilogue_inputs import epilogue_inputs
 from mirage_formal.search.guided.algebra.containment import Algebra
@@ -96,7 +97,7 @@ class KernelSolver:
     def __init__(self, axes: ProgramAxes, space: SearchSpace, options: SearchOptions, tally: SearchCounters) -> None:
         self.axes = axes
         self.space = space
-        self.algebra = algebra = Algebra(len(axes.extents))
+        self.algebra = algebra = Algebra(len(axes.extents), laws_of(options.choice))
         self.tally = tally
         self._share = "share" not in options.off
         self._filter = "filter" not in options.off
@@ -137,6 +138,15 @@ class KernelSolver:
             return [copy for copy in copies if frame[copy] == 1 << unsplit_part(copy)]
 
         return IndexRenaming(self.algebra, peers)
+
+    def keeps(self, form: Form, frame: Frame) -> bool:
+        """Return whether a tensor of device memory may be part of a candidate.
+
+        Args:
+            form: Its form.
+            frame: The frame at that point of the kernel graph.
+        """
+        return self._closer.keeps(form, self.target, frame)
 
     def device_tensor(self, form: Form, dims: Dims, frame: Frame) -> KTensor | None:
         """Return a device tensor with its index copies renamed canonically.

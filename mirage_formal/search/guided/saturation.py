@@ -18,7 +18,9 @@ from typing import Final, NewType
 
 from mirage_formal.graph.ops import COMPARISONS, EXTREMES, NO_ATTRS, SPECS, Attrs, OpKind
 from mirage_formal.logic.axioms import load_axioms
+from mirage_formal.logic.terms import Expr
 from mirage_formal.prove.abstract.pruning_audit import PruningDecision
+from mirage_formal.prove.abstract.refutation import PruningRefuter
 from mirage_formal.search.engine_interface import SearchOptions
 from mirage_formal.search.guided.algebra.abstract_expressions import FormExpressions
 from mirage_formal.search.guided.algebra.containment import Algebra
@@ -133,7 +135,8 @@ class Saturator:
     """Builder of closures for one program, operator list and algebra.
 
     Sound: a class is dropped only if no monomial context turns it into a part of the target (Algebra.within); every
-    operator's operands then satisfy the same test, so no cancellation-free candidate is lost. A class with a term that
+    operator's operands then satisfy the same test, so no cancellation-free candidate is lost. Under added axioms that
+    are no laws, and where axioms are switched off, PruningRefuter has the last word. A class with a term that
     depends on the loop or on a grid axis through two indices is dropped as well: it is a diagonal of their product, and
     the indices of the target are independent.
     """
@@ -146,6 +149,7 @@ class Saturator:
         self._ops = block_ops
         self._prune = options.prune
         self._sample = options.sample
+        self._refuter = PruningRefuter(options.choice, axes.program)
         self._independent = "diagonal" not in options.off
         kinds = axes.kinds
         self._functions = sorted(k for k in FUNCTIONS & axes.functions if k in block_ops)
@@ -220,7 +224,7 @@ class Saturator:
         number = out.index.get(cls)
         if number is None:
             if self._prune:
-                kept = self._algebra.within(cls[0], context.target, loose=context.loose)
+                kept = self.keeps(cls[0], context.target, context.frame, loose=context.loose)
                 if self._sample is not None:
                     self._sample.offer(kept, partial(self._decision, kept, cls[0], context))
                 if not kept:
@@ -238,8 +242,32 @@ class Saturator:
 
     def _decision(self, kept: bool, form: Form, context: _Context) -> PruningDecision:
         """Return a decision as abstract expressions."""
-        expression = FormExpressions(self._algebra, context.frame, load_axioms().functions).expression
-        return PruningDecision(kept, expression(form), expression(context.target), indexed=True)
+        expression, target = self._expressions(context.frame, form, context.target)
+        return PruningDecision(kept, expression, target, indexed=True)
+
+    def _expressions(self, frame: Frame, *forms: Form) -> tuple[Expr, ...]:
+        """Return the abstract expressions of forms in one frame; the first ones name the extents."""
+        expression = FormExpressions(self._algebra, frame, load_axioms().functions).expression
+        return tuple(expression(form) for form in forms)
+
+    def keeps(self, form: Form, target: Form, frame: Frame, *, loose: bool = False) -> bool:
+        """Return whether a tensor may be part of a candidate.
+
+        Args:
+            form: Its form.
+            target: Form of the program's output.
+            frame: The parts of each axis where the form is used.
+            loose: See ``Algebra.within``.
+        """
+        kept = self._algebra.within(form, target, loose=loose)
+        if self._refuter.exact:
+            return kept
+
+        def claim() -> tuple[Expr, tuple[Expr, ...]]:
+            whole, expression = self._expressions(frame, target, form)
+            return expression, (whole,)
+
+        return self._refuter.keeps(kept, claim)
 
     def _diagonal(self, form: Form, same: tuple[tuple[PartMask, ...], ...]) -> bool:
         """Return whether a term depends on one index of the kernel under two names."""
@@ -435,7 +463,7 @@ class Saturator:
         if joined is None:
             return False
         part = selection_branch_form(self._algebra, chooses, joined[0], place)
-        return not self._prune or self._algebra.within(part, context.target, loose=context.loose)
+        return not self._prune or self.keeps(part, context.target, context.frame, loose=context.loose)
 
     def _selected(
         self, out: Closure, operands: tuple[ClassId, ClassId, ClassId], context: _Context

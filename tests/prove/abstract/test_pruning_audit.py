@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from mirage_formal.logic.added_axioms import USUAL_AXIOMS, AxiomChoice
 from mirage_formal.logic.terms import add, const, mul, sum_, unary, var
 from mirage_formal.prove.abstract.pruning_audit import (
     DECISIONS_PER_QUESTION,
@@ -146,7 +147,8 @@ class InlineExecutor:
 def test_a_contradiction_ends_the_run_with_the_question_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def contradicted(decisions: Sequence[PruningDecision]) -> PruningAudit:
+    def contradicted(decisions: Sequence[PruningDecision], choice: AxiomChoice) -> PruningAudit:
+        assert choice == USUAL_AXIOMS
         return PruningAudit((AuditFinding.CONTRADICTED,) * len(decisions), ("(check-sat)\n",), "4")
 
     monkeypatch.setattr(tasks, "audit_decisions", contradicted)

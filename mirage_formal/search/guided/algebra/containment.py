@@ -11,6 +11,7 @@ from fractions import Fraction
 from itertools import permutations, product
 from typing import TypeVar
 
+from mirage_formal.logic.laws import NO_LAWS, Laws
 from mirage_formal.search.guided.algebra.interner import (
     AtomId,
     Atoms,
@@ -43,10 +44,11 @@ class Algebra(Forms):
 
     Args:
         width: Number of base axes.
+        laws: Laws of functions that a user has added.
     """
 
-    def __init__(self, width: int) -> None:
-        super().__init__(width)
+    def __init__(self, width: int, laws: Laws = NO_LAWS) -> None:
+        super().__init__(width, laws)
         self._renamed: dict[tuple[Form, Renaming], Form | None] = {}
         self._norms: dict[tuple[PartMask, Form, Fraction | None, Frame], Form | None] = {}
         self._nested: dict[tuple[Form, bool], tuple[Form, ...]] = {}
@@ -115,6 +117,8 @@ class Algebra(Forms):
     def nested(self, target: Form, *, products: bool = True) -> tuple[Form, ...]:
         """Return the target and every denominator, product of one term's denominators and argument nested in it.
 
+        By a law f(x + y) = f(x) f(y) also the sum of the arguments of several factors f(x).
+
         Args:
             target: The form.
             products: Whether products of denominators count.
@@ -138,6 +142,8 @@ class Algebra(Forms):
                         # x / y / z is x / (y * z), so the product is a tensor that a candidate may hold.
                         stack.extend(self._product(denominators))
                     stack.extend(p for p in (self.argument(atom) for atom in atoms) if p is not None)
+                    calls = [call for call in map(self.call_at, atoms) if call is not None]
+                    stack.extend(inner for _, inner in self._laws.arguments(self, calls, self.add))
             found = self._nested[target, products] = tuple(seen)
         return found
 
@@ -211,7 +217,7 @@ class Algebra(Forms):
                 does.
 
         Sound: used only to prune. Without cancellation every tensor that contributes to the target occurs in it this
-        way, and the context may not depend on a part that ``a`` has already bound.
+        way, and the context may not depend on a part that ``a`` has already bound. Or a law rewrites a function of it.
         """
         if a == target:
             return True
@@ -220,7 +226,9 @@ class Algebra(Forms):
         self.queries += 1
         if found is None:
             self.misses += 1
-            found = self._within[key] = any(self._fits(a, inner, target, loose) for inner in self.nested(target))
+            forms = (a,) if self._laws is NO_LAWS else self._laws.above(self, a)
+            found = any(self._fits(one, inner, target, loose) for one in forms for inner in self.nested(target))
+            self._within[key] = found
         return found
 
     def _fits(self, a: Form, inner: Form, target: Form, loose: bool) -> bool:

@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
+from mirage_formal.logic.laws import NO_LAWS, Laws
 from mirage_formal.search.guided.algebra.bound_indices import BinderAlgebra
 from mirage_formal.search.guided.algebra.interner import (
     AtomId,
@@ -31,6 +32,7 @@ from mirage_formal.search.guided.algebra.interner import (
     Monomial,
     MonomialId,
     Polynomial,
+    atom_argument,
 )
 from mirage_formal.search.guided.algebra.part_masks import (
     NO_PARTS,
@@ -50,14 +52,17 @@ class Forms(BinderAlgebra):
 
     Sound: equal numbers mean equal tensors for every choice of extents, because only laws valid for all real values
     (denominators nonzero) build them, sums are refused over parts that the term does not depend on, and a factor's
-    wholly bound indices are renamed before they could capture another's; partly bound ones refuse instead.
+    wholly bound indices are renamed before they could capture another's; partly bound ones refuse instead. An added
+    law may be false: then equal numbers mean nothing, and the proof of a candidate fails.
 
     Args:
         width: Number of base axes.
+        laws: Laws of functions that a user has added.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, laws: Laws = NO_LAWS) -> None:
         super().__init__(width)
+        self._laws = laws
         self._mul: dict[tuple[Form, Form], Form | None] = {}
         self._add: dict[tuple[Form, Form], Form] = {}
         self._sum: dict[tuple[PartMask, Form, Frame, tuple[PartMask, ...]], Form | None] = {}
@@ -111,7 +116,30 @@ class Forms(BinderAlgebra):
             name: Name of the function.
             argument: Form of its argument.
         """
-        return self.single(self.atom((name, argument), self.free[argument]))
+        return self._laws.call(self, name, argument)
+
+    def atom_of(self, function: str, argument: Form) -> Form:
+        """Return the form of a function's value to which no law is applied."""
+        return self.single(self.atom((function, argument), self.free[argument]))
+
+    def call_of(self, form: Form) -> tuple[str, Form] | None:
+        """Return function and argument of a form that is nothing but a function's value; None for another form."""
+        if len(self.polynomials[form]) != 1:
+            return None
+        ((monomial, count),) = self.polynomials[form]
+        bound, atoms, denominators = self.monomials[monomial]
+        if bound or denominators or count != 1 or len(atoms) != 1:
+            return None
+        return self.call_at(atoms[0])
+
+    def call_at(self, number: AtomId) -> tuple[str, Form] | None:
+        """Return function and argument of an atom; None for inputs, constants and norms."""
+        atom = self.atoms[number]
+        return (str(atom[0]), atom_argument(atom)) if len(atom) == 2 and atom[0] != "const" else None
+
+    def summands(self, form: Form) -> list[Form]:
+        """Return the monomials of a form, each as often as it occurs."""
+        return [self.polynomial({m: 1}) for m, count in self.polynomials[form] for _ in range(count)]
 
     def apply_several(self, name: str, arguments: Sequence[Form], *, commutative: bool = False) -> Form:
         """Return the form of an opaque elementwise function of several arguments.
