@@ -7,6 +7,7 @@ proved.
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import NamedTuple
 
 from mirage_formal import Graph, Tensor
@@ -33,14 +34,14 @@ class Fault(NamedTuple):
         report: The address of the report.
         said: What is computed instead of what, as reported.
         ours: What was left out or changed.
-        made: The graphs at small extents.
+        made: Makes the graphs, at small extents unless it is given others.
     """
 
     name: str
     report: str
     said: str
     ours: str
-    made: Callable[[], Rewriting]
+    made: Callable[..., Rewriting]
 
 
 FAULTS: list[Fault] = []
@@ -50,7 +51,7 @@ def fault(report: str, said: str, ours: str, **small: int) -> Callable[[Callable
     """Makes a claim and a row of FAULTS of a function; the keywords are its small extents."""
 
     def made(build: Callable[..., Rewriting]) -> Claim:
-        FAULTS.append(Fault(build.__name__, GITHUB + report, said, ours, lambda: build(**small)))
+        FAULTS.append(Fault(build.__name__, GITHUB + report, said, ours, partial(build, **small)))
         return Claim(f"public_faults.{build.__name__}", lambda **sizes: build(**sizes)[:2], small, False, False)
 
     return made
@@ -176,6 +177,43 @@ def soft_cap_dropped(m: int = 64, d: int = 64, n: int = 64) -> Rewriting:
         lambda g, q, k, v: g.softmax(g.scale(g.tanh(g.scale(q @ k, 1 / cap)), cap), 1) @ v,
         attention,
         lambda g, q, k, v: g.softmax(g.scale(g.tanh(g.scale(q, 1 / cap) @ k), cap), 1) @ v,
+    )
+
+
+@fault(
+    "tenstorrent/tt-metal/pull/56406",
+    "A kernel scales scores and the mask that is added to them, where only scores are to be scaled.",
+    "one head, a dim that is a square",
+    m=2,
+    r=2,
+    n=3,
+)
+def mask_scaled_with_the_scores(m: int = 64, r: int = 8, n: int = 96) -> Rewriting:
+    scale = Fraction(1, r)
+    return rewriting(
+        {**qkv(m, r * r, n), "M": (m, n)},
+        lambda g, q, k, v, mask: g.softmax(g.scale(q @ k, scale) + mask, 1) @ v,
+        lambda g, q, k, v, mask: g.softmax(g.scale(q @ k + mask, scale), 1) @ v,
+        lambda g, q, k, v, mask: g.softmax(g.scale(q @ k + g.scale(mask, r), scale), 1) @ v,
+    )
+
+
+@fault(
+    "emmtrix/emx-onnx-cgen/pull/731",
+    "Generated code applies the soft cap to scores with their bias, where the bias belongs behind the cap.",
+    "the weights of one head, the cap 2",
+    m=2,
+    d=2,
+    n=3,
+)
+def soft_cap_of_scores_with_their_bias(m: int = 64, d: int = 64, n: int = 64) -> Rewriting:
+    def capped(g: Graph, scores: Tensor) -> Tensor:
+        return g.scale(g.tanh(g.scale(scores, Fraction(1, 2))), 2)
+
+    return rewriting(
+        {"Q": (m, d), "K": (d, n), "bias": (m, n)},
+        lambda g, q, k, bias: g.softmax(capped(g, q @ k) + bias, 1),
+        lambda g, q, k, bias: g.softmax(capped(g, q @ k + bias), 1),
     )
 
 
@@ -404,6 +442,39 @@ def means_along_the_other_dim_fused(n: int = 96) -> Rewriting:
         return centred / g.sqrt(g.transpose(g.mean(g.square(centred), 1), 0, 1) + EPS)
 
     return rewriting({"X": (n, n)}, without_dim, row_norm)
+
+
+@fault(
+    "xlite-dev/LeetCUDA/issues/309",
+    "A layer norm adds eps to the number of columns and not to the variance.",
+    "no weight, no bias; eps is 1",
+    b=2,
+    n=3,
+)
+def eps_added_to_the_number_of_columns(b: int = 16, n: int = 32) -> Rewriting:
+    def centred(g: Graph, x: Tensor) -> Tensor:
+        return x - g.mean(x, 1)
+
+    return rewriting(
+        {"X": (b, n)},
+        lambda g, x: centred(g, x) / g.sqrt(g.mean(g.square(centred(g, x)), 1) + 1),
+        lambda g, x: centred(g, x) / g.sqrt(g.scale(g.sum(g.square(centred(g, x)), 1), Fraction(1, n + 1))),
+    )
+
+
+@fault(
+    "tensorflow/tensorflow/pull/58863",
+    "A fused layer norm does not get the eps of the program and takes its own.",
+    "no weight, no bias; 1/10 and 1/1000",
+    b=2,
+    n=3,
+)
+def eps_of_the_program_ignored(b: int = 16, n: int = 32) -> Rewriting:
+    return rewriting(
+        {"X": (b, n)},
+        lambda g, x: g.layer_norm(x, eps=Fraction(1, 10)),
+        lambda g, x: g.layer_norm(x, eps=Fraction(1, 1000)),
+    )
 
 
 @fault(
@@ -672,6 +743,24 @@ def softmax_over_the_dims_behind(a: int = 16, m: int = 32, n: int = 32) -> Rewri
         fused,
         lambda g, x, bias: g.transpose(g.softmax(g.transpose(x + bias, 1, 2), 2), 1, 2),
     )
+
+
+@fault(
+    "triton-lang/triton/issues/11406",
+    "A softmax over the columns that drops the reduced dim subtracts maxima, and divides by sums, of other rows.",
+    "a square matrix as in the report",
+    n=2,
+)
+def maxima_and_sums_of_other_rows(n: int = 32) -> Rewriting:
+    def of_rows(g: Graph, x: Tensor) -> Tensor:
+        shifted = g.exp(x - g.max(x, 1))
+        return shifted / g.sum(shifted, 1)
+
+    def dropped(g: Graph, x: Tensor) -> Tensor:
+        shifted = g.exp(x - g.transpose(g.max(x, 1), 0, 1))
+        return shifted / g.transpose(g.sum(shifted, 1), 0, 1)
+
+    return rewriting({"X": (n, n)}, of_rows, dropped, lambda g, x: g.softmax(x, 1))
 
 
 @fault(
