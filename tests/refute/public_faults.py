@@ -693,6 +693,19 @@ def merged_adapter_added_again(m: int = 16, k: int = 64, n: int = 64, r: int = 8
 
 
 @fault(
+    "pytorch/pytorch/pull/99700",
+    "A split and a concatenation of its parts in another order are removed as if the order were the same.",
+    "two parts",
+    a=2,
+    n=3,
+)
+def parts_concatenated_in_another_order(a: int = 16, n: int = 96) -> Rewriting:
+    return rewriting(
+        {"X": (a, n)}, lambda g, x: g.concat(x[:, n // 2 :], x[:, : n // 2], 1), lambda g, x: g.scale(x, 1)
+    )
+
+
+@fault(
     "onnx/onnx/issues/2446",
     "Two transposes are fused to one whose permutation is composed in the wrong order.",
     "equal extents, so that shapes agree",
