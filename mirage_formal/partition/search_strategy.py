@@ -34,14 +34,15 @@ _AS_ONE: Final = 2 / 3
 def needs_partitioning(program: KernelGraph, settings: Settings) -> bool:
     """Return whether a program has more operators than any candidate of its space, so that it is searched in subgraphs.
 
-    If the user named no space, a program without products may still be one kernel, and is then searched as one.
+    If the user named no space, a program without products may still be one kernel, and is then searched as one. Where
+    the graphs of a file are the candidates, they stand for the whole program.
 
     Raises:
         MirageError: The program or the settings are at fault.
     """
     job = make_job(program, settings)
     alone = not settings.narrowed and is_fusible(job.sought.program)
-    return len(program.ops) > job.space.most_operators and not alone
+    return len(program.ops) > job.space.most_operators and not alone and not job.graphs
 
 
 def search_or_cover(

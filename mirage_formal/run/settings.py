@@ -81,7 +81,7 @@ class Job:
     """A search job: a program with all settings that determine its result; an immutable value sent to workers.
 
     ``sought`` is the program after preprocessing, which the search looks for; candidates are proved equal to
-    ``program``.
+    ``program``. ``graphs`` are the candidates where nothing is searched, and ``sought`` is then the program itself.
     """
 
     program: KernelGraph
@@ -92,6 +92,7 @@ class Job:
     engine: str
     options: SearchOptions
     accept: Policy
+    graphs: tuple[KernelGraph, ...] = ()
 
 
 def make_job(program: KernelGraph, settings: Settings) -> Job:
@@ -100,6 +101,8 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
     Raises:
         ProgramError: The program has no output, or is not made of predefined operators.
         SpaceError: An unknown preset, a bad list, or a grid that divides nothing.
+        FormatError: The file of candidates cannot be read.
+        GraphError: One of its graphs has other inputs or outputs than the program.
         TargetError: An unknown target.
     """
     if not program.outputs:
@@ -109,7 +112,13 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
         hint = "describe the program with predefined operators; the search finds the graph-defined ones"
         raise ProgramError("expected predefined operators only, got a customized one", where="program", hint=hint)
     check_limits(settings)
+    engine, graphs = settings.engine, tuple[KernelGraph, ...]()
     plain = preprocess(program)
+    if settings.checkpoint is not None:
+        from mirage_formal.run.checkpoint_engine import read_candidates  # few runs need this import
+
+        engine, graphs = read_candidates(Path(settings.checkpoint), program)
+        plain = PreprocessedProgram(program, program.inputs, None)
     config = settings.config or choose_config(plain.program)
     overrides: Any = {name: getattr(settings, name) for name in Overrides.__annotations__}
     if settings.max_states is None and not settings.narrowed:
@@ -118,7 +127,8 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
     _check_grids(program, space)
     how = SearchOptions(**{name: getattr(settings, name) for name in SearchMethod.__struct_fields__})
     target = load_target(settings.target)
-    return Job(program, plain, escape_undecodable(config), space, target, settings.engine, how, Policy(settings.accept))
+    accept = Policy(settings.accept)
+    return Job(program, plain, escape_undecodable(config), space, target, engine, how, accept, graphs)
 
 
 def check_limits(settings: Settings) -> None:
@@ -132,6 +142,9 @@ def check_limits(settings: Settings) -> None:
     if settings.resume and settings.force:
         hint = "resume continues the run that is there, force replaces it"
         raise SpaceError("expected one of resume and force, got both", where="resume", hint=hint)
+    if settings.checkpoint is not None and settings.engine != "guided":
+        what = f"expected one of checkpoint and engine, got both, engine {settings.engine}"
+        raise SpaceError(what, where="checkpoint", hint="checkpoint takes the graphs of a file, and searches nothing")
     if settings.engine == "guided" and settings.oracle == "z3":
         what = (
             "expected the oracle normal-form with the engine guided, which decides by normal forms of its own, got z3"
