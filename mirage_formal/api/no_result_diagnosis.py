@@ -272,8 +272,8 @@ def _rejected_candidate_reasons(search: _EmptySearch) -> Iterator[Reason]:
     for kind, (said, hint) in _REJECTED.items():
         items = [item for item in summary.rejected if item.kind == kind]
         if items:
-            if kind == "different" and search.settings.checkpoint is not None:
-                hint = "mirage-formal verify shows inputs on which each of them differs"
+            if kind in ("different", "certificate") and search.settings.checkpoint is not None:
+                hint = "mirage-formal verify judges each graph of the file"
             what = f"{len(items)} of {summary.found} proposed candidates are {said}; the first: {items[0].reason[:200]}"
             yield Reason("rejected", "", what, f"{hint}; {where}/summary.json names them all")
 
