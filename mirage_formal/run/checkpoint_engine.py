@@ -11,8 +11,7 @@ from mirage_formal.graph.signature_check import match_inputs
 from mirage_formal.graph.verdict import Candidate
 from mirage_formal.graph.verifier import output_types
 from mirage_formal.records import sha256
-from mirage_formal.run.settings import display_path
-from mirage_formal.run.verify.verdicts import load_graphs
+from mirage_formal.run.verify.graph_file import load_graphs
 from mirage_formal.search.engine_interface import SearchCounters, SearchOptions, Unit, UnitResult
 from mirage_formal.search.space import SearchSpace
 from mirage_formal.support.errors import GraphError, MirageError, UnsupportedError
@@ -54,11 +53,12 @@ class CheckpointEngine:
         return UnitResult((Candidate(self._graphs[int(unit.payload)], self.name),), counts.stats())
 
 
-def read_candidates(path: Path, program: KernelGraph) -> tuple[str, tuple[KernelGraph, ...]]:
+def read_candidates(path: Path, where: str, program: KernelGraph) -> tuple[str, tuple[KernelGraph, ...]]:
     """Return the engine's name with the digest of a file, and the graphs of the file with the program's inputs.
 
     Args:
         path: A file of our format or a checkpoint of Mirage.
+        where: Its name, for messages.
         program: The program that every graph stands for.
 
     Raises:
@@ -66,15 +66,15 @@ def read_candidates(path: Path, program: KernelGraph) -> tuple[str, tuple[Kernel
         GraphError: A graph has other inputs or outputs than the program.
     """
     graphs: list[KernelGraph] = []
-    for index, graph in enumerate(load_graphs(path, program)):
+    for index, graph in enumerate(load_graphs(path, where, program)):
         if isinstance(graph, MirageError):
             raise graph
-        where = f"{display_path(path)}, graph {index}"
-        matched = match_inputs(graph, program, where)
+        here = f"{where}, graph {index}"
+        matched = match_inputs(graph, program, here)
         wanted, got = ([tensor.dtype.value for tensor in output_types(one)] for one in (program, matched))
         if wanted != got:
             what = f"expected outputs of types {', '.join(wanted)}, got {', '.join(got)}"
-            raise GraphError(what, where=where, hint="declare the program's inputs with the file's element types")
+            raise GraphError(what, where=here, hint="declare the program's inputs with the file's element types")
         graphs.append(matched)
     with path.open("rb") as file:
         return f"{_NAME}:{sha256(file.read(MAX_BYTES + 1))}", tuple(graphs)

@@ -117,7 +117,8 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
     if settings.checkpoint is not None:
         from mirage_formal.run.checkpoint_engine import read_candidates  # few runs need this import
 
-        engine, graphs = read_candidates(Path(settings.checkpoint), program)
+        path = Path(settings.checkpoint)
+        engine, graphs = read_candidates(path, display_path(path), program)
         plain = PreprocessedProgram(program, program.inputs, None)
     config = settings.config or choose_config(plain.program)
     overrides: Any = {name: getattr(settings, name) for name in Overrides.__annotations__}

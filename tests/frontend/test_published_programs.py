@@ -18,7 +18,7 @@ from mirage_formal.api import request
 from mirage_formal.frontend.kernel_builder import KernelBuilder
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build.compile_unsearched import make_callable
-from tests.kit.graphs.first_checkpoints import ATTENTION, LORA, FirstGraph, file_of
+from tests.kit.checkpoints.first_checkpoints import ATTENTION, LORA, FirstGraph, file_of
 
 
 def first_readme() -> mi.Graph:

@@ -18,12 +18,13 @@ from mirage_formal.graph.formats.mirage.checkpoint_reader import from_mirage, gr
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verifier import faults
-from mirage_formal.run.verify.verdicts import compute_verdicts, load_graphs
+from mirage_formal.run.verify.graph_file import load_graphs
+from mirage_formal.run.verify.verdicts import compute_verdicts
 from mirage_formal.semantics.float64_reference import run
 from mirage_formal.support.errors import FormatError
+from tests.kit.checkpoints.first_checkpoints import ATTENTION, LORA, FirstGraph, attention, file_of, lora
+from tests.kit.checkpoints.mirage_files import arrays_for
 from tests.kit.graphs import workloads
-from tests.kit.graphs.first_checkpoints import ATTENTION, LORA, FirstGraph, attention, file_of, lora
-from tests.kit.graphs.mirage_files import arrays_for
 
 PROGRAMS: Final = {"attention": workloads.attention(), "lora": workloads.lora()}
 
@@ -96,7 +97,7 @@ def test_the_loop_is_summed(divide: str) -> None:
 def test_right_graphs_are_proved(name: str, graphs: dict[str, FirstGraph], tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_text(json.dumps(file_of(*graphs.values())))
-    judged = list(compute_verdicts(PROGRAMS[name], load_graphs(path, PROGRAMS[name]), "file.json"))
+    judged = list(compute_verdicts(PROGRAMS[name], load_graphs(path, "file.json", PROGRAMS[name]), "file.json"))
     verdicts = dict(zip(graphs, (one.verdict for one in judged), strict=True))
     assert all(isinstance(verdict, mf.Equivalent) for verdict in verdicts.values()), verdicts
 

@@ -23,8 +23,8 @@ from mirage_formal.records import key_of, sha256
 from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Settings, identity, make_job
 from mirage_formal.support.errors import FormatError, GraphError, NothingFoundError, RunError, SpaceError
+from tests.kit.checkpoints.first_checkpoints import file_of, lora, lora_unfused
 from tests.kit.graphs import workloads
-from tests.kit.graphs.first_checkpoints import file_of, lora, lora_unfused
 
 PROGRAM = workloads.lora(4, 8, 12, 2)
 FUSED = workloads.lora_fused(4, 8, 12, 2, grid=3, loop=4)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from tests.kit.graphs.mirage_files import grid_map, tensor
+from tests.kit.checkpoints.mirage_files import grid_map, tensor
 
 Record = dict[str, Any]
 #: A load: place of the device tensor among the operands, its tile, its map, and the dim that the loop cuts.
