@@ -19,7 +19,7 @@ from mirage_formal.support.errors import MirageError
 from tests.attack import directories
 from tests.attack.texts import STRINGS, hostile
 from tests.attack.trial import Breach
-from tests.kit.graphs import mirage_files
+from tests.kit.checkpoints import mirage_files
 from tests.kit.proofs.hand_proofs import true_proofs
 
 #: Longest message of a refusal.
