@@ -25,22 +25,22 @@ is the package of the engines.
 _RULES: Final = (
     (
         "inputs are row-major",
-        "`PyGraph.new_input` (python/mirage/_cython/core.pyx) makes every input `DmemRowMajor`, and whatever layout a "
-        "file names, `TBInputLoaderFingerprinter` (include/mirage/threadblock/cuda/input_loader.h) reads it row by row",
+        "`PyGraph.new_input` (core.pyx) makes every input `DmemRowMajor`, and whatever layout a "
+        "file names, `TBInputLoaderFingerprinter` (input_loader.h) reads it row by row",
     ),
     (
         "`reduction_dimx` is 64 where there is none",
-        "`ExecutionPlan::reduction_dimx` (include/mirage/threadblock/graph.h) is `TB_REDUCTION_DIMX` "
-        "(include/mirage/type.h), which `Graph::create_reduction_to_dimx_op` (src/threadblock/reduction.cc) takes",
+        "`ExecutionPlan::reduction_dimx` (graph.h of threadblock) is `TB_REDUCTION_DIMX` "
+        "(type.h), which `Graph::create_reduction_to_dimx_op` (reduction.cc of threadblock) takes",
     ),
     (
         "an output saver adds over the loop: an accumulator stands before each",
-        "`TBOutputOp::TBOutputOp` (src/threadblock/output.cc) has a tensor for the sum; `TBOutputAccumFingerprinter` "
-        "(include/mirage/threadblock/cuda/output_saver.h) copies in the first iteration and adds in the others",
+        "`TBOutputOp::TBOutputOp` (output.cc) has a tensor for the sum; `TBOutputAccumFingerprinter` "
+        "(output_saver.h) copies in the first iteration and adds in the others",
     ),
     (
         "`plan` says what `bgraph` does, or the file is refused",
-        "`from_json` (src/kernel/graph.cc) makes the kernel of `plan`, and reads only layouts of `bgraph`",
+        "`from_json` (graph.cc of kernel) makes the kernel of `plan`, and reads only layouts of `bgraph`",
     ),
 )
 _PUBLISHED: Final = """\
