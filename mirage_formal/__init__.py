@@ -67,6 +67,8 @@ bfloat16 = DType.BFLOAT16
 float32 = DType.FLOAT32
 bool_ = DType.BOOL
 
+new_graph = new_kernel_graph  # the reference system's first name of it
+
 __all__ = [
     "BlockBuilder",
     "BlockTensor",
@@ -106,6 +108,7 @@ __all__ = [
     "generate_cuda_program",
     "generate_triton_program",
     "load",
+    "new_graph",
     "new_kernel_graph",
     "new_threadblock_graph",
     "optimize",

@@ -45,7 +45,7 @@ def test_building_and_freezing_a_program_is_light() -> None:
 def test_the_public_api_is_what_it_is() -> None:
     """A name that comes or goes is a decision: it is written down here."""
     assert set(mf.__all__) == {
-        *("Graph", "Tensor", "new_kernel_graph", "BlockBuilder", "BlockTensor", "new_threadblock_graph"),
+        *("Graph", "Tensor", "new_graph", "new_kernel_graph", "BlockBuilder", "BlockTensor", "new_threadblock_graph"),
         *("DType", "float16", "bfloat16", "float32"),
         *("superoptimize", "Options", "Result"),
         *("equivalence", "Verdict", "Equivalent", "Probable", "Different", "Unknown"),

@@ -12,6 +12,7 @@ import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -96,6 +97,8 @@ def find_reasons_for_no_result(
     space = make_job(program, settings).space
     reasons = tuple(_reasons(_EmptySearch(program, origins, settings, space, report)))
     what = f"no candidate was found in the search space {space.name}"
+    if settings.checkpoint is not None:
+        what = f"no graph of {display_path(Path(settings.checkpoint))} was accepted"
     return NothingFoundError(what, where=report.summary.program, reasons=reasons)
 
 
@@ -134,6 +137,8 @@ def _diagnose_whole(report: WholeReport, settings: Settings, origins: Origins) -
 
 def _reasons(search: _EmptySearch) -> Iterator[Reason]:
     certain = [*_unread_inputs(search), *_too_many_inputs(search), *_operators_outside_space(search)]
+    if search.settings.checkpoint is not None:
+        certain = []  # a space limits searches only
     yield from certain
     summary = search.report.summary
     done = (
@@ -267,6 +272,8 @@ def _rejected_candidate_reasons(search: _EmptySearch) -> Iterator[Reason]:
     for kind, (said, hint) in _REJECTED.items():
         items = [item for item in summary.rejected if item.kind == kind]
         if items:
+            if kind in ("different", "certificate") and search.settings.checkpoint is not None:
+                hint = "mirage-formal verify judges each graph of the file"
             what = f"{len(items)} of {summary.found} proposed candidates are {said}; the first: {items[0].reason[:200]}"
             yield Reason("rejected", "", what, f"{hint}; {where}/summary.json names them all")
 

@@ -31,6 +31,7 @@ class Options(Overrides, total=False):
     """Optional keyword arguments of ``superoptimize``."""
 
     config: str | PathLike[str] | None
+    checkpoint: str | PathLike[str] | None
     target: str | PathLike[str]
     engine: str
     oracle: str

@@ -35,13 +35,14 @@ _AS_ONE: Final = 2 / 3
 def needs_partitioning(program: KernelGraph, settings: Settings) -> bool:
     """Return whether a program has more operators than any candidate of its space, so that it is searched in subgraphs.
 
-    If the user named no space, a program without products may still be one kernel, and is then searched as one.
+    If the user named no space, a program without products may still be one kernel, and is then searched as one. Where
+    the graphs of a file are the candidates, they stand for the whole program.
 
     Raises:
         MirageError: The program or the settings are at fault.
     """
     job = make_job(program, settings)
-    large = len(program.ops) > job.space.most_operators
+    large = len(program.ops) > job.space.most_operators and not job.graphs
     return large and (settings.narrowed or not is_fusible(preprocess(program).program))
 
 

@@ -63,7 +63,7 @@ class Identity(Record, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         program: Digest of the program, over topology, shapes, strides, dtypes and names.
         space: Sha256 over the search space with every bound in it, after command-line overrides.
-        engine: "guided" or "exhaustive".
+        engine: "guided", "exhaustive", a user's own, or "file:" with the sha256 of the file of the candidates.
         oracle: "normal-form" or "z3".
         prune: Whether branches are pruned by abstract expressions.
         target: Name of the target that candidates are ranked for.

@@ -6,7 +6,7 @@ import dataclasses
 import platform
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -79,7 +79,10 @@ class TimeLimits:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A program with all settings that determine the result of its search; an immutable value."""
+    """A program with all settings that determine the result of its search; an immutable value.
+
+    ``graphs`` are the candidates where nothing is searched.
+    """
 
     program: KernelGraph
     config: str
@@ -88,23 +91,25 @@ class Job:
     engine: str
     options: SearchOptions
     accept: Policy
+    graphs: tuple[KernelGraph, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SearchJob(Job):
     """A job as workers get it.
 
-    ``sought`` is the program after preprocessing, which the search looks for; candidates are proved equal to
-    ``program``.
+    ``sought`` is the program after preprocessing, which the search looks for, or the program itself where nothing is
+    searched; candidates are proved equal to ``program``.
     """
 
-    sought: PreprocessedProgram
+    sought: PreprocessedProgram = field(kw_only=True)
 
 
 def preprocess_job(job: Job) -> SearchJob:
     """Return a job with its preprocessed program, for which the prover is asked."""
     given: Any = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
-    return SearchJob(**given, sought=preprocess(job.program))
+    plain = PreprocessedProgram(job.program, job.program.inputs, None) if job.graphs else preprocess(job.program)
+    return SearchJob(**given, sought=plain)
 
 
 def make_job(program: KernelGraph, settings: Settings) -> Job:
@@ -114,6 +119,8 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
         FormatError: A file of axioms is malformed, or its axioms are inconsistent.
         ProgramError: The program has no output, or is not made of predefined operators.
         SpaceError: An unknown preset, a bad list, or a grid that divides nothing.
+        FormatError: The file of candidates cannot be read.
+        GraphError: One of its graphs has other inputs or outputs than the program.
         TargetError: An unknown target.
     """
     if not program.outputs:
@@ -123,6 +130,12 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
         hint = "describe the program with predefined operators; the search finds the graph-defined ones"
         raise ProgramError("expected predefined operators only, got a customized one", where="program", hint=hint)
     check_limits(settings)
+    engine, graphs = settings.engine, tuple[KernelGraph, ...]()
+    if settings.checkpoint is not None:
+        from mirage_formal.run.checkpoint_engine import read_candidates  # few runs need this import
+
+        path = Path(settings.checkpoint)
+        engine, graphs = read_candidates(path, display_path(path), program)
     config = settings.config or choose_config(program)
     overrides: Any = {name: getattr(settings, name) for name in Overrides.__annotations__}
     if settings.max_states is None and not settings.narrowed:
@@ -133,7 +146,8 @@ def make_job(program: KernelGraph, settings: Settings) -> Job:
     check_consistency(choice)
     how = SearchOptions(**{name: getattr(settings, name) for name in SearchMethod.__struct_fields__}, choice=choice)
     target = load_target(settings.target)
-    return Job(program, escape_undecodable(config), space, target, settings.engine, how, Policy(settings.accept))
+    accept = Policy(settings.accept)
+    return Job(program, escape_undecodable(config), space, target, engine, how, accept, graphs)
 
 
 def check_limits(settings: Settings) -> None:
@@ -147,6 +161,9 @@ def check_limits(settings: Settings) -> None:
     if settings.resume and settings.force:
         hint = "resume continues the run that is there, force replaces it"
         raise SpaceError("expected one of resume and force, got both", where="resume", hint=hint)
+    if settings.checkpoint is not None and settings.engine != "guided":
+        what = f"expected one of checkpoint and engine, got both, engine {settings.engine}"
+        raise SpaceError(what, where="checkpoint", hint="checkpoint takes the graphs of a file, and searches nothing")
     if settings.engine == "guided" and settings.oracle == "z3":
         what = (
             "expected the oracle normal-form with the engine guided, which decides by normal forms of its own, got z3"

@@ -104,6 +104,10 @@ def load_engine(name: str) -> Engine:
 
 def engine_of(job: SearchJob) -> Engine:
     """Return the engine of a job; ``HorizontalFusionEngine`` for "guided"."""
+    if job.graphs:
+        from mirage_formal.run.checkpoint_engine import CheckpointEngine
+
+        return CheckpointEngine(job.program, job.graphs)
     if job.engine != "guided":
         return load_engine(job.engine)
     from mirage_formal.search.horizontal_fusion.fusion_engine import HorizontalFusionEngine
@@ -150,7 +154,7 @@ def search_unit(task: UnitTask) -> UnitRecord:
         record = _candidate_record(job, whole, graph if job.engine in ENGINES else None)
         found[record.digest] = record
     most = estimate(program, job.target).us
-    if found and min(one.estimated_us for one in found.values()) > _CLOSE * most:
+    if found and not job.graphs and min(one.estimated_us for one in found.values()) > _CLOSE * most:
         from mirage_formal.run.split_k_candidates import split_loops_of_candidates  # few units need this import
 
         for graph in split_loops_of_candidates(graphs, job.target, most):

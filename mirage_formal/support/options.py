@@ -34,6 +34,7 @@ _Text = Annotated[str, Meta(min_length=1, pattern="^[^\0]+$")]
 Directory = Annotated[_Text, _expect("a directory")]
 TargetName = Annotated[_Text, _expect("a target's name or a .toml file")]
 Backend = Annotated[Literal["cuda", "triton", "auto"], _expect("one of cuda, triton, auto")]
+GraphFile = Annotated[_Text, _expect("a JSON file of graphs")]
 _SpaceName = Annotated[_Text, _expect("a preset's name or a .toml file")]
 _Scheduler = Annotated[_Text, _expect("a scheduler's address")]
 _Engine = Annotated[str, Meta(pattern="^(guided|exhaustive)$|:"), _expect("one of guided, exhaustive, module:Class")]
@@ -105,6 +106,12 @@ class Settings(SearchMethod, frozen=True, kw_only=True):
 
     config: Annotated[
         _SpaceName | None, _option("Search space, or a preset's name.", "by the program", "PRESET|FILE.toml")
+    ] = None
+    checkpoint: Annotated[
+        GraphFile | None,
+        _option(
+            "Search nothing: the graphs of this file are the candidates, in our format or Mirage's.", "none", "FILE"
+        ),
     ] = None
     target: Annotated[TargetName, _option("GPU to rank for.", "", "NAME|FILE.toml")] = "h200"
     workers: Annotated[Count | None, _option("Worker processes", "one for each processor")] = None
@@ -201,7 +208,7 @@ class Settings(SearchMethod, frozen=True, kw_only=True):
 
 #: Settings that restrict the search space or the search method.
 _NARROWING: Final = (
-    *("config", "engine", "oracle", "prune", "accept", "extents"),
+    *("checkpoint", "config", "engine", "oracle", "prune", "accept", "extents"),
     *("griddims", "blockdims", "imaps", "omaps", "fmaps", "franges", "max_kernel_ops", "max_block_ops"),
 )
 

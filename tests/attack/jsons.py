@@ -19,7 +19,7 @@ from mirage_formal.support.errors import MirageError
 from tests.attack import directories
 from tests.attack.texts import STRINGS, hostile
 from tests.attack.trial import Breach
-from tests.kit.graphs import mirage_files
+from tests.kit.checkpoints import first_checkpoints, mirage_files
 from tests.kit.proofs.hand_proofs import true_proofs
 
 #: Longest message of a refusal.
@@ -41,6 +41,8 @@ def _seeds() -> tuple[tuple[str, bytes, Callable[[bytes], object]], ...]:
     for accumulator in ("tb_accum_nored_op", "tb_accum_red_ld_sum_op", "tb_accum_red_ld_rms_op"):
         text = json.dumps(mirage_files.hand_written(accumulator)).encode()
         found.append(("mirage.json", text, lambda data: from_mirage(data, "file")))
+    first = json.dumps(first_checkpoints.file_of(first_checkpoints.lora(4, 8, 12, 2, grid=3))).encode()
+    found.append(("mirage.json", first, lambda data: from_mirage(data, "file")))
     for (name, program, candidate), proof in true_proofs():
         found.append((f"proof of {name}", proof.encode(), _replayed(program, candidate)))
     return tuple(found)

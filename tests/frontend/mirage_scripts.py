@@ -595,13 +595,6 @@ def _(mi: Any, draw: Draw) -> Found:
     return [(graph(inputs=tensors)[0], (silu(x) * y) @ w)]
 
 
-@script("older name of a graph", stops="new_graph")
-def _(mi: Any, draw: Draw) -> Found:
-    graph = mi.new_graph()
-    graph.new_input(dims=(12, 251), dtype=mi.float16)
-    return []
-
-
 @script("older name of the search", stops="optimize")
 def _(mi: Any, draw: Draw) -> Found:
     graphs = mi.optimize(norm_and_product(mi, 4, 32, 32), griddims=[(2, 16, 1)])

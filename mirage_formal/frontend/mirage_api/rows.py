@@ -70,6 +70,7 @@ MODULE: Final = ObjectRows(
     "Names of the module",
     (
         InterfaceName("new_kernel_graph", _YES),
+        InterfaceName("new_graph", _YES, "an older name of `new_kernel_graph`"),
         InterfaceName("new_threadblock_graph", _YES, "`reduction_dimx` may be left out: 64"),
         *_rows(_YES, "", "float16", "bfloat16", "float32"),
         *_rows(_NO, _DTYPE, "float64", "float8", "float8_e4m3", "int8", "int16", "int32", "int64"),
@@ -103,7 +104,6 @@ MODULE: Final = ObjectRows(
         *_rows(_NO, "`superoptimize(measure=N)` measures", "profile_and_select_best_graph"),
         InterfaceName("get_shared_memory_capacity", _NO, "`target=` names a GPU, whose file has its limits"),
         InterfaceName("core", _NO, "there is no extension module below the graphs"),
-        InterfaceName("new_graph", _NO, "an older name of `new_kernel_graph`"),
         InterfaceName(
             "optimize", _NO, "of a graph, `superoptimize`, which returns all candidates; here it is for torch modules"
         ),
@@ -196,7 +196,8 @@ OPTIONS: Final = ObjectRows(
         InterfaceName("superoptimize(search_time_limit_sec)", _YES, "`time_limit`; -1 leaves it out"),
         *_rows(_IGNORED, "`measure=N`", "superoptimize(warmup_iters)", "superoptimize(profile_iters)"),
         *_rows(_IGNORED, _FRESH, "superoptimize(use_graph_dataset)", "superoptimize(use_cached_graphs)"),
-        *_rows(_IGNORED, _FRESH, "superoptimize(previous_checkpoint)", "superoptimize(symbolic_checkpoint)"),
+        *_rows(_IGNORED, "`checkpoint=FILE` takes the graphs of a file", "superoptimize(previous_checkpoint)"),
+        *_rows(_IGNORED, _FRESH, "superoptimize(symbolic_checkpoint)"),
         InterfaceName("superoptimize(save_codes)", _IGNORED, "`mirage-formal tools build` writes them"),
         InterfaceName("superoptimize(is_formal_verified)", _IGNORED, "every candidate is proved"),
         InterfaceName("superoptimize(use_symbolic_search)", _IGNORED, "`engine=` chooses"),

@@ -21,6 +21,42 @@ tests try every row, and scripts as that system's benchmarks, demos and tutorial
 behind a main guard runs as a script; `mirage-formal search` says where to put the graph. `search` has no row: here it
 is the package of the engines.
 """
+#: Rules for reading the first checkpoints, each with the function of the first source that shows it.
+_RULES: Final = (
+    (
+        "inputs are row-major",
+        "`PyGraph.new_input` (core.pyx) makes every input `DmemRowMajor`, and whatever layout a "
+        "file names, `TBInputLoaderFingerprinter` (input_loader.h) reads it row by row",
+    ),
+    (
+        "`reduction_dimx` is 64 where there is none",
+        "`ExecutionPlan::reduction_dimx` (graph.h of threadblock) is `TB_REDUCTION_DIMX` "
+        "(type.h), which `Graph::create_reduction_to_dimx_op` (reduction.cc of threadblock) takes",
+    ),
+    (
+        "an output saver adds over the loop: an accumulator stands before each",
+        "`TBOutputOp::TBOutputOp` (output.cc) has a tensor for the sum; `TBOutputAccumFingerprinter` "
+        "(output_saver.h) copies in the first iteration and adds in the others",
+    ),
+    (
+        "`plan` says what `bgraph` does, or the file is refused",
+        "`from_json` (graph.cc of kernel) makes the kernel of `plan`, and reads only layouts of `bgraph`",
+    ),
+)
+_PUBLISHED: Final = """\
+## Published graphs
+
+Checkpoints of the first published version (commit 351e4402, May 2024) are objects with `generated_graphs`, and lack
+what later versions write ([the format](mirage_json.md)). They are read by these rules. Each is what the source of that
+version does, in the function named:
+
+| rule | source of that version |
+|---|---|
+{rules}
+
+`mirage-formal verify PROGRAM.py FILE` judges each graph of such a file, and `mirage-formal search PROGRAM.py
+--checkpoint FILE` (`superoptimize(checkpoint=FILE)`) takes its graphs as the candidates, in place of a search. What was
+found is in [bugs found](bugs-found.md#published-graphs-judged)."""
 
 
 def unsupported_name_error(name: str, what: str = "") -> UnsupportedError:
@@ -69,4 +105,5 @@ def document() -> str:
     for section in SECTIONS:
         lines += ["", f"## {section.title}", "", "| name | here | difference, or what to do instead |", "|---|---|---|"]
         lines += [f"| `{row.name}` | {row.offer.value} | {row.difference} |" for row in section.rows]
+    lines += ["", _PUBLISHED.format(rules="\n".join(f"| {rule} | {shown} |" for rule, shown in _RULES))]
     return "\n".join(lines)

@@ -92,6 +92,25 @@ class Result:
         """
         return self._made.triton_source()
 
+    def generate_triton_program(self, path: str | PathLike[str]) -> dict[str, str]:
+        """Write its Triton file; see ``triton_source``.
+
+        Args:
+            path: File to write; ".py" is appended if it has no ending.
+
+        Returns:
+            The text, under "code".
+
+        Raises:
+            UnsupportedError: Neither this candidate nor one behind it has one.
+            RunError: The file cannot be written.
+        """
+        from mirage_formal.kernel_build.generated_text import write_text
+
+        text = self.triton_source()
+        write_text(path, ".py", text)
+        return {"code": text}
+
     def kernel(self) -> str:
         """Return the CUDA C++ of its kernels, or with the back end triton its Triton file.
 

@@ -17,15 +17,14 @@ from rich.text import Text
 
 from mirage_formal.cache.lock import lock_directory
 from mirage_formal.graph.counterexample import Counterexample
-from mirage_formal.graph.formats.json import MAX_BYTES, from_value, load_json, to_json
-from mirage_formal.graph.formats.mirage.checkpoint_reader import graphs_of, is_mirage
+from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.signature_check import match_inputs
-from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import GRAPH_FILE, PROOF_FILE, write_atomic
 from mirage_formal.run.settings import as_program, display_path
+from mirage_formal.run.verify.graph_file import load_graphs
 from mirage_formal.support.errors import FormatError, GraphError, MirageError, ProgramError, RunError, SpaceError
 from mirage_formal.support.guard import keep_results_on_stop
 from mirage_formal.support.terminal import escape_line, json_text
@@ -96,7 +95,7 @@ def verify(program: Any, graph: Any, *, seed: int = 0, time_limit: float | None 
     if not isinstance(graph, str | Path):
         return _verify_one(wanted, as_program(graph), seed, "graph", time_limit)
     where = display_path(Path(graph))
-    found = load_graphs(Path(graph), wanted)
+    found = load_graphs(Path(graph), where, wanted)
     if len(found) != 1:
         hint = f"python -m mirage_formal.verify PROGRAM.py {where} takes several"
         raise FormatError(f"expected one graph, got {len(found)}", where=where, hint=hint)
@@ -213,30 +212,6 @@ def compute_verdicts(
                 verdict = error
             given = None if isinstance(graph, MirageError) else graph
             yield VerifiedGraph(index, given, verdict, time.perf_counter() - start, names)
-
-
-def load_graphs(path: Path, program: KernelGraph) -> list[KernelGraph | MirageError]:
-    """Return the graphs of a file: one of ours, a list of these, or a checkpoint of Mirage.
-
-    In a list, a graph that cannot be read is returned as its error. If a checkpoint does not tell its 16-bit element
-    type, the program's is used.
-
-    Raises:
-        FormatError: There is no such file, or it is neither.
-    """
-    where = display_path(path)
-    if not path.is_file():
-        got = "a directory" if path.is_dir() else "nothing there"
-        raise FormatError(f"expected a JSON file, got {got}", where=where, hint="check the path")
-    with path.open("rb") as file:
-        value = load_json(file.read(MAX_BYTES + 1), where)
-    if is_mirage(value):
-        bfloat16 = any(item.tensor.dtype is DType.BFLOAT16 for item in program.inputs)
-        half = DType.BFLOAT16 if bfloat16 else DType.FLOAT16
-        return list(graphs_of(value, where, half=half, names=[item.name for item in program.inputs]))
-    if not isinstance(value, list):
-        return [from_value(value, where)]
-    return [_read_own_format(item, f"{where}, graph {index}") for index, item in enumerate(value)]
 
 
 def only_program(programs: dict[str, KernelGraph], file: Path) -> tuple[str, KernelGraph]:
@@ -436,13 +411,6 @@ def _inputs(found: Counterexample, names: Sequence[str]) -> str:
 
 def _value(number: float) -> str:
     return f"{number:.6g}" if isinstance(number, float) else str(number)
-
-
-def _read_own_format(value: object, where: str) -> KernelGraph | MirageError:
-    try:
-        return from_value(value, where)
-    except MirageError as error:
-        return error
 
 
 def _counterexample(verdict: Different) -> Any:

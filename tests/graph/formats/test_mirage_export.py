@@ -18,8 +18,8 @@ from mirage_formal.graph.ops import SPECS, Attrs, Family, Level, OpKind
 from mirage_formal.graph.types import DTensor, DType
 from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.support.errors import GraphError, UnsupportedError
+from tests.kit.checkpoints.mirage_files import SMALL
 from tests.kit.graphs import workloads
-from tests.kit.graphs.mirage_files import SMALL
 
 
 def _attrs(kind: OpKind) -> Attrs:

@@ -25,8 +25,8 @@ from mirage_formal.graph.types import DType
 from mirage_formal.graph.verifier import faults
 from mirage_formal.semantics.float64_reference import run
 from mirage_formal.support.errors import FormatError, GraphError, UnsupportedError
+from tests.kit.checkpoints.mirage_files import SMALL, arrays_for, evaluate, grid_map, hand_written, renamed
 from tests.kit.graphs import workloads
-from tests.kit.graphs.mirage_files import SMALL, arrays_for, evaluate, grid_map, hand_written, renamed
 from tests.kit.graphs.random_graphs import random_graph
 from tests.kit.paths import REPOSITORY
 

@@ -1,14 +1,15 @@
 """Reader of Mirage's checkpoint JSON; checkpoint_writer.py writes it, operator_names.py has the names of both.
 
-A file is a list of graphs, or one graph; a graph is a list of kernel operators in topological order, whose tensors are
-matched by guid. Everything that a file says twice (copies of tensors, shapes of results, stages) must agree with what
-follows from the operators. Unknown fields are refused, because they could change the meaning. Layouts, shared memory
-offsets and strides of outputs only say where elements lie, so they are ignored. docs/mirage_json.md describes the
-format.
+A file is a list of graphs, or one graph, or a first checkpoint (checkpoint_conversion.py); a graph is a list of kernel
+operators in topological order, whose tensors are matched by guid. Everything that a file says twice (copies of tensors,
+shapes of results, stages) must agree with what follows from the operators. Unknown fields are refused, because they
+could change the meaning. Layouts, shared memory offsets and strides of outputs only say where elements lie, so they are
+ignored. docs/mirage_json.md describes the format.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -17,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from mirage_formal.graph.formats.json import field_message, load_json
+from mirage_formal.graph.formats.mirage.checkpoint_conversion import GRAPHS_FIELD, convert_graph
 from mirage_formal.graph.formats.mirage.checkpoint_schema import (
     BLOCK_RECORDS,
     KERNEL_RECORDS,
@@ -54,7 +56,7 @@ from mirage_formal.graph.graph import (
     OutputSaver,
 )
 from mirage_formal.graph.graph_schema import MAX_OPS, FieldError
-from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs
+from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, DTensor, DType, Shape, STensor
 from mirage_formal.graph.verifier import block_types, kernel_types
 from mirage_formal.support.errors import FormatError, GraphError
@@ -90,7 +92,7 @@ def from_mirage(text: str | bytes, where: str = "", *, half: DType = DType.FLOAT
 def is_mirage(value: object) -> bool:
     """Return whether plain JSON values look like a checkpoint of Mirage rather than like our own format."""
     if not isinstance(value, list):
-        return False
+        return isinstance(value, dict) and GRAPHS_FIELD in value
     return not value or isinstance(value[0], list) or (isinstance(value[0], dict) and "op_type" in value[0])
 
 
@@ -108,18 +110,36 @@ def graphs_of(
     Raises:
         FormatError: The values are no list of graphs at all.
     """
+    root, first = "$", isinstance(value, dict) and GRAPHS_FIELD in value
+    if isinstance(value, dict) and first:
+        root, value = f"$.{GRAPHS_FIELD}", value[GRAPHS_FIELD]
     if not isinstance(value, list) or not value:
         got = type(value).__name__ if not isinstance(value, list) else "an empty one"
-        raise FormatError(f"field $: expected a list of graphs or of operators, got {got}", where=where, hint=_HINT)
-    if len(value) > MAX_GRAPHS and isinstance(value[0], list):
-        what = f"field $: expected at most {MAX_GRAPHS} graphs, got {len(value)}"
+        raise FormatError(
+            f"field {root}: expected a list of graphs or of operators, got {got}", where=where, hint=_HINT
+        )
+    many = first or isinstance(value[0], list)
+    if len(value) > MAX_GRAPHS and many:
+        what = f"field {root}: expected at most {MAX_GRAPHS} graphs, got {len(value)}"
         raise FormatError(what, where=where, hint="split the file")
-    items = [(f"$[{i}]", item) for i, item in enumerate(value)] if isinstance(value[0], list) else [("$", value)]
-    for path, item in items:
+    for path, item in [(f"{root}[{i}]", item) for i, item in enumerate(value)] if many else [(root, value)]:
         try:
-            yield _Reader(half, names).graph(item, path)
+            yield _Reader(half, names, first=first).graph(convert_graph(item, path) if first else item, path)
         except FieldError as error:
-            yield FormatError(f"field {error.path}: {error.what}", where=where, hint=_HINT)
+            about = _operator_of(item, error.path.removeprefix(path))
+            yield FormatError(f"field {error.path}: {error.what}{about}", where=where, hint=_HINT)
+
+
+def _operator_of(graph: object, steps: str) -> str:
+    """Return the names of the operators that a path within a graph leads to, in brackets; nothing if there are none."""
+    found, at = [], graph
+    for number in re.findall(r"(?:^|\.bgraph\.operators)\[(\d+)\]", steps):
+        at = at["bgraph"]["operators"] if isinstance(at, dict) else at
+        at = at[int(number)] if isinstance(at, list) else None
+        name = at.get("op_type") if isinstance(at, dict) else None
+        if isinstance(name, str):
+            found.append(name[:60])
+    return f" (in {', '.join(found)})" if found else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +232,10 @@ class _DTypeCodes:
 class _Reader:
     """Reader of one graph."""
 
-    def __init__(self, half: DType, names: Sequence[str]) -> None:
+    def __init__(self, half: DType, names: Sequence[str], *, first: bool) -> None:
         self._codes = _DTypeCodes(half)
         self._names = names
+        self._first = first
         self._tensors = _TensorTable(self._codes)
         self._blocks: list[tuple[int, _TensorTable]] = []
 
@@ -309,7 +330,10 @@ class _Reader:
                 continue
             uses = _each(inside.use, inner.input_tensors, f"{path}.input_tensors")
             if isinstance(inner, BlockOutput):
-                _expect_counts(inner, path, 1, 0)
+                _expect_counts(inner, path, 1, 1 if self._first else 0)
+                if self._first:  # it adds to a tensor of its own over the loop
+                    ops.append(Op(OpKind.ACCUM_SUM, uses, NO_ATTRS))
+                    uses = _each(inside.define, inner.output_tensors, f"{path}.output_tensors")
                 outputs.append(OutputSaver(uses[0], _dim_map(inner.output_map)))
                 continue
             ops.append(_block_op(inner, uses, path))
