@@ -171,7 +171,7 @@ def test_folders_are_small() -> None:
 
 def test_the_tests_of_a_folder_begin_with_examples() -> None:
     """``test_examples.py`` is an introduction: three to six short tests with the folder's central types."""
-    folders = {path.name for path in PACKAGE.iterdir() if path.is_dir()} & {path.name for path in TESTS.iterdir()}
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")} & {path.name for path in TESTS.iterdir()}
     assert len(folders) > 15
     for folder in sorted(folders - {"emulate", "reproduce", "revalidate"}):  # commands, which tests of `cli` introduce
         path = TESTS / folder / "test_examples.py"

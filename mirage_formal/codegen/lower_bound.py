@@ -34,6 +34,7 @@ from mirage_formal.graph.ops import SPECS, Family, Level, OpKind
 from mirage_formal.graph.storage_views import launched_operators, storage_locations
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.records import BoundRecord
 from mirage_formal.semantics import float64_reference
 from mirage_formal.semantics.working_set import working_set_size
 
@@ -49,23 +50,6 @@ _MOST_ELEMENTS: Final = 1 << 22
 _DIFFERENT: Final = 1e-6
 #: Operators whose results at an index do not depend on extents: only for these a dependence at smaller extents is one.
 _CUTS: Final = frozenset({OpKind.SLICE, OpKind.PAD, OpKind.CONCAT, OpKind.REPEAT, OpKind.RESHAPE})
-
-
-@dataclass(frozen=True, slots=True)
-class LowerBound:
-    """Lower bound of the estimates of all graphs with a number of kernels.
-
-    Attributes:
-        kernels: Number of kernels; the last of several bounds holds for more kernels too.
-        us: Microseconds: the sum of the two parts.
-        launch_us: Part of launches and of the latency of first loads.
-        body_us: Part of bytes and operations.
-    """
-
-    kernels: int
-    us: float
-    launch_us: float
-    body_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +71,7 @@ class _Traffic:
     stored: float
 
 
-def lower_bounds(program: KernelGraph, target: Target) -> tuple[LowerBound, ...]:
+def lower_bounds(program: KernelGraph, target: Target) -> tuple[BoundRecord, ...]:
     """Return the lower bounds for each number of kernels, fewest first; no bounds for a program of views only.
 
     Args:
@@ -111,7 +95,7 @@ def lower_bounds(program: KernelGraph, target: Target) -> tuple[LowerBound, ...]
     for count in COUNTS:
         body = max(bytes_us, count * model.operator_us, single if count == 1 else 0.0)
         launch = first + (count - 1) * further
-        found.append(LowerBound(count, launch + body, launch, body))
+        found.append(BoundRecord(kernels=count, us=launch + body, launch_us=launch, body_us=body))
     return tuple(found)
 
 
@@ -252,4 +236,4 @@ def _grids_us(
     return least
 
 
-__all__ = ["COUNTS", "LowerBound", "lower_bounds"]
+__all__ = ["COUNTS", "lower_bounds"]

@@ -94,6 +94,8 @@ from mirage_formal.records.run import (
     SummaryRecord,
     VerdictRecord,
     VerificationRecord,
+    describe_gap,
+    exhausted_record,
     report_order,
     sum_audits,
 )
@@ -204,7 +206,9 @@ __all__ = [
     "VerificationRecord",
     "decode",
     "decode_proof",
+    "describe_gap",
     "digits_file",
+    "exhausted_record",
     "json_line",
     "key_of",
     "name_path_in_errors",

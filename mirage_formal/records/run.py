@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -480,7 +481,7 @@ class BoundRecord(Record, frozen=True, kw_only=True):
     body_us: Figure
 
 
-class ExhaustedRecord(Record, frozen=True, kw_only=True):
+class ExhaustedRecord(VersionedRecord, frozen=True, kw_only=True):
     """exhausted.json: what was tried, pruned and dropped, and the least estimate that any graph can have.
 
     Attributes:
@@ -498,7 +499,6 @@ class ExhaustedRecord(Record, frozen=True, kw_only=True):
         gap: (best_us - bound_us) / best_us, the relative gap of branch and bound; null if either is.
     """
 
-    schema_version: Version = SCHEMA_VERSION
     key: Sha256
     space: Title
     target: msgspec.Raw
@@ -510,3 +510,48 @@ class ExhaustedRecord(Record, frozen=True, kw_only=True):
     bound_us: Figure | None
     best_us: Figure | None
     gap: Annotated[float, msgspec.Meta(le=1)] | None
+
+
+def exhausted_record(
+    run: RunRecord, summary: SummaryRecord, target: bytes, left_out: Sequence[str], bounds: Sequence[BoundRecord]
+) -> ExhaustedRecord:
+    """Return the record exhausted.json of a run.
+
+    Args:
+        run: The request.
+        summary: The findings.
+        target: Figures of the target, as JSON.
+        left_out: Names of the kinds of graphs that the engine leaves out.
+        bounds: Lower bound for each number of kernels.
+    """
+    bound = min((one.us for one in bounds), default=None)
+    best = min((item.estimated_us for item in summary.candidates), default=None)
+    rejected = Counter(f"candidates rejected: {one.kind}" for one in summary.rejected)
+    dropped = {
+        "units given up": summary.units_failed,
+        "units not searched": summary.units - summary.units_done - summary.units_failed,
+        "units cut at max_states": summary.stats.get("cut", 0),
+        "candidates behind the reported ones": summary.found - len(summary.candidates) - len(summary.rejected),
+        **dict(sorted(rejected.items())),
+    }
+    return ExhaustedRecord(
+        key=run.key,
+        space=run.config,
+        target=msgspec.Raw(target),
+        left_out=tuple(left_out),
+        tried=summary.stats,
+        pruned=summary.pruned,
+        dropped={name: count for name, count in dropped.items() if count},
+        bounds=tuple(bounds),
+        bound_us=bound,
+        best_us=best,
+        gap=None if bound is None or best is None else (best - bound) / best,
+    )
+
+
+def describe_gap(record: ExhaustedRecord) -> str:
+    """Return the lower bound, and the gap of the best to it, as one line of text."""
+    if record.bound_us is None:
+        return "lower bound: the program needs no kernel"
+    text = f"no graph for the program is estimated below {record.bound_us:.2f} us"
+    return text if record.gap is None else f"{text}; at most {record.gap:.1%} of the best's estimate can be saved"

@@ -27,7 +27,15 @@ from mirage_formal.check.partitioning.cover_check import (
 )
 from mirage_formal.check.run_check import Run, check_kernel_members, check_members, read_run
 from mirage_formal.check.time_limit import LIMIT_S, LimitedCheck, TimeLimitExceeded
-from mirage_formal.records import KERNELS, LAUNCH_FILE, MANIFEST_FILE, RUN_FILE, SUMMARY_FILE, ExhaustedRecord
+from mirage_formal.records import (
+    KERNELS,
+    LAUNCH_FILE,
+    MANIFEST_FILE,
+    RUN_FILE,
+    SUMMARY_FILE,
+    ExhaustedRecord,
+    describe_gap,
+)
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.revalidate.processes import check_each
 from mirage_formal.support.errors import MirageError, RunError
@@ -271,8 +279,6 @@ def _whole_report(wholes: Sequence[EstablishedWhole]) -> list[str]:
 
 def _bound_report(bounds: Sequence[tuple[str, ExhaustedRecord]]) -> list[str]:
     """Return the report lines about lower bounds: derived again from the program and the figures of the target."""
-    from mirage_formal.revalidate.exhausted import describe_gap  # loaded already where there is a bound
-
     lines = [f"{escape_line(name, 80)}: {describe_gap(one)} (derived again)." for name, one in bounds]
     return ["", *lines] if lines else []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from rich import box
@@ -16,8 +17,7 @@ from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op,
 from mirage_formal.graph.storage_views import launched_operators
 from mirage_formal.graph.verdict import Equivalent, Probable
 from mirage_formal.logic.consistency import AXIOMS_ADDED
-from mirage_formal.records import AuditRecord
-from mirage_formal.revalidate.exhausted import describe_gap, read_exhausted
+from mirage_formal.records import EXHAUSTED_FILE, AuditRecord, ExhaustedRecord, decode, describe_gap, read_file
 from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import display_path
 from mirage_formal.support.errors import NothingFoundError
@@ -81,7 +81,7 @@ def describe_run(report: RunReport) -> list[str]:
         *explain_verdicts([result.verdict for result in report.results]),
         *report.remarks,
         f"unfused, a kernel for each operator: est. us {report.unfused_us:.1f}",
-        *([describe_gap(exhausted)] if (exhausted := read_exhausted(report.directory)) else []),
+        *_gap_lines(report.directory),
         *(["est. us orders candidates; nothing was measured"] if report.results else []),
         *(
             ["outside: in its element types its results leave the tolerance where the program's own operators do not"]
@@ -90,6 +90,12 @@ def describe_run(report: RunReport) -> list[str]:
         ),
         f"evidence in {display_path(report.directory)}",
     ]
+
+
+def _gap_lines(directory: Path) -> list[str]:
+    """Return a line about the lower bound of a run, if it has one; an earlier version wrote none."""
+    path = directory / EXHAUSTED_FILE
+    return [describe_gap(decode(read_file(path), ExhaustedRecord, str(path)))] if path.is_file() else []
 
 
 def describe_audit(audit: AuditRecord) -> str:

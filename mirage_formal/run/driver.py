@@ -30,10 +30,13 @@ from mirage_formal.records import (
     CONTRADICTION_FILE,
     RUN_FILE,
     SUMMARY_FILE,
+    BoundRecord,
     CandidateRecord,
+    ExhaustedRecord,
     RunRecord,
     SummaryRecord,
     UnitRecord,
+    exhausted_record,
     key_of,
     open_sealed,
     seal_record,
@@ -44,7 +47,6 @@ from mirage_formal.records import (
     write_files,
 )
 from mirage_formal.records.store_entry import EVIDENCE
-from mirage_formal.revalidate.exhausted import exhausted_record
 from mirage_formal.run.candidate_verification import CandidateEvidence, CandidateVerifier, verdict_of
 from mirage_formal.run.executors import make_executor
 from mirage_formal.run.progress import RunPhase, Watch, ignore_progress
@@ -70,10 +72,10 @@ from mirage_formal.run.settings import (
     versions,
 )
 from mirage_formal.run.task_entry_points import plan, search_unit
-from mirage_formal.run.task_values import UnitTask
+from mirage_formal.run.task_values import SearchPlan, UnitTask
 from mirage_formal.run_directory.overwrite import clear_earlier_search
 from mirage_formal.run_directory.run_writer import RunStore
-from mirage_formal.search.engine_interface import Unit
+from mirage_formal.search.engine_interface import Unit, list_incompleteness
 from mirage_formal.support.errors import RunError, WorkerError
 from mirage_formal.support.guard import keep_results_on_stop
 from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed, TaskOverdue
@@ -206,6 +208,7 @@ class _Run:
         self.limits = TimeLimits.of(settings, self.begin)
         self.status: Status = "complete"
         self.units = 0
+        self.bounds: tuple[BoundRecord, ...] | None = None
         self.unfused_us = estimate(job.program, job.target).us
         self.most_us: float | None = None
         self.counts = RunCounters(store.units.values())
@@ -239,9 +242,10 @@ class _Run:
 
     def _search(self) -> None:
         self._show(RunPhase.PLAN, 0, 0)
-        units = self._plan()
-        if units is None:
+        planned = self._plan()
+        if planned is None:
             return
+        units, self.bounds = planned.units, planned.bounds
         self.units = len(units)
         done = self.store.units
         todo = [unit for unit in units if unit.index not in done or done[unit.index].status == "failed"]
@@ -262,11 +266,11 @@ class _Run:
         if left:
             self.status = "time-limit"
 
-    def _plan(self) -> list[Unit] | None:
+    def _plan(self) -> SearchPlan | None:
         for outcome in self.executor.run(plan, [self.job], limit_s=_PLAN_LIMIT_S, deadline=self.limits.search):
             match outcome:
-                case TaskDone(value=units):
-                    return units
+                case TaskDone(value=planned):
+                    return planned
                 case TaskFailed(reason=reason):
                     last = (reason.strip().splitlines() or ["its worker died"])[-1]
                     hint = "if memory is short: fewer --workers, or more --worker-memory"
@@ -336,7 +340,10 @@ class _Run:
         )
         files = [(item.directory, v.found.digest, v.files) for item, v in zip(items, verified, strict=True)]
         remarks = (*describe_choice(self.job.options.choice), *self.remarks, *dict.fromkeys(self.executor.remarks))
-        exhausted = exhausted_record(self.store.run, summary, self.job.program, self.job.target)
+        exhausted: ExhaustedRecord | None = None
+        if self.bounds is not None:
+            figures, left_out = msgspec.json.encode(self.job.target), list_incompleteness(self.job.engine)
+            exhausted = exhausted_record(self.store.run, summary, figures, left_out, self.bounds)
         written = self.store.finish(files, summary, exhausted)
         return RunReport(written, results, self.store.root, failed, self.unfused_us, remarks, evidence.lost)
 

@@ -14,17 +14,18 @@ from mirage_formal.run.task_values import (
     CandidateTask,
     CertificateClaim,
     RejectedCandidate,
+    SearchPlan,
     UncertifiedTensor,
     UnitTask,
 )
-from mirage_formal.search.engine_interface import Unit
 
 
-def plan(job: SearchJob) -> list[Unit]:
-    """Call ``tasks.plan``: return the units of a job."""
+def plan(job: SearchJob) -> SearchPlan:
+    """Call ``tasks.plan`` and ``lower_bounds``: return the units of a job, and the bounds of its program."""
+    from mirage_formal.codegen.lower_bound import lower_bounds
     from mirage_formal.run import tasks
 
-    return tasks.plan(job)
+    return SearchPlan(tasks.plan(job), lower_bounds(job.program, job.target))
 
 
 def search_unit(task: UnitTask) -> UnitRecord:

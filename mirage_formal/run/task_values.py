@@ -6,12 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mirage_formal.records import RejectedKind, SpecialRecord, VerdictRecord
+from mirage_formal.records import BoundRecord, RejectedKind, SpecialRecord, VerdictRecord
 from mirage_formal.run.settings import SearchJob
 from mirage_formal.search.engine_interface import Unit
 
 if TYPE_CHECKING:
     from mirage_formal.check.equivalence import MixedRadixObligation
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPlan:
+    """Plan of a search: its units, and the lower bounds of the estimates of all graphs for the program."""
+
+    units: list[Unit]
+    bounds: tuple[BoundRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,20 +122,23 @@ class RunStore:
         self,
         candidates: Sequence[tuple[str, str, Mapping[str, bytes]]],
         summary: SummaryRecord,
-        exhausted: ExhaustedRecord,
+        exhausted: ExhaustedRecord | None,
     ) -> SummaryRecord:
         """Write the candidates, the bound and then the summary, which makes the run complete.
 
         Args:
             candidates: For each: its directory below the root, the digest of its graph, and its files by relative path.
             summary: The summary, whose manifest is filled in here.
-            exhausted: The record of what was tried and dropped, with the lower bound.
+            exhausted: What was tried and dropped, with the lower bound; None if the search ended before it was planned.
         """
         remove_file(self.root / SUMMARY_FILE)
         building = self.root / BUILDING
         remove(building, CANDIDATE_SET)
-        write_atomic(self.root / EXHAUSTED_FILE, to_indented_json(exhausted))
-        own_files = (RUN_FILE, SEARCH_FILE, EXHAUSTED_FILE)
+        (self.root / EXHAUSTED_FILE).unlink(missing_ok=True)
+        own_files = [RUN_FILE, SEARCH_FILE]
+        if exhausted is not None:
+            write_atomic(self.root / EXHAUSTED_FILE, to_indented_json(exhausted))
+            own_files.append(EXHAUSTED_FILE)
         manifest = {name: sha256((self.root / name).read_bytes()) for name in own_files}
         try:
             building.mkdir()

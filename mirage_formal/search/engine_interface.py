@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -24,6 +24,31 @@ from mirage_formal.prove.abstract.pruning_audit import DecisionSample
 from mirage_formal.records import LEVELS, LevelName
 from mirage_formal.search.space import SearchSpace
 from mirage_formal.support.options import SearchMethod
+
+#: Kinds of graphs of a space that an engine leaves out; docs/search.md says what each is.
+LEFT_OUT: Final = {
+    "guided": (
+        *("only_copies", "recomputes", "cancels"),  # the reasons of known_incompleteness
+        "extents not preferred",
+        "folds to one width",
+        "quotients taken apart",
+        "grid axis through two axes",
+        "rereads across parts",
+        "more than four parts",
+        "norms in several kernels",
+        "outputs in several kernels",
+        "folded tiles",
+        "operators not proposed",
+        "other constants",
+    ),
+    "exhaustive": ("operators not proposed", "other constants"),
+}
+
+
+def list_incompleteness(engine: str) -> tuple[str, ...]:
+    """Return the kinds of graphs that an engine leaves out; of another one than the two here nothing is known."""
+    return LEFT_OUT.get(engine, ("not stated by this engine",))
+
 
 #: Verdict function for a complete candidate; the pipeline passes a fingerprint, because search may not import verify.
 Accept = Callable[[Candidate], Verdict]

@@ -32,26 +32,6 @@ class IncompletenessReason(StrEnum):
     CANCELS = "cancels"
 
 
-#: Kinds of graphs of a space that an engine leaves out; docs/search.md says what each is.
-LEFT_OUT: Final = {
-    "guided": (
-        *(reason.value for reason in IncompletenessReason),
-        "extents not preferred",
-        "folds to one width",
-        "quotients taken apart",
-        "grid axis through two axes",
-        "rereads across parts",
-        "more than four parts",
-        "norms in several kernels",
-        "outputs in several kernels",
-        "folded tiles",
-        "operators not proposed",
-        "other constants",
-    ),
-    "exhaustive": ("operators not proposed", "other constants"),
-}
-
-
 class _NonCancellingDomain(FloatDomain):
     """Float64 domain with another division and another root, for which the laws that do not cancel still hold.
 
