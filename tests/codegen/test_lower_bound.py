@@ -149,3 +149,10 @@ def test_a_masked_input_need_not_be_read_whole() -> None:
     assert found.body_us == pytest.approx(written)
     (plain, *_) = lower_bounds(KernelGraph((tensor("X", rows, rows),), (op(K.EXP, 0),), (1,)), TARGET)
     assert plain.body_us > 1.5 * found.body_us
+
+
+def test_outputs_without_a_value_say_nothing() -> None:
+    """The reference of 0 / 0 is no number, which neither warns nor counts as a dependence."""
+    zero = Op(K.SCALE, (0,), Attrs(factor=Fraction(0)))
+    lost = KernelGraph((tensor("X", 64, 64),), (zero, op(K.DIV, 1, 1)), (2,))
+    assert lower_bounds(lost, TARGET)[0].us > 0
