@@ -13,8 +13,8 @@ from itertools import product
 from typing import Final
 
 from mirage_formal.logic.added_axioms import AxiomChoice, axioms_in_force, commands_of
+from mirage_formal.logic.axiom_laws import laws_of
 from mirage_formal.logic.axioms import RELATION, Axiom
-from mirage_formal.logic.laws import laws_of
 from mirage_formal.logic.script import Script
 from mirage_formal.logic.session import Satisfiability, discharge
 from mirage_formal.logic.sexpr import SExpr

@@ -214,11 +214,12 @@ def _check_run(path: Path, how: _CheckOptions) -> tuple[Run, _EstablishedFacts]:
         what = f"expected a run ({SUMMARY_FILE}) or a candidate ({MANIFEST_FILE}), got {got}"
         raise RunError(what, where=str(path), hint="give a directory that a search has written, or --resume the search")
     run = read_run(path)
-    from mirage_formal.revalidate.exhausted import check_exhausted  # the cost model is not needed for one candidate
-
-    bound = check_exhausted(run)
     results = check_each(check_candidate, run.directories, how.jobs)
     check_members(run, results)
+    # The cost model is loaded when the candidates are established: no verdict depends on it.
+    from mirage_formal.revalidate.exhausted import check_exhausted
+
+    bound = check_exhausted(run)
     kernels = check_each(partial(_derive, recompile=how.recompile), run.kernels, how.jobs)
     check_kernel_members(run, kernels)
     return run, _EstablishedFacts(results, kernels, bounds=[(path.name, bound)] if bound is not None else [])

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.logic.added_axioms import USUAL_AXIOMS, AxiomChoice, axioms_in_force, read_choice
+from mirage_formal.logic.axiom_laws import laws_of
 from mirage_formal.logic.axioms import FILES, OPAQUE_FUNCTIONS
 from mirage_formal.logic.consistency import check_consistency
-from mirage_formal.logic.laws import laws_of
 from mirage_formal.logic.sexpr import format_sexpr, line_of, parse_located_sexprs
 from mirage_formal.run.settings import SearchJob, Settings, display_path, make_job, preprocess_job
 from mirage_formal.run.task_values import UnitTask

@@ -444,7 +444,7 @@ def test_the_checker_loads_nothing_of_what_it_checks(runs: dict[str, Path]) -> N
     parts = {name if name.startswith("support.") else name.split(".")[0] for name in names}
     # The command is loaded (and the API, by the package itself), and without kernels nothing that derives them.
     derive = "mirage_formal.revalidate"
-    assert {name for name in loaded if ".revalidate." in name} == {f"{derive}.command", f"{derive}.processes"}
+    assert {name for name in loaded if ".revalidate." in name} == {f"{derive}.check_command", f"{derive}.processes"}
     # Of reports, the package itself loads how its values print, and that loads nothing before something is printed.
     reports = {name for name in loaded if name.startswith("mirage_formal.report")}
     assert reports <= {"mirage_formal.report", "mirage_formal.report.pretty_printers"}

@@ -13,9 +13,9 @@ from mirage_formal.logic.added_axioms import (
     read_choice,
     stated_choice,
 )
+from mirage_formal.logic.axiom_laws import laws_of
 from mirage_formal.logic.axioms import load_axioms
 from mirage_formal.logic.consistency import check_consistency, describe_choice
-from mirage_formal.logic.laws import laws_of
 from mirage_formal.support.errors import FormatError, SpaceError
 from tests.kit.paths import REPOSITORY
 

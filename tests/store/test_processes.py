@@ -51,10 +51,10 @@ def searched(program, settings, out, **about):
 def fill(number, barrier):
     barrier.wait()
     for name, made in (("single", single), ("several", several)):
-        found = answer.search_or_cover(*made(), root / f"{name}-{number}")
+        found = search_strategy.search_or_cover(*made(), root / f"{name}-{number}")
         assert found.results and found.results[0].directory.is_dir()
 
-answer._search_or_cover_uncached = searched
+search_strategy._search_or_cover_uncached = searched
 context = multiprocessing.get_context("fork")
 barrier = context.Barrier(int(sys.argv[3]))
 processes = [context.Process(target=fill, args=(n, barrier)) for n in range(int(sys.argv[3]))]

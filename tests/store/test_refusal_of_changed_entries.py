@@ -82,7 +82,7 @@ def kinds(entry: Path) -> dict[str, list[Path]]:
 #: Kinds of files of both entries; a whole program's has one more.
 KINDS = {
     *("entry.json", "run.json", "search.jsonl", "summary.json", "mugraph.json", "proof.jsonl", "equivalence.json"),
-    *("verification.json", "manifest.json", "obligation.smt2", "digits.smt2"),
+    *("verification.json", "manifest.json", "exhausted.json", "obligation.smt2", "digits.smt2"),
 }
 
 

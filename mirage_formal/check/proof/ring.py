@@ -73,7 +73,7 @@ class Ring:
         lemmas: Lemmas by law and key, as (lemma number, result).
         used: Numbers of the lemmas that were used.
         facts: Extents of the digits that were split or folded.
-        signed: Inputs and atoms no element of which is negative, by a side condition.
+        signed: Inputs and atoms without a negative element, by a side condition.
     """
 
     def __init__(self, extents: tuple[int, ...], bases: tuple[int, ...] = ()) -> None:
@@ -359,7 +359,7 @@ class Ring:
         return self.mul(self._whole({outside: q}, -1), rest if rest in ({}, ONE) else self._opaque("inv0", rest))
 
     def _apart(self, poly: Poly) -> tuple[Mono, Coef, Poly]:
-        """Return exponentials, a number that is not 0 and the rest, of which a polynomial is the product.
+        """Return exponentials, a number that is not 0 and the rest; their product is the polynomial.
 
         Sound: a content lemma for the power 0 takes nothing else out of several monomials.
         """
@@ -473,7 +473,7 @@ class Ring:
         return f if poly == {((f, 2),): 1} and self.kinds[f] == kind else -1
 
     def tops(self, poly: Poly) -> frozenset[Key]:
-        """Return the polynomials of which a factor ``top`` is the largest, or the polynomial itself."""
+        """Return the polynomials whose largest is a factor ``top``, or the polynomial itself."""
         f = self.alone(poly, "top")
         return frozenset({frozenset(poly.items())}) if f < 0 else self.payloads[f]
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from mirage_formal.logic.added_axioms import USUAL_AXIOMS, AxiomChoice, axioms_in_force
+from mirage_formal.logic.axiom_laws import laws_of
 from mirage_formal.logic.axioms import Axiom, Binding, instantiate
 from mirage_formal.logic.certificate import Certificate, Instance
-from mirage_formal.logic.laws import laws_of
 from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Variable, order_key
 from mirage_formal.support.limits import CERTIFICATE_INSTANCES
 
@@ -92,7 +92,7 @@ class Normaliser:
         return e
 
     def _rewrite(self, axiom: Axiom, e: Expr, *values: Expr) -> Expr:
-        """Return the other side of a law of which ``e`` is one side; its variables have the values in some order."""
+        """Return the other side of a law that has ``e`` as one side; its variables have the values in some order."""
         names = [name for name, _ in axiom.variables]
         orders: Iterator[Binding] = (dict(zip(names, order, strict=True)) for order in (values, values[::-1]))
         left, right = self.use(axiom.name, next(order for order in orders if e in self._sides(axiom, order)))

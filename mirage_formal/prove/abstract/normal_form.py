@@ -19,7 +19,7 @@ these, and no table serves both:
 - Equal numbers mean here that A_eq identifies two expressions, whose tensors may still differ; there they mean that
   the tensors are equal for every choice of extents.
 
-Both intern sorted (monomial, multiplicity) pairs, and apply the laws that a user has added (logic/laws.py).
+Both intern sorted (monomial, multiplicity) pairs, and apply the laws that a user has added (logic/axiom_laws.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fractions import Fraction
 from hashlib import blake2b
 from typing import Final
 
-from mirage_formal.logic.laws import NO_LAWS, Laws
+from mirage_formal.logic.axiom_laws import NO_LAWS, Laws
 from mirage_formal.logic.terms import (
     Add,
     Const,

@@ -10,8 +10,8 @@ from typing import Final
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.logic.added_axioms import AxiomChoice, axioms_in_force
+from mirage_formal.logic.axiom_laws import laws_of
 from mirage_formal.logic.axioms import OPAQUE_FUNCTIONS, Axiom, atoms_of
-from mirage_formal.logic.laws import laws_of
 from mirage_formal.logic.session import AxiomSession, SubexpressionAnswer
 from mirage_formal.logic.terms import Expr, Unary, postorder
 from mirage_formal.logic.valuations import ValuationRefuter

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final, Protocol
 
 from mirage_formal.logic.added_axioms import USUAL_AXIOMS, AxiomChoice, axioms_in_force
+from mirage_formal.logic.axiom_laws import NO_LAWS, Laws, laws_of
 from mirage_formal.logic.axioms import Binding
 from mirage_formal.logic.certificate import Certificate
-from mirage_formal.logic.laws import NO_LAWS, Laws, laws_of
 from mirage_formal.logic.session import AxiomSession, SubexpressionAnswer
 from mirage_formal.logic.terms import (
     Add,

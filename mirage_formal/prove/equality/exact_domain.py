@@ -78,7 +78,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         radicals: The normal form of roots of numbers.
         whole: Whether tensors of the kernel graphs that have several pieces are atoms, of one piece.
         cuts: Axes of tensors of the kernel graphs that are cut to segments.
-        signed: Inputs no element of which is negative, by a side condition.
+        signed: Inputs without a negative element, by a side condition.
     """
 
     keeps: frozenset[OpKind] = frozenset()

@@ -106,7 +106,7 @@ class SubstitutionTerms(TermInterner, ABC):
         return self._opaque(name, p)
 
     def _apart(self, p: Polynomial, *, noted: bool = True) -> tuple[Monomial, Rational, Polynomial]:
-        """Return exponentials, a number and the rest of which a polynomial is the product; a sign only if ``noted``.
+        """Return exponentials, a number and the rest, whose product is a polynomial; a sign only if ``noted``.
 
         Each term of an argument comes out as often as it stands in all products, so that what is left is the same
         whatever exponential the polynomial is multiplied with.

@@ -38,7 +38,7 @@ MAX_WORK: Final = 250_000
 MAX_BITS: Final = 13_000
 MAX_EXPONENT: Final = 64
 MAX_DEPTH: Final = 60
-#: Most values in a maximum, and most of which those between two others are looked for.
+#: Most values in a maximum, and most in one that is searched for values between two others.
 MAX_MEMBERS: Final = 256
 MAX_EXTREMES: Final = 24
 #: Functions that do not decrease, and have no other law that a maximum needs.
@@ -162,7 +162,7 @@ class TermInterner:
         self._content: dict[tuple[Polynomial, int], tuple[Monomial, Fraction, Polynomial] | None] = {}
         self._names: dict[tuple[object, ...], int] = {}
         self._work = 0
-        #: Inputs no element of which is negative, by a side condition of one of the graphs.
+        #: Inputs without a negative element, by a side condition of one of the graphs.
         self.signed: frozenset[int] = frozenset()
         self._taken: dict[tuple[frozenset[int], tuple[Polynomial, ...]], LargestParts | None] = {}
         #: Numbers of signatures (see colour_refinement.py).
@@ -483,7 +483,7 @@ class TermInterner:
         return factor_power(self.factor(FactorKind.TOP, some))
 
     def tops(self, p: Polynomial) -> tuple[Polynomial, ...]:
-        """Return the polynomials of which a factor ``TOP`` is the largest, or the polynomial itself."""
+        """Return the polynomials whose largest is a factor ``TOP``, or the polynomial itself."""
         f = p[0][0][0][0] if len(p) == 1 and p[0][0] else None
         alone = f is not None and p == factor_power(f) and self.kind[f] == FactorKind.TOP
         return self.payload[f] if f is not None and alone else (p,)
@@ -616,7 +616,7 @@ class TermInterner:
         return _normalise_rational(q), m, rests
 
     def increasing(self, polynomials: Sequence[Polynomial]) -> tuple[str, list[Polynomial]]:
-        """Return an increasing function and arguments of which it gives these polynomials; itself without a name."""
+        """Return an increasing function and the arguments for which it gives these polynomials."""
         names: set[str] = set()
         arguments: list[Polynomial] = []
         for p in polynomials:

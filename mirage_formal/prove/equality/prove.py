@@ -73,7 +73,7 @@ class Derivation:
         cut: Tensors of the kernel graphs that are concatenations: the graph and the tensor.
         whole: Whether these are atoms.
         segments: Axes of tensors that were cut to segments.
-        signed: Inputs of which it was used that a side condition says that they are not negative.
+        signed: Inputs whose sign was used: a side condition says that they are not negative.
         more: Axes of tensors that could be cut: where the graphs slice them, or tensors with the same value.
         reasons: The reasons for atoms.
     """
@@ -300,7 +300,7 @@ def _derive_refined(
 
 
 def _nonnegative_inputs(*graphs: KernelGraph) -> tuple[int, ...]:
-    """Return the inputs of which a graph takes the root or the logarithm, so that a side condition says their sign."""
+    """Return the inputs whose root or logarithm a graph takes, so that a side condition says their sign."""
     return tuple(
         sorted(
             {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verifier import output_types
-from mirage_formal.logic.laws import laws_of
+from mirage_formal.logic.axiom_laws import laws_of
 from mirage_formal.logic.session import SubexpressionAnswer
 from mirage_formal.prove.abstract.abstract_domain import Abstract, AbstractDomain, Expr, expressions
 from mirage_formal.prove.abstract.normal_form import NormalForms

@@ -20,7 +20,7 @@ from itertools import combinations, product
 from typing import Final
 
 from mirage_formal.graph.ops import OpKind
-from mirage_formal.logic.laws import laws_of
+from mirage_formal.logic.axiom_laws import laws_of
 from mirage_formal.search.engine_interface import SearchCounters, SearchOptions
 from mirage_formal.search.epilogue_inputs import epilogue_inputs
 from mirage_formal.search.guided.algebra.containment import Algebra

@@ -137,7 +137,7 @@ def test_what_is_too_large_is_not_evaluated(monkeypatch: pytest.MonkeyPatch) -> 
         sizes.append(working_set_size(graph))
         return own(graph, arrays)
 
-    monkeypatch.setattr("mirage_formal.codegen.numerics.shrink.reference.run", run)
+    monkeypatch.setattr("mirage_formal.codegen.numerics.shrink.float64_reference.run", run)
     most = evaluation_size(program, candidate)
     assert shrink(program, candidate, most).extents
     needed = max(sizes)

@@ -222,10 +222,10 @@ def adding() -> KernelGraph:
 
 
 def vacuous() -> KernelGraph:
-    """Of ``doubled``: 2 (X d / d) for d = relu(-exp(W)), which is 0 everywhere."""
+    """Of ``doubled``: 2 (X d / d) for d = relu(sigmoid(W) - 1), which is 0 everywhere."""
     ops = (
-        Op(OpKind.EXP, (1,)),
-        Op(OpKind.SCALE, (2,), Attrs(factor=Fraction(-1))),
+        Op(OpKind.SIGMOID, (1,)),
+        Op(OpKind.SHIFT, (2,), Attrs(shift=Fraction(-1))),
         Op(OpKind.RELU, (3,)),
         Op(OpKind.MUL, (0, 4)),
         Op(OpKind.DIV, (5, 4)),

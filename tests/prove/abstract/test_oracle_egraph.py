@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from mirage_formal.logic.added_axioms import USUAL_AXIOMS, AddedAxiom, AxiomChoice, axioms_in_force
-from mirage_formal.logic.laws import laws_of
+from mirage_formal.logic.axiom_laws import laws_of
 from mirage_formal.logic.session import SubexpressionAnswer
 from mirage_formal.logic.terms import Const, Variable, mul, unary
 from mirage_formal.prove.abstract.subexpression_oracle import NormalFormOracle

@@ -11,7 +11,7 @@ from fractions import Fraction
 from itertools import permutations, product
 from typing import TypeVar
 
-from mirage_formal.logic.laws import NO_LAWS, Laws
+from mirage_formal.logic.axiom_laws import NO_LAWS, Laws
 from mirage_formal.search.guided.algebra.interner import (
     AtomId,
     Atoms,

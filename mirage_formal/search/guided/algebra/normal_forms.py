@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
 
-from mirage_formal.logic.laws import NO_LAWS, Laws
+from mirage_formal.logic.axiom_laws import NO_LAWS, Laws
 from mirage_formal.search.guided.algebra.bound_indices import BinderAlgebra
 from mirage_formal.search.guided.algebra.interner import (
     AtomId,
