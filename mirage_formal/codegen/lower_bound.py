@@ -45,7 +45,7 @@ _MOST_BLOCKS: Final = 4096
 #: Iterations of a loop that are tried; more of them only make a kernel of one wave slower.
 _MOST_ITERATIONS: Final = 64
 #: Most elements of an evaluation of the program.
-_MOST_ELEMENTS: Final = 1 << 22
+_MOST_ELEMENTS: Final = 1 << 20
 #: Relative difference of two results that differ.
 _DIFFERENT: Final = 1e-6
 #: Operators whose results at an index do not depend on extents: only for these a dependence at smaller extents is one.

@@ -20,7 +20,7 @@ _ROUNDING: Final = 1e-9
 
 
 def check_exhausted(run: Run) -> ExhaustedRecord | None:
-    """Make the record of a run again; return it, or None if the run has none.
+    """Make exhausted.json of a run again, with its lower bounds, and compare; return it, or None if the run has none.
 
     No verdict depends on it: the bound is about the cost model, whose figures the run's identity names.
 
