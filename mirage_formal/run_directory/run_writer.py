@@ -134,7 +134,7 @@ class RunStore:
         remove_file(self.root / SUMMARY_FILE)
         building = self.root / BUILDING
         remove(building, CANDIDATE_SET)
-        (self.root / EXHAUSTED_FILE).unlink(missing_ok=True)
+        remove_file(self.root / EXHAUSTED_FILE)
         own_files = [RUN_FILE, SEARCH_FILE]
         if exhausted is not None:
             write_atomic(self.root / EXHAUSTED_FILE, to_indented_json(exhausted))
