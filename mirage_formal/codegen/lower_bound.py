@@ -1,8 +1,9 @@
 """Lower bound of the cost model: no graph with fewer estimated microseconds computes a program.
 
 The bound is about all graphs that read the inputs on which the outputs depend, and write the outputs, whatever
-operators, grids, maps and loops they have. It is derived from the program and the figures of a target; no search takes
-part in it. Let R be the bytes that must be read, W those of outputs that do not stay in L2, O those of all outputs.
+operators, grids, maps and loops they have, padded at most as a search pads. It is derived from the program and the
+figures of a target; no search takes part in it. Let R be the bytes that must be read, W those of outputs that do not
+stay in L2, O those of all outputs.
 
 - Launches: the first kernel has ``launch_us`` and, if R > 0, one kernel has ``latency_us``; each further kernel has at
   least ``dependent_launch_us`` and a third of ``latency_us``.
@@ -42,13 +43,13 @@ from mirage_formal.semantics.working_set import working_set_size
 COUNTS: Final = (1, 2, 3, 4)
 #: Thread blocks of a grid up to which all grids are tried.
 _MOST_BLOCKS: Final = 4096
-#: Iterations of a loop that are tried; more of them only make a kernel of one wave slower.
+#: Iterations of a loop that are tried one by one.
 _MOST_ITERATIONS: Final = 64
 #: Most elements of an evaluation of the program.
 _MOST_ELEMENTS: Final = 1 << 20
 #: Relative difference of two results that differ.
 _DIFFERENT: Final = 1e-6
-#: Operators whose results at an index do not depend on extents: only for these a dependence at smaller extents is one.
+#: Operators with attributes that extents decide: with one of these, a dependence at smaller extents proves nothing.
 _CUTS: Final = frozenset({OpKind.SLICE, OpKind.PAD, OpKind.CONCAT, OpKind.REPEAT, OpKind.RESHAPE})
 
 
@@ -71,6 +72,19 @@ class _Traffic:
     stored: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Dependences:
+    """Dependences of the outputs of a program on its inputs, by evaluation.
+
+    Attributes:
+        used: For each input, whether a computed output depends on it.
+        fixed: For each input and each dim of the only output, whether no grid along the dim cuts the input.
+    """
+
+    used: tuple[bool, ...]
+    fixed: tuple[tuple[bool, ...], ...]
+
+
 def lower_bounds(program: KernelGraph, target: Target) -> tuple[BoundRecord, ...]:
     """Return the lower bounds for each number of kernels, fewest first; no bounds for a program of views only.
 
@@ -81,10 +95,9 @@ def lower_bounds(program: KernelGraph, target: Target) -> tuple[BoundRecord, ...
     if not launched_operators(program):
         return ()
     small = shrink(program, program, _MOST_ELEMENTS).program
-    evaluated = working_set_size(small) <= _MOST_ELEMENTS
-    depends = _dependences(small) if evaluated else [(False, ())] * len(program.inputs)
-    traffic, model = _traffic(program, target, [used for used, _ in depends]), target.model
-    single = _single_kernel_us(program, target, traffic, [fixed for _, fixed in depends]) if evaluated else 0.0
+    depends = _dependences(small) if working_set_size(small) <= _MOST_ELEMENTS else None
+    traffic, model = _traffic(program, target, depends), target.model
+    single = 0.0 if depends is None else _single_kernel_us(program, target, traffic, depends.fixed)
     first = model.launch_us + model.latency_us * (1.0 if sum(traffic.reads) else 1 / 3)
     further = min(model.launch_us, model.dependent_launch_us) + model.latency_us / 3
     bytes_us = max(
@@ -93,25 +106,30 @@ def lower_bounds(program: KernelGraph, target: Target) -> tuple[BoundRecord, ...
     )
     found = []
     for count in COUNTS:
-        body = max(bytes_us, count * model.operator_us, single if count == 1 else 0.0)
+        body = max(bytes_us, count * min(model.operator_us, model.matmul_us), single if count == 1 else 0.0)
         launch = first + (count - 1) * further
         found.append(BoundRecord(kernels=count, us=launch + body, launch_us=launch, body_us=body))
     return tuple(found)
 
 
-def _traffic(program: KernelGraph, target: Target, used: Sequence[bool]) -> _Traffic:
+def _traffic(program: KernelGraph, target: Target, depends: _Dependences | None) -> _Traffic:
     """Return the bytes that every graph for a program reads and writes.
 
-    Of an input that several operators read in part, the smallest part counts; an input on which no output depends has
-    no bytes, and neither has a mask that kernels compute.
+    Of an input that several operators read in part, the smallest part counts. An input that no operator reads, or on
+    which no computed output depends, has no bytes, and neither has a mask that kernels compute. Outputs are
+    distinct tensors in every graph, so each counts. If nothing was evaluated, no input counts.
     """
     types, places = kernel_types(program), storage_locations(program)
     needed, count = set(launched_operators(program)), len(program.inputs)
-    reads = [float(types[i].bytes) if used[i] and program.inputs[i].band is None else 0.0 for i in range(count)]
+    parts: dict[int, list[float]] = {}
     for position, op in enumerate(program.ops):
         for operand in op.operands if position in needed else ():
-            if (base := places[operand].base) < count:
-                reads[base] = min(reads[base], places[operand].share(types[operand].shape) * types[operand].bytes)
+            share = places[operand].share(types[operand].shape) * types[operand].bytes
+            parts.setdefault(places[operand].base, []).append(share)
+    reads = [
+        min(types[i].bytes, *parts[i]) if i in parts and depends and depends.used[i] and given.band is None else 0.0
+        for i, given in enumerate(program.inputs)
+    ]
     # A tile that a mask skips is not loaded; that of a small input is in L2 all the same.
     masked = any(given.band is not None for given in program.inputs)
     kept = [size for size in reads if 2 * size <= target.l2_bytes] if masked else reads
@@ -147,12 +165,12 @@ def _single_kernel_us(
     ]
     if any(spec.min_arity <= reads <= spec.max_arity for spec in kinds):
         library = (traffic.cold + traffic.stored) / library_rate(target, sum(traffic.reads) + traffic.written)
-        best = min(best, library + target.model.operator_us)
+        best = min(best, library + min(target.model.operator_us, target.model.matmul_us))
     return best
 
 
-def _dependences(program: KernelGraph) -> list[tuple[bool, tuple[bool, ...]]]:
-    """Return for each input whether the outputs depend on it, and for each dim of the first whether no grid cuts it.
+def _dependences(program: KernelGraph) -> _Dependences:
+    """Evaluate a program at random inputs and with parts of them changed; return what depends on what.
 
     A grid along dim d gives block 0 the output's index 0 of d, and another block the input's last index of a dim e that
     it cuts. If an element of the output at index 0 of d depends on the last index of e, no grid along d cuts e.
@@ -165,9 +183,10 @@ def _dependences(program: KernelGraph) -> list[tuple[bool, tuple[bool, ...]]]:
         for given in program.inputs
     ]
     before = float64_reference.run(program, inputs)
+    computed = [i for i, output in enumerate(program.outputs) if output >= len(program.inputs)]
 
     def changed(number: int, where: tuple[slice | int, ...]) -> list[NDArray[np.bool_]]:
-        """Return the elements of each output that change with a part of an input."""
+        """Return the elements of each computed output that change with a part of an input."""
         other = inputs[number].copy()
         other[where] = draw.permutation(other[where].ravel()).reshape(other[where].shape) * 1.25 + 0.125
         if not program.inputs[number].tensor.dtype.floating:
@@ -175,20 +194,19 @@ def _dependences(program: KernelGraph) -> list[tuple[bool, tuple[bool, ...]]]:
         after = float64_reference.run(program, [*inputs[:number], other, *inputs[number + 1 :]])
         with np.errstate(invalid="ignore"):  # what is no number counts as unchanged
             return [
-                np.abs(new - old) > _DIFFERENT * (np.abs(new) + np.abs(old))
-                for new, old in zip(after, before, strict=True)
+                np.abs(after[i] - before[i]) > _DIFFERENT * (np.abs(after[i]) + np.abs(before[i])) for i in computed
             ]
 
-    found = []
+    used, fixed = list[bool](), list[tuple[bool, ...]]()
     for number, given in enumerate(program.inputs):
-        used = any(bool(moved.any()) for moved in changed(number, ()))
+        used.append(any(bool(moved.any()) for moved in changed(number, ())))
         row = [True] * before[0].ndim
-        for dim, extent in enumerate(given.tensor.shape):
+        for dim, extent in enumerate(given.tensor.shape if computed == [0] else ()):
             if extent > 1:
-                moved = changed(number, (*(slice(None),) * dim, extent - 1))[0]
-                row = [fixed and bool(moved.take(0, axis).any()) for axis, fixed in enumerate(row)]
-        found.append((used, tuple(row)))
-    return found
+                (moved,) = changed(number, (*(slice(None),) * dim, extent - 1))
+                row = [one and bool(moved.take(0, axis).any()) for axis, one in enumerate(row)]
+        fixed.append(tuple(row))
+    return _Dependences(tuple(used), tuple(fixed))
 
 
 def _grids(shape: Shape, most: int) -> NDArray[np.int64]:
@@ -215,6 +233,7 @@ def _grids_us(
         target: The GPU.
     """
     model, reads = target.model, np.array(traffic.reads)
+    step = min(model.operator_us, model.matmul_us)
     blocks = grids.prod(axis=1)
     per_sm = -(-blocks // target.sms)
     loaded = np.where(shared[None], grids[:, None], 1).prod(axis=2) @ reads
@@ -230,9 +249,10 @@ def _grids_us(
     # A block moves what it loads through shared memory.
     compute = per_sm * loaded / blocks / (target.shared_bandwidth_per_clock * target.clock_ghz * 1e3)
     more, less = np.maximum(memory, compute), np.minimum(memory, compute)
-    best: NDArray[np.float64] = np.full(len(grids), np.inf)
+    # More iterations only lengthen the path, and hide at most all of the smaller part.
+    best: NDArray[np.float64] = np.maximum(more, model.iteration_us * (_MOST_ITERATIONS + 1) + step)
     for loop in range(1, _MOST_ITERATIONS + 1):
-        path = model.iteration_us * loop + model.operator_us
+        path = model.iteration_us * loop + step
         best = np.minimum(best, np.maximum(more + less / (loop * per_sm), path))
     least: NDArray[np.float64] = np.maximum(best, model.block_us * per_sm)
     return least

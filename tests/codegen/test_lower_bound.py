@@ -156,3 +156,17 @@ def test_outputs_without_a_value_say_nothing() -> None:
     zero = Op(K.SCALE, (0,), Attrs(factor=Fraction(0)))
     lost = KernelGraph((tensor("X", 64, 64),), (zero, op(K.DIV, 1, 1)), (2,))
     assert lower_bounds(lost, TARGET)[0].us > 0
+
+
+def test_what_no_operator_reads_counts_nothing_even_if_it_is_an_output() -> None:
+    big, small = tensor("X", 4096, 4096), tensor("Y", 4, 4)
+    graph = KernelGraph((big, small), (op(K.EXP, 1),), (0, 2))
+    assert lower_bounds(graph, TARGET)[0].us < 2.0
+
+
+@pytest.mark.parametrize("graph", [rmsnorm(2, 4096, 6144), chain(K.EXP, shape=(4096, 4096)), matmul(16, 256, 4096)])
+def test_long_loops_are_not_forgotten(graph: KernelGraph, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fewer numbers of iterations are tried one by one, the lower is the bound."""
+    many = lower_bounds(graph, TARGET)[0].us
+    monkeypatch.setattr("mirage_formal.codegen.lower_bound._MOST_ITERATIONS", 2)
+    assert lower_bounds(graph, TARGET)[0].us <= many
