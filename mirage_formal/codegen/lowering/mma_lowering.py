@@ -282,7 +282,7 @@ class _ProductGroup:
     def _tiles(
         same: Sequence[_ProductWriter], tile: IntExpr, k: IntExpr, count: int, *, half: bool
     ) -> tuple[Stmt, ...]:
-        """Return one or two tiles of a right operand, for all products that share it."""
+        """Load one or two tiles of a right operand, and multiply all products that share it by them."""
         products = (one for product in same for one in product.multiply(tile, count))
         return (*same[0].load_right(tile, k, count, half=half), *products)
 

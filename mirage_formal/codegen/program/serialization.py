@@ -22,7 +22,7 @@ from mirage_formal.support.errors import FormatError
 MAX_BYTES: Final = 8 << 20
 #: Deepest nesting of bodies, values and expressions together; Programs of the examples have 22.
 MAX_DEPTH: Final = 128
-#: Most statements, values and expressions of all Programs, each counted wherever it stands; examples have 1,500 each.
+#: Most statements, values and expressions of all Programs of a file together; a shared one counts at every use.
 MAX_SIZE: Final = 1 << 18
 
 #: Classes of a Program by table, and the records that they are written as.

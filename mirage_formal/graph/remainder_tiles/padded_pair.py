@@ -88,7 +88,9 @@ class _DerivedTensors:
 
 
 def _derive_tensors(graph: KernelGraph, table: dict[_How, int], own: Collection[int] | None = None) -> _DerivedTensors:
-    """Return the tensors computed from a graph's inputs, and those of them that are tails (pads at the end).
+    """Number the tensors that moves and elementwise operators alone derive from the inputs, and find those with tails.
+
+    A tail is a pad at the end. Equal derivations have equal numbers, also in two graphs.
 
     Args:
         graph: A well-formed graph.

@@ -226,7 +226,10 @@ def refine_pair(
 
 
 def _common_refinement(a: Labels, b: Labels) -> tuple[Labels, NDArray[np.int64] | None, NDArray[np.int64] | None]:
-    """Return the common refinement of two partitions, and the class of each in either; None where they are equal."""
+    """Return the common refinement of two partitions, and for each of its classes the class in either.
+
+    Classes are None if the partitions are equal, or if one is a single class, which broadcasts.
+    """
     if a is None or b is None:
         return (b if a is None else a), None, None
     if a is b or np.array_equal(a, b):
