@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from mirage_formal.check.fingerprint.field_interpreter import UndefinedValueError
 from mirage_formal.records import read_file, resolve_inside, sha256
 from mirage_formal.support.errors import FormatError, MirageError
-from mirage_formal.support.limits import MAX_BYTES, MAX_ENTRIES, MAX_LEVELS
+from mirage_formal.support.limits import MAX_DIRECTORY_BYTES, MAX_ENTRIES, MAX_LEVELS
 
 R = TypeVar("R")
 
@@ -126,7 +126,7 @@ def list_files(root: Path) -> set[str]:
         size += sum((place / name).lstat().st_size for name in files)
         for what, most, got in (
             ("files and directories", MAX_ENTRIES, entries),
-            ("bytes in all files", MAX_BYTES, size),
+            ("bytes in all files", MAX_DIRECTORY_BYTES, size),
             ("directories inside one another", MAX_LEVELS, here.count("/")),
         ):
             if got > most:

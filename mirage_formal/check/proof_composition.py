@@ -8,7 +8,7 @@ from typing import Final
 
 from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import Terms
-from mirage_formal.check.proof.parser import MAX_BYTES
+from mirage_formal.check.proof.parser import MAX_PROOF_BYTES
 from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.replay import replay as replay_one
 from mirage_formal.check.proof.ring import ProofError, require
@@ -52,9 +52,8 @@ def replay_composed(program: KernelGraph, candidate: KernelGraph, proof: bytes |
     text = proof if isinstance(proof, str) else proof.decode("utf-8", "replace")
     if not text.startswith("["):
         return replay_one(program, candidate, proof)
-    require(
-        len(text) <= 2 * _PARTS * MAX_BYTES, f"expected at most {2 * _PARTS * MAX_BYTES} characters, got {len(text)}"
-    )
+    limit = 2 * _PARTS * MAX_PROOF_BYTES
+    require(len(text) <= limit, f"expected at most {limit} characters, got {len(text)}")
     try:
         parts = json.loads(text)
         moves = isinstance(parts, list) and parts[_PARTS:] == [_MOVES]

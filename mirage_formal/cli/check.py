@@ -39,11 +39,11 @@ def check_command(
     from mirage_formal.revalidate.check_command import check_directory, print_outcome
     from mirage_formal.run.progress.choice import display
     from mirage_formal.support.errors import RunError
-    from mirage_formal.support.resources import processor_count
+    from mirage_formal.support.resources import worker_count
 
     with display(progress, "check") as shown:
         told = _Told(shown, path)
-        outcome = check_directory(path, time_limit, jobs or processor_count(), not no_recompile, told)
+        outcome = check_directory(path, time_limit, worker_count(jobs), not no_recompile, told)
     if json and outcome.code == 2:
         what, _, hint = outcome.complaint.removeprefix("error: ").partition("\n  hint: ")
         answer("check", 2, None, RunError(what, where=str(path), hint=hint))

@@ -63,9 +63,12 @@ def table5_command(
     """Search effort for RMSNorm by the most block operators; exit code 1 if the engines differ without a reason."""
     from mirage_formal.reproduce.search_variants import ARMS, RowLimits
     from mirage_formal.reproduce.table5 import TablePlan, table5
+    from mirage_formal.support.resources import worker_count
 
     names = tuple(ARMS) if arms is None else tuple(_words(arms))
-    plan = TablePlan(out, names, _numbers("--ops", ops), config, _count(workers), RowLimits(time_limit, state_limit))
+    plan = TablePlan(
+        out, names, _numbers("--ops", ops), config, worker_count(workers), RowLimits(time_limit, state_limit)
+    )
     with _show_progress(out, progress) as show:
         result = table5(plan, show)
     code = int(any(one.unexplained or one.guided_only for one in result.comparisons))
@@ -84,10 +87,11 @@ def workloads_command(
     """Every workload at every batch, searched, certified and proved by the pipeline."""
     from mirage_formal.reproduce.inputs import WORKLOADS
     from mirage_formal.reproduce.workloads import workloads
+    from mirage_formal.support.resources import worker_count
 
     chosen = tuple(WORKLOADS) if names is None else tuple(_words(names))
     with _show_progress(out, progress) as show:
-        result = workloads(out, chosen, _numbers("--batches", batches), _count(workers), show)
+        result = workloads(out, chosen, _numbers("--batches", batches), worker_count(workers), show)
     raise _print_result(out, "workloads", 0, result, json=json)
 
 
@@ -117,12 +121,6 @@ def _numbers(where: str, text: str) -> tuple[int, ...]:
     if not words or not all(word.isdigit() and int(word) > 0 for word in words):
         raise SpaceError(f"expected positive numbers, got {text!r}", where=where, hint="separate them by commas")
     return tuple(dict.fromkeys(int(word) for word in words))
-
-
-def _count(workers: int | None) -> int:
-    from mirage_formal.support.resources import processor_count
-
-    return workers or processor_count()
 
 
 @contextmanager

@@ -87,7 +87,7 @@ def tune_command(
     from mirage_formal.device.runtime import device_count
     from mirage_formal.kernel_build.triton.triton_output import exclude_triton_outputs
     from mirage_formal.run.progress.choice import display
-    from mirage_formal.support.resources import processor_count
+    from mirage_formal.support.resources import worker_count
     from mirage_formal.workers.pool import Pool
 
     where = TuningDirectory(place)
@@ -98,7 +98,7 @@ def tune_command(
     failed: dict[Path, NoTimesError] = {}
     every = exclude_triton_outputs(runs)
     closing = gpu if isinstance(gpu, TimingProcess) else contextlib.nullcontext()
-    with closing, Pool(workers or processor_count(), PRELOAD) as executor:
+    with closing, Pool(worker_count(workers), PRELOAD) as executor:
         for root in every:
             try:
                 with display(progress, "tune") as shown:

@@ -1,7 +1,8 @@
 """CUDA C++ of a Program: one readable kernel against gpu/include/mirage_formal/device.cuh.
 
 The text is the same for the GPU and for the emulator: it names buffers and elements, never raw pointers, and every
-statement that accesses memory starts on a line of its own, so that a fault's line names the statement.
+statement that accesses memory starts on a line of its own, so that a fault's line names the statement. The functions of
+one element that it calls (exp, silu, ...) are written in ``device.cuh`` and the headers beside it.
 """
 
 from __future__ import annotations

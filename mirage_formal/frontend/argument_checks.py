@@ -295,8 +295,12 @@ def parse_map(operator: str, name: str, values: object) -> DimMap:
         ShapeError: It is none.
     """
     if not isinstance(values, Sequence) or len(values) != 3:
-        hint = f"write {name}=(x, y, z) with a dim or -1 for each grid axis"
-        raise error_at_user_line(ShapeError, f"{operator}: expected {name} of three dims, got {values!r}", hint)
+        hint = f"write {name}=(x, y, z); -1 where the axis cuts no dim"
+        raise error_at_user_line(
+            ShapeError,
+            f"{operator}: expected {name} of one dim or -1 for each of the three grid axes, got {values!r}",
+            hint,
+        )
     x, y, z = (parse_optional_dim(operator, name, value) for value in values)
     return (x, y, z)
 

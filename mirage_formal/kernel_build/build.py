@@ -57,7 +57,7 @@ from mirage_formal.support.guard import keep_results_on_stop
 
 if TYPE_CHECKING:
     from mirage_formal.codegen.executable import Compiled
-    from mirage_formal.codegen.safety.obligations import DischargedObligations
+    from mirage_formal.codegen.safety.obligation_types import DischargedObligations
     from mirage_formal.kernel_build.stable_forms import StableForm
 
 ARCHS: Final = ("sm_80", "sm_90a")

@@ -7,7 +7,7 @@ from typing import Any, Final
 from mirage_formal.run.preload import PRELOAD
 from mirage_formal.run.settings import Settings, check_limits, environment
 from mirage_formal.support.errors import ClusterError
-from mirage_formal.support.resources import processor_count
+from mirage_formal.support.resources import worker_count
 from mirage_formal.workers.dispatch import Executor
 from mirage_formal.workers.pool import Pool
 
@@ -26,7 +26,7 @@ def make_executor(settings: Settings) -> Executor[Any]:
     memory = None if settings.worker_memory is None else int(settings.worker_memory * _GIB)
     address = settings.cluster
     if address is None:
-        return Pool(settings.workers or processor_count(), PRELOAD, memory=memory)
+        return Pool(worker_count(settings.workers), PRELOAD, memory=memory)
     if not address.startswith(_SCHEMES):
         hint = "as in --cluster tcp://10.0.0.1:8786"
         raise ClusterError(f"expected one of {', '.join(_SCHEMES)}, got {address!r}", where="--cluster", hint=hint)

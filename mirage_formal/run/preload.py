@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from mirage_formal.support.resources import processor_count
+from mirage_formal.support.resources import worker_count
 from mirage_formal.workers.pool import Pool
 
 #: Modules that the fork server of the workers loads once.
@@ -21,4 +21,4 @@ def start_workers(workers: Any, cluster: Any) -> None:
     Invalid values start no server; ``settings.check_limits`` reports them later.
     """
     if cluster is None and (workers is None or (isinstance(workers, int) and workers > 0)):
-        Pool(workers or processor_count(), PRELOAD).start()
+        Pool(worker_count(workers), PRELOAD).start()

@@ -34,7 +34,7 @@ MAX_NUMBER: Final = 128
 #: Files and directories.
 MAX_ENTRIES: Final = 100_000
 #: Bytes of all files.
-MAX_BYTES: Final = 512 << 20
+MAX_DIRECTORY_BYTES: Final = 512 << 20
 #: Directories inside one another.
 MAX_LEVELS: Final = 16
 
@@ -59,6 +59,8 @@ MAX_QUESTIONS: Final = 20_000
 QUESTION_MS: Final = 10_000
 #: Milliseconds that each solver has for a safety obligation when kernels are made.
 SAFETY_MS: Final = 5_000
+#: Milliseconds that z3 has for a question of the search: is this expression a subexpression of the program's?
+ORACLE_MS: Final = 100
 #: Seconds beyond its own limit after which a solver that does not answer is killed.
 GRACE_S: Final = 10.0
 #: Seconds for the solvers' process to load them and to limit itself.

@@ -21,3 +21,8 @@ def data_dir(name: str) -> Path:
 def processor_count() -> int:
     """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def worker_count(asked: int | None) -> int:
+    """Return the number of worker processes: what was asked for, or one for each usable processor."""
+    return asked or processor_count()

@@ -306,7 +306,7 @@ def test_a_run_is_not_resumed_with_other_packages(tmp_path: Path) -> None:
         run_search(program(), Settings(**settings, resume=True), tmp_path / "run")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("name", "value"), [("MAX_ENTRIES", 20), ("MAX_BYTES", 20_000), ("MAX_LEVELS", 0)])
+@pytest.mark.parametrize(("name", "value"), [("MAX_ENTRIES", 20), ("MAX_DIRECTORY_BYTES", 20_000), ("MAX_LEVELS", 0)])
 def test_a_directory_is_bounded(good: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: int) -> None:
     assert getattr(limits, name) > 10 * value
     monkeypatch.setattr(check_steps, name, value)
@@ -317,10 +317,10 @@ def test_a_directory_is_bounded(good: Path, monkeypatch: pytest.MonkeyPatch, nam
 @pytest.mark.usefixtures("check_here")
 def test_a_directory_beyond_a_bound_is_not_read(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (root / "holes").open("wb") as file:
-        file.truncate(limits.MAX_BYTES)  # it takes no room on the disk
+        file.truncate(limits.MAX_DIRECTORY_BYTES)  # it takes no room on the disk
     code, errors = checked(root, capsys)
     assert code == 2
-    assert f"expected at most {limits.MAX_BYTES} bytes in all files" in errors
+    assert f"expected at most {limits.MAX_DIRECTORY_BYTES} bytes in all files" in errors
     assert "give one run" in errors
     (root / "holes").unlink()
     (root / "/".join(["deep"] * (limits.MAX_LEVELS + 2))).mkdir(parents=True)

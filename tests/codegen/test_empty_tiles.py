@@ -16,7 +16,7 @@ from mirage_formal.codegen.online_softmax.stabilize import StableGraph, stabiliz
 from mirage_formal.codegen.planning.planner import make_plan, schedules
 from mirage_formal.codegen.program.empty_tiles import executed_share, has_idle_blocks, skippable_mask
 from mirage_formal.codegen.program.program import Program
-from mirage_formal.codegen.safety.obligations import Safe
+from mirage_formal.codegen.safety.obligation_types import Safe
 from mirage_formal.codegen.safety.safety import discharge_safety
 from mirage_formal.codegen.source_map import kernel_lines
 from mirage_formal.codegen.target import load_target

@@ -13,7 +13,7 @@ from mirage_formal.codegen.cuda import emit_cuda
 from mirage_formal.codegen.executable import Executable, kernel_launch, load_executable, save_executable
 from mirage_formal.codegen.generate import GeneratedKernel, GeneratedLaunches, generate, plan_record, requested_options
 from mirage_formal.codegen.program.program import CopyAsync, GridWait, LaunchDependents, Program, Stmt
-from mirage_formal.codegen.safety.obligations import DischargedObligation
+from mirage_formal.codegen.safety.obligation_types import DischargedObligation
 from mirage_formal.codegen.safety.safety import Safe, discharge_safety
 from mirage_formal.codegen.source_map import kernel_lines
 from mirage_formal.codegen.target import load_target

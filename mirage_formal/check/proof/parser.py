@@ -11,7 +11,8 @@ from typing import Any, Final, NoReturn
 from mirage_formal.check.proof.operator_terms import UNINTERPRETED
 from mirage_formal.check.proof.ring import Coef, Index, Key, Mono, Poly, ProofError, Ring, require
 
-MAX_BYTES: Final = 1 << 20
+#: Bytes of one proof. ``prove/equality/proof.py`` gives up at the same size.
+MAX_PROOF_BYTES: Final = 1 << 20
 MAX_NESTING: Final = 12
 MAX_TABLE: Final = 5_000
 MAX_EXTENT: Final = 1 << 40
@@ -28,7 +29,7 @@ def parse_tables(proof: bytes | str) -> dict[str, list[object]]:
     Raises:
         ProofError: It is not a JSON object with exactly these tables, or exceeds a bound.
     """
-    require(len(proof) <= MAX_BYTES, f"expected at most {MAX_BYTES} bytes, got {len(proof)}")
+    require(len(proof) <= MAX_PROOF_BYTES, f"expected at most {MAX_PROOF_BYTES} bytes, got {len(proof)}")
     try:
         text = proof if isinstance(proof, str) else proof.decode("utf-8")
         depth = deepest = 0

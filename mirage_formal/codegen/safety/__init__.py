@@ -3,5 +3,6 @@
 Takes a Program. Returns obligations with proofs that no access leaves its buffer and no two accesses race, or a
 fault. Imports codegen.program, graph, logic and support.
 
-``safety.py`` states the obligations: of races those in ``conflicts.py``. ``obligations.py`` has their types.
+``safety.py`` states the obligations: of races those in ``race_obligations.py``. ``obligation_types.py`` has their
+types.
 """

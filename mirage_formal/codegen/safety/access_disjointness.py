@@ -33,7 +33,7 @@ from mirage_formal.codegen.safety.mixed_radix import (
     is_injective,
     to_digits,
 )
-from mirage_formal.codegen.safety.obligations import DischargedObligation, DischargeMethod
+from mirage_formal.codegen.safety.obligation_types import DischargedObligation, DischargeMethod
 
 SECOND = "~2"
 

@@ -54,7 +54,7 @@ from mirage_formal.codegen.program.program import (
 from mirage_formal.codegen.safety.access_disjointness import extents, query_variables
 from mirage_formal.codegen.safety.arith import Query
 from mirage_formal.codegen.safety.enumerate import MAX_POINTS, Values, evaluate_at, variable_grids
-from mirage_formal.codegen.safety.obligations import (
+from mirage_formal.codegen.safety.obligation_types import (
     DischargedObligation,
     DischargeMethod,
     Finding,

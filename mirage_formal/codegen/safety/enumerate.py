@@ -23,7 +23,7 @@ from mirage_formal.codegen.safety.happens_before import (
     shares_bytes,
 )
 from mirage_formal.codegen.safety.mixed_radix import Digit, to_digits
-from mirage_formal.codegen.safety.obligations import (
+from mirage_formal.codegen.safety.obligation_types import (
     DischargedObligation,
     DischargeMethod,
     Finding,

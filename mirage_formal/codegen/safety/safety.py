@@ -39,9 +39,8 @@ from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, P
 from mirage_formal.codegen.safety.access_disjointness import SECOND, extents, not_equal, query_variables, remainder
 from mirage_formal.codegen.safety.arith import INT_MAX, Query, SolverReplies, solve_query
 from mirage_formal.codegen.safety.assignment import assignment_obligations
-from mirage_formal.codegen.safety.conflicts import conflict_obligations, liveness_obligations, writer_obligations
 from mirage_formal.codegen.safety.mixed_radix import to_digits
-from mirage_formal.codegen.safety.obligations import (
+from mirage_formal.codegen.safety.obligation_types import (
     DischargedObligation,
     DischargedObligations,
     DischargeMethod,
@@ -55,6 +54,7 @@ from mirage_formal.codegen.safety.obligations import (
     Unsafe,
     ViolatedObligation,
 )
+from mirage_formal.codegen.safety.race_obligations import conflict_obligations, liveness_obligations, writer_obligations
 from mirage_formal.graph.verdict import Unknown
 from mirage_formal.logic.session import Satisfiability
 from mirage_formal.support.limits import SAFETY_MS

@@ -42,6 +42,7 @@ from mirage_formal.prove.abstract.normal_form import (
     NormalForms,
     Witness,
 )
+from mirage_formal.support.limits import ORACLE_MS
 
 #: Monomials of a target, or of anything nested in it, above which the oracle does not multiply out.
 MAX_MONOMIALS: Final = 4096
@@ -306,7 +307,9 @@ class Z3Oracle:
     that it merely does not know.
     """
 
-    def __init__(self, targets: Sequence[Expr], timeout_ms: int = 100, choice: AxiomChoice = USUAL_AXIOMS) -> None:
+    def __init__(
+        self, targets: Sequence[Expr], timeout_ms: int = ORACLE_MS, choice: AxiomChoice = USUAL_AXIOMS
+    ) -> None:
         self.targets = tuple(targets)
         self.timeout_ms = timeout_ms
         self.calls = 0

@@ -16,7 +16,7 @@ _FUNCTIONS: Final = {
     "zero": r"\operatorname{zero}",
     "inv0": r"\operatorname{inv}_0",
 }
-#: Longest formula that is written out.
+#: Characters after which the text of a polynomial is cut off with " ...".
 _LIMIT: Final = 4000
 
 

@@ -21,7 +21,7 @@ from mirage_formal.prove.equality.tensor_terms import TensorTerms
 
 VERSION: Final = 2
 #: The checker's limits.
-MAX_BYTES: Final = 1 << 20
+MAX_PROOF_BYTES: Final = 1 << 20
 MAX_TABLE: Final = 2_000
 MAX_ENTRIES: Final = 5_000
 MAX_DIGITS: Final = 64
@@ -52,7 +52,7 @@ def write_proof(
     body["atoms"] += [entry for entry in atoms if len(entry) != 3]
     proof = json.dumps(body, separators=(",", ":")).encode()
     tables = (len(writer.digits), len(writer.table), len(steps), len(lemmas))
-    _require(len(proof) <= MAX_BYTES and max(tables) <= MAX_TABLE)
+    _require(len(proof) <= MAX_PROOF_BYTES and max(tables) <= MAX_TABLE)
     return proof
 
 

@@ -12,7 +12,7 @@ from mirage_formal.codegen.planning.layout import bank_conflicts
 from mirage_formal.codegen.planning.planner import make_plan
 from mirage_formal.codegen.program.plan import Plan
 from mirage_formal.codegen.program.program import SharedRead, SharedVector, SharedWrite, Stmt, Value
-from mirage_formal.codegen.safety.obligations import Safe
+from mirage_formal.codegen.safety.obligation_types import Safe
 from mirage_formal.codegen.safety.safety import discharge_safety
 from mirage_formal.device import emulate
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, OutputSaver

@@ -25,7 +25,7 @@ from mirage_formal.codegen.program.program import (
     WaitGroups,
 )
 from mirage_formal.codegen.program.step import Multiplication, MultiplyAccumulate, StoreResult
-from mirage_formal.codegen.safety.obligations import Safe
+from mirage_formal.codegen.safety.obligation_types import Safe
 from mirage_formal.codegen.safety.safety import discharge_safety
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.device import emulate

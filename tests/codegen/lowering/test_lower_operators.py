@@ -10,7 +10,7 @@ import pytest
 
 from mirage_formal.codegen.program.plan import Plan
 from mirage_formal.codegen.program.step import GenericOperation, Map, Multiplication
-from mirage_formal.codegen.safety.obligations import Safe
+from mirage_formal.codegen.safety.obligation_types import Safe
 from mirage_formal.codegen.safety.safety import discharge_safety
 from mirage_formal.device import emulate
 from mirage_formal.graph.graph import (

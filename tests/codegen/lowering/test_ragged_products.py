@@ -23,7 +23,7 @@ from mirage_formal.codegen.program.program import CopyAsync, Real, Registers, Se
 from mirage_formal.codegen.program.register_layout import Warps
 from mirage_formal.codegen.program.serialization import decode_programs, encode_programs
 from mirage_formal.codegen.program.step import GenericOperation, Multiplication
-from mirage_formal.codegen.safety.obligations import Safe, Unsafe
+from mirage_formal.codegen.safety.obligation_types import Safe, Unsafe
 from mirage_formal.codegen.safety.safety import discharge_safety
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.device import emulate

@@ -13,7 +13,7 @@ from mirage_formal.codegen.planning.planner import make_plan
 from mirage_formal.codegen.planning.schedules import FEWEST_STAGES, LINE, most_stages
 from mirage_formal.codegen.program.plan import Plan, Schedule
 from mirage_formal.codegen.program.program import WaitGroups
-from mirage_formal.codegen.safety.obligations import Safe
+from mirage_formal.codegen.safety.obligation_types import Safe
 from mirage_formal.codegen.safety.safety import discharge_safety
 from mirage_formal.device import emulate
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, KernelGraph, Op, OutputSaver

@@ -26,7 +26,7 @@ from mirage_formal.codegen.program.register_layout import (
     split_by_warp,
 )
 from mirage_formal.codegen.program.step import GenericOperation
-from mirage_formal.codegen.safety.obligations import Safe
+from mirage_formal.codegen.safety.obligation_types import Safe
 from mirage_formal.codegen.safety.safety import discharge_safety
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.device import emulate

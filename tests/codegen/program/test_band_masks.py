@@ -22,7 +22,7 @@ from mirage_formal.codegen.program.program import If, Int, IntBin, IntOp, Progra
 from mirage_formal.codegen.program.serialization import decode_programs, encode_programs
 from mirage_formal.codegen.safety import enumerate as enumerate_
 from mirage_formal.codegen.safety.happens_before import BlockClass
-from mirage_formal.codegen.safety.obligations import DischargedObligation, ObligationKind, Safe, Unsafe
+from mirage_formal.codegen.safety.obligation_types import DischargedObligation, ObligationKind, Safe, Unsafe
 from mirage_formal.codegen.safety.safety import discharge_safety, safety_obligations
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device.emulate import loaded_bytes, run_kernel

@@ -35,7 +35,7 @@ from mirage_formal.codegen.program.program import (
     Var,
 )
 from mirage_formal.codegen.safety import assignment
-from mirage_formal.codegen.safety.obligations import (
+from mirage_formal.codegen.safety.obligation_types import (
     DischargedObligation,
     DischargeMethod,
     ObligationKind,

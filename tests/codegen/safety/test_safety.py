@@ -39,7 +39,7 @@ from mirage_formal.codegen.program.program import (
     Var,
     WaitGroups,
 )
-from mirage_formal.codegen.safety.obligations import (
+from mirage_formal.codegen.safety.obligation_types import (
     DischargedObligation,
     DischargeMethod,
     ObligationKind,

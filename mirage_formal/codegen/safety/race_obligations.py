@@ -19,7 +19,7 @@ from mirage_formal.codegen.safety.happens_before import (
     distinct_blocks,
     unordered_pairs,
 )
-from mirage_formal.codegen.safety.obligations import (
+from mirage_formal.codegen.safety.obligation_types import (
     DischargedObligation,
     DischargeMethod,
     Finding,
