@@ -8,7 +8,6 @@ from typing import Final
 
 from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import Terms
-from mirage_formal.check.proof.parser import MAX_PROOF_BYTES
 from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.replay import replay as replay_one
 from mirage_formal.check.proof.ring import ProofError, require
@@ -16,6 +15,7 @@ from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.remainder_tiles.split import split_pads_and_slices
 from mirage_formal.support.errors import FormatError
+from mirage_formal.support.limits import MAX_PROOF_BYTES
 
 _PARTS: Final = 3
 #: Last entry of the list if the candidate's other data movement operators are stripped as well.

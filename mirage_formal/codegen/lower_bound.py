@@ -142,7 +142,7 @@ def _traffic(program: KernelGraph, target: Target, depends: _Dependences | None)
 def _single_kernel_us(
     program: KernelGraph, target: Target, traffic: _Traffic, fixed: Sequence[Sequence[bool]]
 ) -> float:
-    """Return a lower bound of the time of one kernel behind its first load; 0 if none is derived.
+    """Return a lower bound of the time after the first load if one kernel computes all; 0 if none is derived.
 
     Sound: a grid that cuts an output of one dim into g parts has blocks that read at least all bytes of each input
     that no grid of this dim can cut, so each input has at least its bytes times g for each such dim. The library's
@@ -224,7 +224,7 @@ def _grids(shape: Shape, most: int) -> NDArray[np.int64]:
 def _grids_us(
     grids: NDArray[np.int64], shared: NDArray[np.bool_], traffic: _Traffic, target: Target
 ) -> NDArray[np.float64]:
-    """Return lower bounds of the time of a kernel behind its first load, for each grid the least over all loop ranges.
+    """Return lower bounds of a kernel's time after its first load, for each grid the least over all loop ranges.
 
     Args:
         grids: Parts of the output, of shape [grids, dims].

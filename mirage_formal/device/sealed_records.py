@@ -42,7 +42,9 @@ def manifest_digest(directory: Path) -> str:
     data = read_file(path)
     for name, code in open_sealed(data, KernelManifestRecord, str(path)).files.items():
         if Path(name).name != name or sha256(read_file(directory / name)) != code:
-            raise FormatError(f"expected the file of the manifest, got another {name!r}", where=str(path), hint=hint)
+            raise FormatError(
+                f"expected {name!r} with the digest in the manifest, got other contents", where=str(path), hint=hint
+            )
     return sha256(data)
 
 

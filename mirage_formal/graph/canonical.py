@@ -159,7 +159,7 @@ class _ColouredGraph:
     def _op(
         self, op: Op, marks: Sequence[int | None], tensors: list[int], ops: list[int], *member: tuple[str, int]
     ) -> None:
-        """Add a predefined operator of any level; its only result is the operator's node itself."""
+        """Add a predefined operator of any level; a single result shares its node, several get a node each."""
         edges = [(port, tensors[n]) for port, n in zip(_operand_labels(op), op.operands, strict=True)]
         if op.results == 1:
             node = self.nodes.add(("op", op.kind.value, op.attrs, marks[0]), *edges, *member)

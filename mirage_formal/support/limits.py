@@ -14,6 +14,8 @@ from typing import Final
 
 #: Bytes of one file.
 MAX_FILE_BYTES: Final = 64 << 20
+#: Bytes of one proof: the prover gives up beyond, the checker refuses it.
+MAX_PROOF_BYTES: Final = 1 << 20
 #: Bytes of the journal of a search.
 MAX_JOURNAL_BYTES: Final = 256 << 20
 #: Lines of a log, and bytes of one of them.

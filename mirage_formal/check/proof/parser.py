@@ -10,9 +10,8 @@ from typing import Any, Final, NoReturn
 
 from mirage_formal.check.proof.operator_terms import UNINTERPRETED
 from mirage_formal.check.proof.ring import Coef, Index, Key, Mono, Poly, ProofError, Ring, require
+from mirage_formal.support.limits import MAX_PROOF_BYTES
 
-#: Bytes of one proof. ``prove/equality/proof.py`` gives up at the same size.
-MAX_PROOF_BYTES: Final = 1 << 20
 MAX_NESTING: Final = 12
 MAX_TABLE: Final = 5_000
 MAX_EXTENT: Final = 1 << 40

@@ -55,8 +55,6 @@ def shrink(program: KernelGraph, candidate: KernelGraph, most: int | None = None
 
     If all extents are shrunk and the two no longer agree, one extent is kept unchanged, and then more and more of them.
 
-
-
     Args:
         program: The program.
         candidate: A µGraph that computes it.

@@ -15,8 +15,9 @@ WARP: Final = 32
 MMA: Final = (16, 8, 16)
 #: The cost of a float32 product in products of 16 bits: three products of TF32, each at half the rate.
 FLOAT32_STEPS: Final = 6
-#: Adjacent runs of columns that make a warp's loads cover whole sectors, for any run length.
-_SECTOR: Final = 4
+#: Fewest adjacent threads that take adjacent runs, so that the loads of a warp cover whole sectors of 32 bytes if a run
+#: has 8 bytes or more.
+_SECTOR_THREADS: Final = 4
 
 
 class Axis(StrEnum):
@@ -170,8 +171,6 @@ def vector_layout(
 
     Threads are spread over rows first. If rows will be reduced, each thread takes as many rows as possible instead.
 
-
-
     Args:
         threads: Threads of the block.
         rows: Rows of the matrix.
@@ -237,8 +236,6 @@ def batched_layout(
     warp, so that a reduction over planes needs shuffles at most. A row stays in one warp as well if a thread then has
     not too many planes. Several warps share the planes if these are many.
 
-
-
     Args:
         threads: Threads of the block.
         plane: The batch dim, whose positions are planes.
@@ -261,7 +258,7 @@ def batched_layout(
             break
     # Runs of columns next to each other, and rows, go before the planes as long as all lanes of these fit a warp;
     # planes that do not fit leave room for whole sectors.
-    low = min(across * down, WARP // lanes or _SECTOR)
+    low = min(across * down, WARP // lanes or _SECTOR_THREADS)
     inner, above = min(across, low), max(1, low // across)
     count, width = cols or (extents[2], width)
     parts = (

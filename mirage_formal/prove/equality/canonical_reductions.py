@@ -28,7 +28,7 @@ from mirage_formal.prove.equality.polynomials import (
 )
 from mirage_formal.prove.equality.radicals import SquareRoots
 
-#: Most orders of indistinguishable bound digits that are tried.
+#: Most orders of indistinguishable bound digits: with more, the proof is given up.
 MAX_ORDERS: Final = 5040
 
 

@@ -18,10 +18,10 @@ from mirage_formal.prove.equality.polynomials import (
     Rational,
 )
 from mirage_formal.prove.equality.tensor_terms import TensorTerms
+from mirage_formal.support.limits import MAX_PROOF_BYTES
 
 VERSION: Final = 2
 #: The checker's limits.
-MAX_PROOF_BYTES: Final = 1 << 20
 MAX_TABLE: Final = 2_000
 MAX_ENTRIES: Final = 5_000
 MAX_DIGITS: Final = 64

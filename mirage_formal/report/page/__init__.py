@@ -2,4 +2,6 @@
 
 Takes the model of a report. Returns one self-contained HTML file. Imports graph, records, report, report.drawing,
 report.proofs and support.
+
+The HTML is in ``templates/``.
 """

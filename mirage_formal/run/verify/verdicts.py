@@ -97,7 +97,7 @@ def verify(program: Any, graph: Any, *, seed: int = 0, time_limit: float | None 
     where = display_path(Path(graph))
     found = load_graphs(Path(graph), where, wanted)
     if len(found) != 1:
-        hint = f"python -m mirage_formal.verify PROGRAM.py {where} takes several"
+        hint = f"python -m mirage_formal.verify PROGRAM.py {where} takes several" if found else ""
         raise FormatError(f"expected one graph, got {len(found)}", where=where, hint=hint)
     return _verify_one(wanted, found[0], seed, where, time_limit)
 
