@@ -1,8 +1,8 @@
 """Exact equivalence of two programs over the reals, with a proof object that ``check`` replays.
 
 Both programs are interpreted in the index-exact domain (``exact_domain.py``). The elements of their outputs are then
-normal forms over the same digits. Equal normal forms, or quotients that cross-multiply to equal ones, are a proof. No number is ever
-evaluated, so the answer holds for all inputs on which the side conditions hold.
+normal forms over the same digits. Equal normal forms, or quotients that cross-multiply to equal ones, are a proof. No
+number is ever evaluated, so the answer holds for all inputs on which the side conditions hold.
 """
 
 from __future__ import annotations
