@@ -23,7 +23,7 @@ from mirage_formal.codegen.numerics.predicted_numerics import PredictedNumerics
 from mirage_formal.codegen.numerics.rounding_simulation import MAX_ELEMENTS, MAX_ESTIMATED, predict_numerics
 from mirage_formal.codegen.numerics.shrink import ShrunkPair, evaluation_size, shrink
 from mirage_formal.codegen.numerics.special_values import SpecialValueFault, check_special_values
-from mirage_formal.codegen.online_softmax.stabilize import stabilize
+from mirage_formal.codegen.online_softmax.stabilize import stable_form
 from mirage_formal.graph.canonical import canonical_with_digest
 from mirage_formal.graph.formats.json import decode_graph, encode
 from mirage_formal.graph.graph import KernelGraph
@@ -342,7 +342,7 @@ def predict_rounding_error(task: CandidateTask) -> PredictedNumerics | None:
     The running-maximum form of the candidate is evaluated, at smaller extents where its own are large.
     """
     pair = _shrink_for_evaluation(task.job.program, decode_graph(task.graph))
-    return predict_numerics(pair.program, _stable_form(pair.candidate))
+    return predict_numerics(pair.program, stable_form(pair.candidate))
 
 
 def evaluate_special_values(program: KernelGraph, graph: KernelGraph) -> SpecialRecord | SpecialValueFault | None:
@@ -356,7 +356,7 @@ def evaluate_special_values(program: KernelGraph, graph: KernelGraph) -> Special
     pair = _shrink_for_evaluation(program, graph)
     if evaluation_size(pair.program, pair.candidate) > MAX_ESTIMATED:
         return None
-    return check_special_values(pair.program, _stable_form(pair.candidate), _stable_form(pair.program))
+    return check_special_values(pair.program, stable_form(pair.candidate), stable_form(pair.program))
 
 
 @lru_cache(maxsize=64)
@@ -364,13 +364,6 @@ def _shrink_for_evaluation(program: KernelGraph, graph: KernelGraph) -> ShrunkPa
     """Return a candidate and its program at extents small enough for fast evaluation."""
     large = evaluation_size(program, graph) > _OWN_EXTENTS
     return shrink(program, graph, MAX_ELEMENTS) if large else ShrunkPair(program, graph, {})
-
-
-@lru_cache(maxsize=64)
-def _stable_form(graph: KernelGraph) -> KernelGraph:
-    """Return the running-maximum form of a graph, or the graph itself if it has none."""
-    form = stabilize(graph)
-    return form if isinstance(form, KernelGraph) else graph
 
 
 def replay_proof(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> ReplayedTheorem | Unknown:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Final
 
 from mirage_formal.codegen.online_softmax.partials import hoist_exponential, move_partial_results
@@ -80,6 +80,13 @@ def stabilize(graph: KernelGraph) -> KernelGraph | NoStableForm:
     """Return the graph with running maxima under every summed exponential; see ``stabilize_with_groups``."""
     found = stabilize_with_groups(graph)
     return found if isinstance(found, NoStableForm) else found.graph
+
+
+@lru_cache(maxsize=64)
+def stable_form(graph: KernelGraph) -> KernelGraph:
+    """Return the graph that kernels are generated from: its form with running maxima, or itself if it has none."""
+    form = stabilize(graph)
+    return form if isinstance(form, KernelGraph) else graph
 
 
 def stabilize_with_groups(graph: KernelGraph) -> StableGraph | NoStableForm:

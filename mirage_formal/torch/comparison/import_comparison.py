@@ -16,8 +16,9 @@ Sound: only regions that agree are replaced, and regions that were not compared 
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from math import prod
 from typing import Any, Final
@@ -49,6 +50,8 @@ _SAMPLES: Final = 4
 _FEWER: Final = 1
 _SMALL: Final = 1 << 14
 _LARGE: Final = 1 << 22
+#: Evaluator of a program or a candidate: from an array for each input, one for each output.
+_Evaluator = Callable[[Sequence[Any]], Sequence[Any]]
 #: Name of the set of the import's own arguments.
 GIVEN: Final = "the arguments"
 
@@ -285,23 +288,25 @@ class RegionPiece:
                 moved.append(self.reference.exact(given, decided=False, stored=True))
         return {name: ExpectedResult(own[name], exact[name], [one[name] for one in moved]) for name in own}
 
-    def results(self, leaves: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the outputs of the program in its own element types, with unrounded intermediates as in registers.
+    def results(self, leaves: Mapping[str, Any], evaluate: _Evaluator | None = None) -> dict[str, Any]:
+        """Return the outputs of the program, from given tensors of the region's leaves.
 
-        Candidates that store an intermediate are compared with the program by numerics (codegen/numerics).
+        Args:
+            leaves: The tensors by name.
+            evaluate: Evaluator of a candidate. Without one the program is evaluated in its own element types, with
+                unrounded intermediates as in registers.
         """
+        evaluate = evaluate or partial(run_typed, self.program, stored=False)
         tensors = self.region.read({**self.constants, **leaves})
         arrays = [np.asarray(tensor.detach().cpu().float().numpy()) for tensor in tensors]
-        found = [
-            torch.from_numpy(np.array(array, order="C")) for array in run_typed(self.program, arrays, stored=False)
-        ]
+        found = [torch.from_numpy(np.array(array, order="C")) for array in evaluate(arrays)]
         return {output.node: output.present(found) for output in self.region.outputs}
 
     def differences(
-        self, leaves: Mapping[str, Any], expected: Mapping[str, ExpectedResult]
+        self, leaves: Mapping[str, Any], expected: Mapping[str, ExpectedResult], evaluate: _Evaluator | None = None
     ) -> Iterator[tuple[str, Difference]]:
-        """Yield each output that breaks the contract, with its difference."""
-        results = self.results(leaves)
+        """Yield each output that breaks the contract, with its difference; arguments as for ``results``."""
+        results = self.results(leaves, evaluate)
         for output in self.region.outputs:
             wanted = expected[output.node]
             here = ExpectedResult(wanted.own.cpu(), wanted.exact.cpu(), [one.cpu() for one in wanted.moved])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +27,8 @@ from mirage_formal.run.results.result import Result
 from mirage_formal.support import options
 from mirage_formal.support.errors import ClusterError, MirageError, RunError, SpaceError, TargetError, UnsupportedError
 from mirage_formal.torch.analysis.conditions import side_conditions
-from mirage_formal.torch.comparison.import_comparison import ImportComparison
+from mirage_formal.torch.comparison.candidate_comparison import candidate_fault
+from mirage_formal.torch.comparison.import_comparison import ImportComparison, RegionPiece
 from mirage_formal.torch.import_result import Imported, Region, UnsupportedNode
 from mirage_formal.torch.modules.custom_operators import TorchOperator, torch_operator
 from mirage_formal.torch.modules.module_report import ModuleReport, RegionReport
@@ -35,6 +36,8 @@ from mirage_formal.torch.modules.module_report import ModuleReport, RegionReport
 _PACKAGE: Final = Path(__file__).parents[2]
 #: Least seconds of a search.
 _LEAST_S: Final = 2.0
+#: Most candidates that are compared with torch.
+_TRIALS: Final = 32
 #: Errors in the options; other errors are reasons why a region has no candidate.
 _ASKED: Final = (ClusterError, RunError, SpaceError, TargetError)
 _VIEWS: Final = frozenset({OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT, OpKind.SLICE})
@@ -113,7 +116,8 @@ def choose_operators(
             report = dataclasses.replace(earlier, numbers=numbers, compared=said, conditions=needs)
         else:
             where = _device(imported, region)
-            report, operator = _search_region(region, report, asked, (share, planned), where, guard=guard)
+            piece = RegionPiece(imported, numbers[0])
+            report, operator = _search_region(piece, report, asked, (share, planned), where, guard=guard)
             if known is not None:
                 known[key] = report, operator
         if operator is not None:
@@ -125,7 +129,7 @@ def choose_operators(
 
 
 def _search_region(
-    region: Region,
+    piece: RegionPiece,
     report: RegionReport,
     asked: Mapping[str, Any],
     limits: tuple[float | None, float | None],
@@ -136,14 +140,14 @@ def _search_region(
     """Return a region's report and operator, from an earlier search with the planned time or a new one in its share.
 
     Args:
-        region: The region.
+        piece: The region with its torch nodes.
         report: Its report so far.
         asked: Options of ``superoptimize``.
         limits: Its share of the seconds that are left, and its planned seconds.
         device: Kind of the device that computes it.
         guard: As for ``choose_operators``.
     """
-    share, planned = limits
+    region, (share, planned) = piece.region, limits
     if device == "cuda" and torch.cuda.is_available() and not device_count():
         return dataclasses.replace(report, kept="kernels are launched with CuPy, which is not installed"), None
     on_gpu = device == "cuda" and device_count() > 0
@@ -158,13 +162,13 @@ def _search_region(
         if results is None and share is not None and share < _LEAST_S:
             return dataclasses.replace(report, kept="no time was left for a search"), None
         found = results or search_into_store(region.graph, given)
-        best = next((one for one in found if not guard or _has_only_program_conditions(one)), None)
     except MirageError as error:
         if isinstance(error, _ASKED):
             raise
         return dataclasses.replace(report, kept=error.what), None
-    if best is None:
-        return dataclasses.replace(report, kept="every candidate has conditions that its program has not"), None
+    best = choose_candidate(piece, found, report.unfused_us, guard=guard)
+    if isinstance(best, str):
+        return dataclasses.replace(report, kept=best), None
     report = dataclasses.replace(
         report,
         added=best.verdict.added if isinstance(best.verdict, Equivalent) else (),
@@ -175,8 +179,6 @@ def _search_region(
         evidence=best.directory,
         backend=best.backend,
     )
-    if best.cost >= report.unfused_us:
-        return dataclasses.replace(report, kept="no candidate is estimated below its operators one by one"), None
     operator = torch_operator(best)
     if on_gpu:
         try:
@@ -184,6 +186,32 @@ def _search_region(
         except MirageError as error:
             return dataclasses.replace(report, kept=error.what), None
     return report, operator
+
+
+def choose_candidate(
+    piece: RegionPiece, results: Sequence[Result], unfused_us: float, *, guard: bool = False
+) -> Result | str:
+    """Return the first result that may replace a region, or the reason why there is none.
+
+    Args:
+        piece: The region with its torch nodes.
+        results: Candidates, best first; at most ``_TRIALS`` of them are compared with torch.
+        unfused_us: Estimated microseconds of the program's operators one by one.
+        guard: As for ``choose_operators``.
+    """
+    faster = [one for one in results if one.cost < unfused_us]
+    if not faster:
+        return "no candidate is estimated below its operators one by one"
+    allowed = [one for one in faster if not guard or _has_only_program_conditions(one)]
+    if not allowed:
+        return "every candidate has conditions that its program has not"
+    faults: list[str] = []
+    for one in allowed[:_TRIALS]:
+        fault = candidate_fault(piece, one.graph)
+        if not fault:
+            return one
+        faults.append(fault)
+    return f"{len(faults)} candidates differ from PyTorch in their element types; the first one: {faults[0]}"
 
 
 def _has_only_program_conditions(result: Result) -> bool:
@@ -242,4 +270,4 @@ def _describe_call(imported: Imported, region: Region) -> tuple[str, ...]:
     return tuple(str(nodes[name].target).removeprefix("aten.") for name in region.nodes)
 
 
-__all__ = ["choose_operators"]
+__all__ = ["choose_candidate", "choose_operators"]

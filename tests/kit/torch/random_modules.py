@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,9 +20,11 @@ import torch
 
 from mirage_formal.support.errors import MirageError
 from mirage_formal.torch import from_torch
+from mirage_formal.torch.comparison.candidate_comparison import bound_values
 from mirage_formal.torch.comparison.contract import TURNED, difference
 from mirage_formal.torch.comparison.import_comparison import RegionPiece, compare_with_torch
 from mirage_formal.torch.comparison.samples import STYLES, draw_tensors
+from mirage_formal.torch.modules.region_search import choose_candidate
 from mirage_formal.torch.op_table import LETTERS, ROWS
 
 #: Names of tensors in an example: a letter, behind p (positive) or m (a mask).
@@ -252,8 +254,6 @@ def random_module(seed: int) -> Module:
 #: Sets of a module: one style for all inputs, chosen by its seed, and four that mix styles.
 _MIXED: Final = ("mixed",) * 4
 _LONGER: Final = 4
-#: The largest finite number that emulated candidates are given; a product of three, and sums of such, are finite.
-_LARGEST: Final = 2.0**40
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,16 +348,17 @@ def emulated(seed: int, place: Path, time_limit: float) -> Violation | None:
         program = piece.program
         try:
             out = place / f"m{seed}-{number}"
-            best = mf.superoptimize(program, out=out, time_limit=time_limit, workers=1, measure=0, cache=False)[0]
+            results = mf.superoptimize(program, out=out, time_limit=time_limit, workers=1, measure=0, cache=False)
+            best = choose_candidate(piece, results, inf)
+            if isinstance(best, str):
+                continue
             made = build(best.graph, program, load_target("h200"))
         except KernelRejected:
             continue
         except MirageError as error:
             return Violation(seed, f"no kernels: {type(error).__name__}: {error}", module.text)
         for turn, style in enumerate(("normal", *_MIXED)):
-            leaves = {
-                name: _within_promise(x) for name, x in draw_tensors(piece.leaves, style, seed * 8 + turn).items()
-            }
+            leaves = {name: bound_values(x) for name, x in draw_tensors(piece.leaves, style, seed * 8 + turn).items()}
             try:
                 expected = piece.expected(leaves)
             except RuntimeError:
@@ -373,12 +374,3 @@ def emulated(seed: int, place: Path, time_limit: float) -> Violation | None:
                     text = f"candidate {best.digest[:12]}, region {number}, {style} {turn}: {output.node}: {how}"
                     return Violation(seed, text, module.text)
     return None
-
-
-def _within_promise(x: torch.Tensor) -> torch.Tensor:
-    """Return values of a leaf without those of which the contract promises nothing."""
-    if x.dtype == torch.float32:
-        x = torch.where(x.abs() < torch.finfo(x.dtype).smallest_normal, 0.0, x)
-    if x.dtype in (torch.float32, torch.bfloat16):
-        x = torch.where(x.isfinite(), x.clamp(-_LARGEST, _LARGEST), x)
-    return x

@@ -1,0 +1,107 @@
+"""Numerical comparison of a candidate with torch, before it replaces a region.
+
+An import is compared with torch as if no intermediate tensor were rounded (comparison/import_comparison.py). A
+candidate stores tensors between its kernels, such as the scores of attention or partial sums of a product, and what
+torch keeps in float32 may overflow there in float16. So a candidate is simulated kernel by kernel in its element types
+(codegen/numerics/rounding_simulation.py), on generated sets of tensors, and its results are held against the contract
+(comparison/contract.py) like the import's.
+
+The work is bounded. A region above the bound is compared at smaller extents of the program's inputs
+(codegen/numerics/shrink.py), where torch has no results: there the candidate has to be finite where the program is, if
+no intermediate tensor is rounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from hashlib import sha256
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from mirage_formal.codegen.numerics.numerics import draw_input
+from mirage_formal.codegen.numerics.rounding_simulation import MAX_ELEMENTS, overflowed_elements, simulate
+from mirage_formal.codegen.numerics.shrink import evaluation_size, shrink
+from mirage_formal.codegen.online_softmax.stabilize import stable_form
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.types import DType
+from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.semantics.typed_evaluation import run_typed
+from mirage_formal.torch.comparison.contract import TURNED
+from mirage_formal.torch.comparison.import_comparison import RegionPiece
+from mirage_formal.torch.comparison.samples import draw_tensors
+
+#: Most elements that an evaluation of the candidate may hold at the region's own extents.
+_OWN_EXTENTS: Final = 1 << 20
+#: Styles of the generated sets.
+_STYLES: Final = ("normal", "x 4e2", "mixed", "mixed", "mixed")
+#: Largest finite number of the sets: a product of three such numbers, and sums of these, are finite in float32.
+_LARGEST: Final = 2.0**40
+_TORCH_TYPES: Final = {DType.FLOAT16: torch.float16, DType.BFLOAT16: torch.bfloat16, DType.FLOAT32: torch.float32}
+
+
+def bound_values(x: torch.Tensor) -> torch.Tensor:
+    """Return values of a tensor without those about which docs/torch.md promises nothing for candidates.
+
+    Denormal float32 becomes zero; finite numbers of float32 and bfloat16 are at most 2^40.
+    """
+    if x.dtype == torch.float32:
+        x = torch.where(x.abs() < torch.finfo(x.dtype).smallest_normal, 0.0, x)
+    if x.dtype in (torch.float32, torch.bfloat16):
+        x = torch.where(x.isfinite(), x.clamp(-_LARGEST, _LARGEST), x)
+    return x
+
+
+def candidate_fault(piece: RegionPiece, candidate: KernelGraph) -> str:
+    """Return how a candidate breaks the contract where it replaces a region; empty if it does not.
+
+    Sound: a candidate is only refused here. One that is not has kept the contract on every set for which torch has
+    results, or, where the region is larger than ``_OWN_EXTENTS``, was finite on every set wherever the program is.
+
+    Args:
+        piece: The region with its torch nodes.
+        candidate: A µGraph with the inputs and outputs of the region's program.
+    """
+    seed = int.from_bytes(sha256(repr(piece.text).encode()).digest()[:4], "big")
+    if piece.drawable and evaluation_size(piece.program, candidate) <= _OWN_EXTENTS:
+        return next(_differences(piece, stable_form(candidate), seed), "")
+    pair = shrink(piece.program, candidate, MAX_ELEMENTS)
+    if evaluation_size(pair.program, pair.candidate) > MAX_ELEMENTS:
+        return ""
+    return next(_overflows(pair.program, stable_form(pair.candidate), seed), "")
+
+
+def _differences(piece: RegionPiece, candidate: KernelGraph, seed: int) -> Iterator[str]:
+    for place, style in enumerate(_STYLES):
+        leaves = {name: bound_values(x) for name, x in draw_tensors(piece.leaves, style, seed + place).items()}
+        try:
+            expected = piece.expected(leaves)
+        except RuntimeError:  # torch has no result
+            continue
+        for _, how in piece.differences(leaves, expected, partial(simulate, candidate)):
+            if how.kind != TURNED:
+                yield f"{how} (drawn: {style})"
+
+
+def _overflows(program: KernelGraph, candidate: KernelGraph, seed: int) -> Iterator[str]:
+    types = kernel_types(program)
+    forms: dict[str, Any] = {
+        str(number): torch.empty(item.tensor.shape, dtype=_TORCH_TYPES[item.tensor.dtype], device="meta")
+        for number, item in enumerate(program.inputs)
+        if item.tensor.dtype.floating
+    }
+    for place, style in enumerate(_STYLES):
+        drawn = {name: bound_values(x) for name, x in draw_tensors(forms, style, seed + place).items()}
+        arrays = [
+            np.asarray(drawn[str(number)].float().numpy())
+            if str(number) in drawn
+            else draw_input(item, number, place, 1.0)
+            for number, item in enumerate(program.inputs)
+        ]
+        expected = run_typed(program, arrays, stored=False)
+        for output, (want, got) in enumerate(zip(expected, simulate(candidate, arrays), strict=True)):
+            lost = overflowed_elements(got, np.asarray(want, np.float64), types[program.outputs[output]].dtype)
+            if bool(lost.any()):
+                yield f"{int(lost.sum())} of {lost.size} elements of output {output} overflow (drawn: {style})"

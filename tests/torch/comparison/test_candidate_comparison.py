@@ -1,0 +1,74 @@
+"""What a candidate stores between its kernels may not lose what PyTorch keeps in float32."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import mirage_formal as mf  # noqa: E402
+from mirage_formal.run.results.result import Result  # noqa: E402
+from mirage_formal.torch import from_torch  # noqa: E402
+from mirage_formal.torch.comparison import candidate_comparison  # noqa: E402
+from mirage_formal.torch.comparison.candidate_comparison import candidate_fault, bound_values  # noqa: E402
+from mirage_formal.torch.comparison.import_comparison import RegionPiece  # noqa: E402
+from mirage_formal.torch.modules.region_search import choose_candidate  # noqa: E402
+
+
+def attention(dtype: Any) -> RegionPiece:
+    tensors = tuple(torch.randn(2, 8, 16).to(dtype) for _ in range(3))
+    return RegionPiece(from_torch(torch.nn.functional.scaled_dot_product_attention, tensors), 0)
+
+
+@pytest.fixture(scope="module")
+def fused(tmp_path_factory: pytest.TempPathFactory) -> Result:
+    """The best candidate of attention in float16: one kernel, whose scores stay in registers."""
+    out = tmp_path_factory.mktemp("search") / "run"
+    found = mf.superoptimize(attention(torch.float16).program, out=out, cache=False, measure=0, workers=2)[0]
+    assert len(found.graph.ops) == 1
+    return found
+
+
+@pytest.mark.parametrize("bound", [1 << 20, 0], ids=["against torch", "at smaller extents"])
+def test_scores_that_are_stored_in_float16_are_refused(
+    fused: Result, bound: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores of 400 x 400 overflow in float16, where PyTorch keeps them in float32; other types hold them."""
+    monkeypatch.setattr(candidate_comparison, "_OWN_EXTENTS", bound)
+    half = attention(torch.float16)
+    assert "drawn: x 4e2" in candidate_fault(half, half.program)  # a kernel for each operator
+    assert candidate_fault(half, fused.graph) == ""
+    for dtype in (torch.bfloat16, torch.float32):
+        wide = attention(dtype)
+        assert candidate_fault(wide, wide.program) == ""
+
+
+def test_a_wrong_candidate_is_refused(fused: Result) -> None:
+    """The comparison is of values, not only of whether they are finite."""
+    scaled = from_torch(
+        lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=0.5),
+        tuple(torch.randn(2, 8, 16).half() for _ in range(3)),
+    )
+    assert "PyTorch" in candidate_fault(RegionPiece(scaled, 0), fused.graph)
+
+
+def test_the_first_candidate_that_keeps_the_contract_is_chosen(fused: Result) -> None:
+    half = attention(torch.float16)
+    plain = replace(fused, graph=half.program)
+    assert choose_candidate(half, [plain, fused], inf) is fused
+    said = choose_candidate(half, [plain], inf)
+    assert isinstance(said, str)
+    assert said.startswith("1 candidates differ from PyTorch in their element types; the first one: not finite")
+    assert choose_candidate(half, [plain, fused], 0.0) == "no candidate is estimated below its operators one by one"
+
+
+def test_values_of_the_promise() -> None:
+    given = torch.tensor([1e-40, 1.0, -3e38, torch.inf, torch.nan])
+    assert bound_values(given).tolist()[:4] == [0.0, 1.0, -(2.0**40), torch.inf]
+    assert bound_values(given)[4].isnan()
+    half = torch.tensor([6e-8, 65504.0]).half()
+    assert torch.equal(bound_values(half), half)
