@@ -14,7 +14,7 @@ import mirage_formal as mf  # noqa: E402
 from mirage_formal.run.results.result import Result  # noqa: E402
 from mirage_formal.torch import from_torch  # noqa: E402
 from mirage_formal.torch.comparison import candidate_comparison  # noqa: E402
-from mirage_formal.torch.comparison.candidate_comparison import candidate_fault, bound_values  # noqa: E402
+from mirage_formal.torch.comparison.candidate_comparison import bound_values, candidate_fault  # noqa: E402
 from mirage_formal.torch.comparison.import_comparison import RegionPiece  # noqa: E402
 from mirage_formal.torch.modules.region_search import choose_candidate  # noqa: E402
 
