@@ -114,6 +114,7 @@ def _acquire_lock(path: Path, place: Path, wait_s: float) -> FileLock:
     """Return the lock at a path, or raise the error that names its holder."""
     for left in reversed(range(_TRIES)):
         _refuse_foreign(path)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))  # else a place without files looks like a held lock
         lock = FileLock(path, timeout=wait_s, fallback_to_soft=False)
         try:
             lock.acquire()

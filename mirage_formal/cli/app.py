@@ -7,6 +7,8 @@ equivalent), 2 a mistake in the arguments or input, and those of ``guard``.
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
@@ -45,11 +47,12 @@ from mirage_formal.cli.utilities import (
     single_command,
 )
 from mirage_formal.run.preload import start_workers
-from mirage_formal.support.errors import SpaceError
+from mirage_formal.support.errors import ProgramError, SpaceError
 from mirage_formal.support.options import CallOptions, Settings
 from mirage_formal.support.terminal import escape_line
 
 if TYPE_CHECKING:
+    from mirage_formal.cli.graphs.user_file import SourceProgram
     from mirage_formal.run.driver import RunArguments
 
 
@@ -80,7 +83,9 @@ tools = typer.Typer(
 INTERRUPTED: Final = 130
 
 
-_File = Annotated[Path, typer.Argument(metavar="FILE", help="Python file that defines kernel graphs at module level.")]
+_Files = Annotated[
+    list[Path], typer.Argument(metavar="FILE...", help="Python files that define kernel graphs at module level.")
+]
 _Program = Annotated[str | None, option("--program", "NAME", "Name of the one graph to search.", "all")]
 
 _ProgramFile = Annotated[Path, typer.Argument(metavar="PROGRAM", help="Python file that defines the program.")]
@@ -119,12 +124,15 @@ def _root(
 
 
 def search_command(
-    file: _File, program: _Program = None, *, json: Json = False, progress: ProgressMode = "auto", **given: Any
+    files: _Files, program: _Program = None, *, json: Json = False, progress: ProgressMode = "auto", **given: Any
 ) -> None:
-    """Search every module-level kernel graph of FILE that has a marked output."""
+    """Search every module-level kernel graph of each FILE that has a marked output."""
     start_workers(given["workers"], given["cluster"])  # while this process loads what follows
     settings = given_options(Settings, given)
-    raise typer.Exit(_search(file, program, (given["out"], progress), settings, as_json=json))
+    if program is not None and len(files) > 1:
+        hint = "leave --program out, or give one file"
+        raise SpaceError(f"expected one file, got {len(files)}", where="--program", hint=hint)
+    raise typer.Exit(_search(files, program, (given["out"], progress), settings, as_json=json))
 
 
 app.command("search")(add_options(search_command, CallOptions, Settings))
@@ -222,9 +230,20 @@ def verify_main() -> NoReturn:
 
 
 def _search(
-    file: Path, wanted: str | None, places: tuple[str | None, str], settings: Settings, *, as_json: bool
+    files: Sequence[Path], wanted: str | None, places: tuple[str | None, str], settings: Settings, *, as_json: bool
 ) -> int:
-    """Search the programs of a file; ``places`` are the directory of the evidence and the progress mode."""
+    """Search the programs of files.
+
+    Args:
+        files: The files; all are read before the first search.
+        wanted: Name of the only program to search.
+        places: The directory of the evidence, with one in it for each of several files, and the progress mode.
+        settings: Settings of each search.
+        as_json: Whether to print the reports as JSON.
+
+    Returns:
+        The exit code.
+    """
     from msgspec import structs
 
     from mirage_formal.api.no_result_diagnosis import add_source_lines, find_reasons_for_no_result
@@ -236,20 +255,27 @@ def _search(
     from mirage_formal.support.guard import stopped_by
 
     out, progress = places
-    programs = read_programs(file)
-    root = Path(out or Path("runs") / file.stem)
-    chosen = choose(programs, wanted, file)
+    tasks: list[tuple[str, SourceProgram, Path, Path]] = []
+    for file in files:
+        programs = read_programs(file, settings.time_limit)
+        chosen = choose(programs, wanted, file)
+        root = Path(out or Path("runs") / file.stem)
+        root = root / file.stem if out is not None and len(files) > 1 else root
+        several = len(programs) > 1 and (out is None or len(chosen) > 1)
+        tasks += [(name, written, file, root / name if several else root) for name, written in chosen.items()]
+    if double := [str(place) for place, count in Counter(place for *_, place in tasks).items() if count > 1]:
+        hint = "search files of the same name one after another, with an --out each"
+        raise ProgramError(f"expected another directory for each program, got {double[0]} twice", hint=hint)
     code = 0
     reports = []
     with make_executor(settings) as executor:
-        for name, written in chosen.items():
+        for name, written, file, directory in tasks:
             graph, origins = written.program, written.origins
             if written.unmarked:
                 text = f"{name}: no output is marked; outputs are what nothing reads: {', '.join(written.unmarked)}"
                 Console(stderr=True).print(escape_line(text), markup=False, highlight=False, soft_wrap=True)
-            directory = root / name if len(programs) > 1 and (out is None or len(chosen) > 1) else root
             mine = settings
-            if settings.resume and len(chosen) > 1 and not directory.exists():
+            if settings.resume and len(tasks) > 1 and not directory.exists():
                 mine = structs.replace(settings, resume=False)  # an interrupted run had not come to this program
             with display(progress, "search") as shown, add_source_lines(graph, origins):
                 about: RunArguments = {

@@ -17,6 +17,7 @@ import typer
 
 from mirage_formal.cli.utilities import Json, answer, flag_option
 from mirage_formal.support.errors import SpaceError
+from mirage_formal.support.resources import install_command, processor_count
 from mirage_formal.support.terminal import escape_line
 
 State = Literal["ok", "missing", "broken"]
@@ -95,11 +96,12 @@ def _print_torch(*, json: bool) -> None:
 # --- what is looked for ----------------------------------------------------------------------------------------------
 
 
-def _package(name: str, distributions: str, needed: str, mend: str) -> Callable[[], Finding]:
+def _package(name: str, distributions: str, needed: str, extra: str) -> Callable[[], Finding]:
     """Return a check of a package, which is imported in a process of its own because a broken one may crash."""
 
     def look() -> Finding:
         version = next(filter(None, map(_version, distributions.split())), "")
+        mend = install_command(extra)
         if not version:
             return Finding(name=name, state="missing", found="", needed=needed, mend=mend)
         said = _said([sys.executable, "-c", f"import {name}"])
@@ -137,7 +139,6 @@ def _python() -> Finding:
 
 
 def _cpu() -> Finding:
-    from mirage_formal.support.resources import processor_count
 
     usable, every = processor_count(), os.cpu_count() or 1
     found = f"{platform.machine()}, {usable} of {every} processors usable"
@@ -162,7 +163,7 @@ def _gpu() -> Finding:
     if found:
         names = "; ".join(f"{gpu['name']}, {gpu['arch']}" for gpu in found)
         return Finding(name="gpu", state="ok", found=names, needed="kernels that run")
-    mend = "a machine with an NVIDIA GPU and a driver; pip install 'mirage_formal[cuda13]' (or cuda12)"
+    mend = f"a machine with an NVIDIA GPU and a driver; {install_command('cuda13')}"
     return Finding(name="gpu", state="missing", found="none that CuPy can use", needed="kernels that run", mend=mend)
 
 
@@ -185,11 +186,11 @@ def _driver() -> Finding:
 
 
 def _nvrtc() -> Finding:
-    from mirage_formal.device.compile import NVRTC_HINT, version
+    from mirage_formal.device.compile import nvrtc_hint, version
 
     if found := version():
         return Finding(name="nvrtc", state="ok", found=found, needed="machine code of kernels")
-    return Finding(name="nvrtc", state="missing", found="", needed="machine code of kernels", mend=NVRTC_HINT)
+    return Finding(name="nvrtc", state="missing", found="", needed="machine code of kernels", mend=nvrtc_hint())
 
 
 def _compiler() -> Finding:
@@ -227,20 +228,17 @@ def _size(root: Path) -> int:
     return sum(entry.stat().st_size for entry in root.rglob("*") if entry.is_file())
 
 
-_OURS: Final = "pip install --force-reinstall mirage_formal"
-_TORCH: Final = "pip install 'mirage_formal[torch]'"
-_CUPY: Final = "pip install 'mirage_formal[cuda13]' (or cuda12)"
 #: What is looked for, by its name.
 CHECKS: Final[dict[str, Callable[[], Finding]]] = {
     "python": _python,
     "cpu": _cpu,
     "memory": _memory,
-    "z3": _package("z3", "z3-solver", "proofs and safety obligations", _OURS),
-    "cvc5": _package("cvc5", "cvc5", "proofs and safety obligations", _OURS),
-    "numpy": _package("numpy", "numpy", "the reference semantics", _OURS),
-    "torch": _package("torch", "torch", "modules of PyTorch", _TORCH),
-    "triton": _package("triton", "triton", "kernels of torch.compile beside ours", _TORCH),
-    "cupy": _package("cupy", "cupy-cuda13x cupy-cuda12x cupy", "kernels that run", _CUPY),
+    "z3": _package("z3", "z3-solver", "proofs and safety obligations", ""),
+    "cvc5": _package("cvc5", "cvc5", "proofs and safety obligations", ""),
+    "numpy": _package("numpy", "numpy", "the reference semantics", ""),
+    "torch": _package("torch", "torch", "modules of PyTorch", "torch"),
+    "triton": _package("triton", "triton", "kernels of torch.compile beside ours", "triton"),
+    "cupy": _package("cupy", "cupy-cuda13x cupy-cuda12x cupy", "kernels that run", "cuda13"),
     "gpu": _gpu,
     "driver": _driver,
     "nvrtc": _nvrtc,

@@ -90,7 +90,7 @@ def build_command(
     progress: ProgressMode = "auto",
 ) -> None:
     """Write the kernels of a run's best candidates; exit code 1 if a run gets none."""
-    from mirage_formal.device.compile import NVRTC_HINT, available
+    from mirage_formal.device.compile import available, nvrtc_hint
     from mirage_formal.kernel_build.build import ARCHS, build_run
     from mirage_formal.kernel_build.triton.triton_output import exclude_triton_outputs, write_run
     from mirage_formal.run.progress.choice import display
@@ -121,7 +121,7 @@ def build_command(
     if not triton and not available():
         print(
             "No machine code was written: there is no NVRTC here, which compiles the kernels. They are compiled when "
-            f"they are first loaded on a machine that has it. To have it here: {NVRTC_HINT}."
+            f"they are first loaded on a machine that has it. To have it here: {nvrtc_hint()}."
         )
     raise typer.Exit(code)
 

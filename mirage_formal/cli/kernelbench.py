@@ -78,8 +78,10 @@ def kernelbench_command(
     """
     from importlib.util import find_spec
 
+    from mirage_formal.support.resources import install_command
+
     if find_spec("torch") is None:
-        hint = "install it with: pip install 'mirage_formal[torch]'"
+        hint = f"install it with: {install_command('torch')}"
         raise UnsupportedError("kernelbench: expected torch, got none", hint=hint)
     from mirage_formal.codegen.target import load_target
     from mirage_formal.torch.integrations.kernelbench.outcome import OutcomeTable

@@ -22,16 +22,18 @@ from mirage_formal.cache.cache_directory import Cache
 from mirage_formal.codegen.executable import Compiled
 from mirage_formal.records.store_entry import CacheEntry
 from mirage_formal.support.errors import MirageError, UnsupportedError
-from mirage_formal.support.resources import data_dir
+from mirage_formal.support.resources import data_dir, install_command
 
 _OPTIONS: Final = ("--std=c++17", "--ptxas-options=-v")
 #: Version from which NVRTC caches machine code if there is a driver; ptxas then reports nothing.
 _NO_CACHE: Final = (12, 9)
 _HEADER: Final = "mirage_formal/device.cuh"
 _INCLUDE: Final = re.compile(r'^#include "(mirage_formal/\w+\.cuh)"$', re.MULTILINE)
-NVRTC_HINT: Final = (
-    "install NVRTC with one of the extras cuda12 or cuda13 (pip install 'mirage_formal[cuda13]'), or a CUDA toolkit"
-)
+
+
+def nvrtc_hint() -> str:
+    """Return how to install NVRTC."""
+    return f"install NVRTC for CUDA 13 ({install_command('cuda13')}) or 12, or a CUDA toolkit"
 
 
 class CompileError(MirageError):
@@ -116,7 +118,7 @@ def _parse_ptxas_log(cubin: bytes, log: str, version: str) -> Compiled:
     frame = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
     if used is None or frame is None:
         raise CompileError(
-            f"expected ptxas to report registers and spills, got: {log!r}", where="NVRTC", hint=NVRTC_HINT
+            f"expected ptxas to report registers and spills, got: {log!r}", where="NVRTC", hint=nvrtc_hint()
         )
     shared = re.search(r"(\d+) bytes smem", log)
     # NVRTC reports two numbers of its version; the note in the cubin has all.
@@ -184,7 +186,7 @@ class _Nvrtc:
         status = getattr(self._library, name)(*arguments)
         if status != 0:
             message = self._library.nvrtcGetErrorString(status).decode()
-            raise CompileError(f"expected {name} to succeed, got {message}", where="NVRTC", hint=NVRTC_HINT)
+            raise CompileError(f"expected {name} to succeed, got {message}", where="NVRTC", hint=nvrtc_hint())
 
 
 @cache
@@ -196,7 +198,7 @@ def _nvrtc() -> _Nvrtc:
         except (OSError, AttributeError) as error:
             tried.append(f"{name}: {error}")
     found = "; ".join(tried) or "none"
-    raise CompileError(f"expected NVRTC to compile CUDA C++, got {found}", where="NVRTC", hint=NVRTC_HINT)
+    raise CompileError(f"expected NVRTC to compile CUDA C++, got {found}", where="NVRTC", hint=nvrtc_hint())
 
 
 def _nvrtc_paths() -> Iterator[str]:

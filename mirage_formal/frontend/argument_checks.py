@@ -229,7 +229,7 @@ def parse_shape(operator: str, name: str, values: object) -> Shape:
     """
     shape = parse_ints(operator, name, values)
     if (fault := shape_fault(shape)) is not None:
-        raise error_at_user_line(ShapeError, f"{operator}: {name}: {fault}", "give positive extents")
+        raise error_at_user_line(ShapeError, f"{operator}: {name}: {fault}", "give positive extents within this limit")
     return shape
 
 

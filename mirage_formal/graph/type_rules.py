@@ -38,7 +38,7 @@ def shape_fault(shape: Shape) -> str | None:
         if not 1 <= extent <= MAX_EXTENT:
             return f"expected extents in 1..{MAX_EXTENT}, got {extent}"
     if prod(shape) > MAX_ELEMENTS:
-        return f"expected at most {MAX_ELEMENTS} elements, got {prod(shape)} in {list(shape)}"
+        return f"expected at most 2^{MAX_ELEMENTS.bit_length() - 1} elements, got {prod(shape)} in {list(shape)}"
     return None
 
 

@@ -18,6 +18,7 @@ from mirage_formal.logic.sexpr import SExpr
 from mirage_formal.logic.terms import Add, Const, Div, Expr, Mul, Sum, Unary, Variable, children, head, postorder
 from mirage_formal.search.bounds import divisors
 from mirage_formal.support.errors import UnsupportedError
+from mirage_formal.support.resources import install_command
 
 #: Default limits of the reference system: nodes and seconds.
 SHIPPED_NODES: Final = 100_000
@@ -56,7 +57,7 @@ def bindings() -> Any:
     try:
         import egglog.bindings
     except ImportError:
-        hint = "pip install 'mirage_formal[reproduce]'"
+        hint = install_command("reproduce")
         raise UnsupportedError("expected egglog for e-graphs, got no such package", hint=hint) from None
     return egglog.bindings
 

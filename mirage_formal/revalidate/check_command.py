@@ -208,7 +208,7 @@ def _check_whole(path: Path, how: _CheckOptions) -> _EstablishedFacts:
 
 def _check_run(path: Path, how: _CheckOptions) -> tuple[Run, _EstablishedFacts]:
     if not (path / SUMMARY_FILE).is_file():
-        got = "no such directory" if not path.is_dir() else "neither"
+        got = "neither" if path.is_dir() else "a file" if path.is_file() else "no such directory"
         if (path / RUN_FILE).is_file():
             got = "a run that has not finished"
         what = f"expected a run ({SUMMARY_FILE}) or a candidate ({MANIFEST_FILE}), got {got}"

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from datetime import datetime
 from math import nextafter
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, Unpack
@@ -148,7 +149,8 @@ def write_stored_run(
     sealed = seal_record(msgspec.structs.replace(summary, manifest=manifest, **about_it))
     write_atomic(out / SUMMARY_FILE, sealed)
     written = open_sealed(sealed, SummaryRecord, SUMMARY_FILE)
-    remark = "searched before: recalled from the store; --no-cache searches again"
+    when = datetime.fromtimestamp(found.entry.path.stat().st_mtime).astimezone().strftime("%Y-%m-%d %H:%M")
+    remark = f"searched before, on {when}: recalled from the store; --no-cache searches again"
     remarks = [remark, *describe_choice(job.options.choice)]
     return report_of(move_replay(found.replayed, found.entry.path / EVIDENCE, out), written, out, job.target, remarks)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib import metadata
 from pathlib import Path
 
 
@@ -26,3 +27,20 @@ def processor_count() -> int:
 def worker_count(asked: int | None) -> int:
     """Return the number of worker processes: what was asked for, or one for each usable processor."""
     return asked or processor_count()
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs what an extra of this package needs.
+
+    This package is on no index, so the command names the packages themselves.
+
+    Args:
+        extra: Name of the extra, as in pyproject.toml; "" for what every user needs.
+    """
+    wanted = f'extra == "{extra}"' if extra else ""
+    try:
+        every = [line.partition(";") for line in metadata.requires("mirage_formal") or ()]
+    except metadata.PackageNotFoundError:  # sources that were not installed
+        return f"pip install -e '.[{extra}]'" if extra else "pip install -e ."
+    needed = [name.strip() for name, _, when in every if when.strip().replace("'", '"') == wanted]
+    return "pip install " + " ".join(f"'{name}'" for name in needed)

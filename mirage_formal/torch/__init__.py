@@ -16,6 +16,7 @@ from mirage_formal.api import Graph
 from mirage_formal.frontend.argument_checks import error_at_user_line
 from mirage_formal.frontend.mirage_api.table import unsupported_name_error
 from mirage_formal.support.errors import UnsupportedError
+from mirage_formal.support.resources import install_command
 
 if TYPE_CHECKING:
     from mirage_formal.torch.import_result import Imported
@@ -106,7 +107,7 @@ def optimize(
 
 def require_torch(entry: str) -> None:
     """Raise an error that says what to install if torch is missing or too old; ``entry`` is the called function."""
-    hint = "install it with: pip install 'mirage_formal[torch]'"
+    hint = f"install it with: {install_command('torch')}"
     try:
         import torch
     except ImportError:

@@ -24,6 +24,7 @@ from contextlib import suppress
 from typing import IO, Any, Final
 
 from mirage_formal.support.errors import ClusterError
+from mirage_formal.support.resources import install_command
 from mirage_formal.workers.cluster_worker import TOPIC, WorkerTask, compute
 from mirage_formal.workers.dispatch import SLOW_AFTER_S, SLOW_FACTOR, AttemptFailed, Event, Executor, WorkerSlot
 from mirage_formal.workers.task_progress import EVERY_S
@@ -304,7 +305,7 @@ def _client_class() -> Any:
     try:
         from distributed import Client
     except ImportError:
-        hint = "pip install 'mirage_formal[distributed]'"
+        hint = install_command("distributed")
         what = "expected the package distributed, which is not installed"
         raise ClusterError(what, where="--cluster", hint=hint) from None
     return Client

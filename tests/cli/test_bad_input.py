@@ -47,7 +47,7 @@ class Refusal:
         assert len(errors.splitlines()) <= 20
         assert max(len(line) for line in errors.splitlines()) <= 400
         assert "expected" in errors or "unknown" in errors or "differ" in errors
-        assert "got" in errors or "has" in errors
+        assert "got" in errors or "has" in errors or "still runs" in errors
         assert "hint: " in errors
         return errors
 
@@ -68,7 +68,39 @@ def test_a_directory(refused: Refusal) -> None:
 def test_syntax_error(refused: Refusal) -> None:
     said = refused("bad.py", source="x = 1\ngraph = = 2\n")
     assert "bad.py:2: expected Python, got a syntax error" in said
-    assert "graph = = 2" in said
+    assert "\n    graph = = 2\n            ^\n" in said
+
+
+def test_a_syntax_error_in_an_indented_line(refused: Refusal) -> None:
+    assert "\n    y = (\n        ^\n" in refused("bad.py", source="def f():\n    y = (\n")
+
+
+def test_a_misspelt_operator(refused: Refusal) -> None:
+    source = GOOD.replace("graph.exp(", "graph.rmsnorm(")
+    assert "'rmsnorm'\n  hint: did you mean rms_norm?" in refused("bad.py", source=source)
+
+
+def test_a_file_that_does_not_end(refused: Refusal) -> None:
+    """The time limit holds for the program's file too, also if it catches every error."""
+    looping = "while True:\n    try:\n        while True: pass\n    except ValueError: pass\n"
+    said = refused("bad.py", "--time-limit", "0.2", source=looping)
+    assert "bad.py:3: expected the file to end within 0.2 s, it still runs" in said
+
+
+def test_a_name_for_several_files(refused: Refusal) -> None:
+    Path("other.py").write_text(GOOD)
+    assert "--program: expected one file, got 2" in refused("good.py", "other.py", "--program", "graph")
+
+
+def test_files_of_one_name(refused: Refusal) -> None:
+    Path("below").mkdir()
+    Path("below/good.py").write_text(GOOD)
+    assert "expected another directory for each program, got runs/good twice" in refused("good.py", "below/good.py")
+
+
+def test_every_file_is_read_before_a_search(refused: Refusal) -> None:
+    assert "no_such.py: expected a Python file" in refused("good.py", "no_such.py")
+    assert not Path("runs").exists()
 
 
 def test_a_file_that_raises(refused: Refusal) -> None:

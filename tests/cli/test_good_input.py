@@ -55,6 +55,19 @@ def search(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
     return ended.value.code
 
 
+def test_several_files_are_searched_one_after_another(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("again.py").write_text(ONE)
+    assert search("one.py", "again.py", *FAKE, monkeypatch=monkeypatch) == 0
+    assert sorted(str(path.parent) for path in Path("runs").rglob("run.json")) == ["runs/again", "runs/one"]
+    capsys.readouterr()
+    assert search("one.py", "again.py", *FAKE, "--out", "here", "--json", monkeypatch=monkeypatch) == 0
+    answers = json.loads(capsys.readouterr().out)["result"]
+    assert [one["summary"]["program"] for one in answers] == ["graph", "graph"]
+    assert sorted(str(path.parent) for path in Path("here").rglob("run.json")) == ["here/again", "here/one"]
+
+
 def test_a_search_prints_a_table_and_writes_its_evidence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -11,6 +11,7 @@ from mirage_formal.device import compile as compiler
 from mirage_formal.kernel_build import __main__ as command
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
+from mirage_formal.support.resources import install_command
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +29,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where no NVRTC can be loaded."""
 
     def missing() -> object:
-        raise compiler.CompileError("expected NVRTC, got none", where="NVRTC", hint=compiler.NVRTC_HINT)
+        raise compiler.CompileError("expected NVRTC, got none", where="NVRTC", hint=compiler.nvrtc_hint())
 
     monkeypatch.setattr(compiler, "_nvrtc", missing)
 
@@ -41,7 +42,7 @@ def test_it_says_that_there_is_no_nvrtc_and_no_machine_code(
     said = capsys.readouterr().out
     assert ": built" in said
     assert "No machine code was written: there is no NVRTC here" in said
-    assert "pip install 'mirage_formal[cuda13]'" in said
+    assert install_command("cuda13") in said
     assert list(searched.rglob("*.cu"))
     assert not list(searched.rglob("*.cubin"))
 

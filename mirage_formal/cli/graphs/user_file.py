@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import ast
 import runpy
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
+from types import FrameType
 from typing import Any, Final, TypeVar
 
 from mirage_formal.frontend.origins import Origins, origins_of
@@ -49,10 +54,15 @@ def load_programs(file: Path) -> dict[str, KernelGraph]:
     return {name: written.program for name, written in read_programs(file).items()}
 
 
-def read_programs(file: Path) -> dict[str, SourceProgram]:
-    """Execute a file and return its programs with their source lines; see ``load_programs``."""
+def read_programs(file: Path, time_limit: float | None = None) -> dict[str, SourceProgram]:
+    """Execute a file and return its programs with their source lines; see ``load_programs``.
+
+    Args:
+        file: The file.
+        time_limit: Seconds after which its execution is ended; None for no limit.
+    """
     where = display_path(file)
-    names = _execute(file, where)
+    names = _execute(file, where, time_limit)
     graphs = {name: value for name, value in names.items() if _is_graph(value)}
     if not graphs:
         raise _no_graph(file, where)
@@ -121,7 +131,7 @@ def _is_graph(value: object) -> bool:
     return isinstance(value, KernelGraph) or (callable(freeze) and hasattr(value, "mark_output"))
 
 
-def _execute(file: Path, where: str) -> dict[str, Any]:
+def _execute(file: Path, where: str, time_limit: float | None) -> dict[str, Any]:
     if not file.is_file():
         got = "a directory" if file.is_dir() else "nothing there"
         raise ProgramError(f"expected a Python file, got {got}", where=where, hint="check the path")
@@ -129,13 +139,15 @@ def _execute(file: Path, where: str) -> dict[str, Any]:
     sys.argv = [str(file)]
     sys.path.insert(0, str(file.resolve().parent))
     try:
-        return runpy.run_path(str(file), run_name=RUN_NAME)
+        with _limit_execution(file, where, time_limit):
+            return runpy.run_path(str(file), run_name=RUN_NAME)
     except MirageError:
         raise
     except SyntaxError as error:
         at = f"{where}:{error.lineno}" if error.filename == str(file) else f"{error.filename}:{error.lineno}"
-        line = f"\n    {error.text.strip()[:200]}" if error.text else ""
-        raise ProgramError(f"expected Python, got a syntax error: {error.msg}{line}", where=at, hint="fix it") from None
+        raise ProgramError(
+            f"expected Python, got a syntax error: {error.msg}{_line_with_caret(error)}", where=at, hint="fix it"
+        ) from None
     except SystemExit as error:
         hint = "put what only a script should do behind a main guard"
         raise ProgramError(f"expected definitions, got an exit ({error.code})", where=where, hint=hint) from None
@@ -143,7 +155,53 @@ def _execute(file: Path, where: str) -> dict[str, Any]:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
         at = f"{where}:{lines[-1]}" if lines else where
         what = f"expected the file to run, got {type(error).__name__}: {str(error)[:300]}"
-        raise ProgramError(what, where=at, hint=f"run it with python to see more; {_EXAMPLE}") from None
+        hint = _similar_name(error) or f"run it with python to see more; {_EXAMPLE}"
+        raise ProgramError(what, where=at, hint=hint) from None
     finally:
         sys.argv = argv
         sys.path[:] = path
+
+
+def _line_with_caret(error: SyntaxError) -> str:
+    """Return the line of a syntax error, and below it a caret at the place; empty if the line is not known."""
+    if not error.text:
+        return ""
+    line = error.text.rstrip("\n")
+    text = line.lstrip()[:200]
+    column = (error.offset or 1) - 1 - (len(line) - len(line.lstrip()))
+    return f"\n    {text}" + (f"\n    {' ' * column}^" if 0 <= column <= len(text) else "")
+
+
+def _similar_name(error: Exception) -> str:
+    """Return a hint with the attribute that a misspelt one resembles; empty if none does."""
+    if not isinstance(error, AttributeError) or error.name is None:
+        return ""
+    names = {name.replace("_", ""): name for name in dir(error.obj) if not name.startswith("_")}
+    near = get_close_matches(error.name.replace("_", "").lower(), names, n=1, cutoff=0.75)
+    return f"did you mean {names[near[0]]}?" if near else ""
+
+
+@contextmanager
+def _limit_execution(file: Path, where: str, seconds: float | None) -> Iterator[None]:
+    """End what runs inside after some seconds of wall time; without effect outside of a main thread.
+
+    Raises:
+        ProgramError: The time is over; says which line of the file was running.
+    """
+    if seconds is None or threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGALRM"):
+        yield
+        return
+
+    def stop(_number: int, frame: FrameType | None) -> None:
+        lines = [line for found, line in traceback.walk_stack(frame) if found.f_code.co_filename == str(file)]
+        at = f"{where}:{lines[0]}" if lines else where
+        hint = "the time limit holds for building the program too; build it once, and with less work"
+        raise ProgramError(f"expected the file to end within {seconds:g} s, it still runs", where=at, hint=hint)
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # again, if the file catches the error
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)

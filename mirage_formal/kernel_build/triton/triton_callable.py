@@ -16,8 +16,8 @@ from mirage_formal.device.launch import Optimized, TensorError
 from mirage_formal.device.tensors import TensorLibrary, adapter
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.support.errors import UnsupportedError
+from mirage_formal.support.resources import install_command
 
-_INSTALL = "pip install 'mirage_formal[triton]'"
 _KIND = "expected torch tensors on a GPU with the back end triton"
 
 
@@ -100,7 +100,7 @@ def load_module(text: str) -> ModuleType:
             spec.loader.exec_module(module)
         except ImportError as error:
             what = f"expected torch and Triton, got: {error}"
-            raise UnsupportedError(what, where="triton", hint=_INSTALL) from None
+            raise UnsupportedError(what, where="triton", hint=install_command("triton")) from None
         return module
 
 

@@ -9,6 +9,7 @@ from mirage_formal.records.reproduction import Table5
 from mirage_formal.reproduce.output.paper_tables import HARDWARE
 from mirage_formal.reproduce.search_variants import ARMS
 from mirage_formal.support.errors import UnsupportedError
+from mirage_formal.support.resources import install_command
 
 
 def import_matplotlib() -> Any:
@@ -20,7 +21,7 @@ def import_matplotlib() -> Any:
     try:
         from matplotlib import figure
     except ImportError:
-        hint = "pip install 'mirage_formal[reproduce]'"
+        hint = install_command("reproduce")
         raise UnsupportedError("expected matplotlib for the plot, got no such package", hint=hint) from None
     return figure
 
