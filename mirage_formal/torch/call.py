@@ -34,6 +34,8 @@ MASK: Final = "torch.bool"
 NARROW: Final = frozenset({DType.FLOAT16, DType.BFLOAT16})
 #: The largest finite number of float32. A larger magnitude is infinite, in every element type.
 LARGEST: Final = Fraction((2**24 - 1) * 2**104)
+#: The largest finite number of each narrower type.
+NARROW_LARGEST: Final = {DType.FLOAT16: Fraction(65504), DType.BFLOAT16: Fraction(2**128 - 2**120)}
 
 
 @dataclass(slots=True)

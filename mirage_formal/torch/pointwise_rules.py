@@ -8,7 +8,16 @@ from typing import Any, Final
 
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType
-from mirage_formal.torch.call import LARGEST, TYPES, Operand, OperatorCall, Written, constant_tensor, is_minus_infinity
+from mirage_formal.torch.call import (
+    LARGEST,
+    NARROW_LARGEST,
+    TYPES,
+    Operand,
+    OperatorCall,
+    Written,
+    constant_tensor,
+    is_minus_infinity,
+)
 from mirage_formal.torch.call import round_number as rounded_number
 from mirage_formal.torch.imported_values import ImportedGraph, ImportedValue, unsupported_error
 from mirage_formal.torch.index_maps import View
@@ -312,7 +321,7 @@ def is_infinite(*, above: bool, below: bool) -> Callable[[OperatorCall], Written
 def nan_to_num(call: OperatorCall) -> Written:
     """Write ``nan_to_num``: x, with numbers for NaN and the infinities."""
     value = call.value()
-    largest = {DType.FLOAT16: Fraction(65504), DType.BFLOAT16: Fraction(2**128 - 2**120)}.get(value.dtype, LARGEST)
+    largest = NARROW_LARGEST.get(value.dtype, LARGEST)
     given = {"nan": Fraction(0), "posinf": largest, "neginf": -largest}
     numbers = {name: given[name] if call.given.get(name) is None else call.number(name) for name in given}
 

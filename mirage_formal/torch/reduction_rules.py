@@ -10,7 +10,7 @@ from typing import Final
 import mirage_formal.torch.index_maps as views
 from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.graph.types import DType
-from mirage_formal.torch.call import LARGEST, OperatorCall, Written
+from mirage_formal.torch.call import LARGEST, NARROW_LARGEST, OperatorCall, Written
 from mirage_formal.torch.imported_values import ImportedGraph, ImportedValue, unsupported_error
 from mirage_formal.torch.index_maps import View
 from mirage_formal.torch.pointwise_rules import log_of_sigmoid, log_one_plus
@@ -107,15 +107,24 @@ def _softmax(call: OperatorCall, value: ImportedValue, axis: int) -> ImportedVal
     return emit_broadcast_operator(call.program, [value], lambda g, t, axes: g.softmax(t[0], axes[0]), {axis}, one=True)
 
 
+def _finite_bound(scores: ImportedValue) -> Fraction:
+    """Return a number below all scores that a kernel may store in their type, and that is finite there.
+
+    Scores of float16 are computed in float32, where they may lie below the lowest number of float16.
+    """
+    return -NARROW_LARGEST[DType.BFLOAT16] if scores.dtype is DType.BFLOAT16 else -LARGEST
+
+
 def _kept_softmax(call: OperatorCall, scores: ImportedValue, keep: ImportedValue, axis: int) -> ImportedValue:
     """Write the softmax of scores where a mask is 1, and 0 elsewhere.
 
     Scores that are masked have no influence, not even on the maximum. A fully masked row is 0 / 0.
     """
+    lowest = _finite_bound(scores)
 
     def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
         x, kept = tensors
-        largest = graph.max(graph.select(kept, x, -LARGEST), axes[0])
+        largest = graph.max(graph.select(kept, x, lowest), axes[0])
         weights = graph.select(kept, graph.exp(graph.sub(x, largest)), 0)
         return graph.div(weights, graph.sum(weights, axes[0]))
 
@@ -127,11 +136,12 @@ def _weights(call: OperatorCall, scores: ImportedValue, keep: ImportedValue | No
 
     The maximum of such a row is finite, so e to minus infinity less it is 0 and not NaN.
     """
+    lowest = _finite_bound(scores)
 
     def made(graph: ImportedGraph, tensors: Sequence[Tensor], axes: Sequence[int]) -> Tensor:
         x, *mask = tensors
-        kept = graph.select(mask[0], x, -LARGEST) if mask else x
-        weights = graph.exp(graph.sub(x, graph.maximum(graph.max(kept, axes[0]), -LARGEST)))
+        kept = graph.select(mask[0], x, lowest) if mask else x
+        weights = graph.exp(graph.sub(x, graph.maximum(graph.max(kept, axes[0]), lowest)))
         if mask:
             weights = graph.select(mask[0], weights, 0)
         return graph.div_no_nan(weights, graph.sum(weights, axes[0]))

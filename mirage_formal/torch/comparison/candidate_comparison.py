@@ -3,8 +3,8 @@
 An import is compared with torch as if no intermediate tensor were rounded (comparison/import_comparison.py). A
 candidate stores tensors between its kernels, such as the scores of attention or partial sums of a product, and what
 torch keeps in float32 may overflow there in float16. So a candidate is simulated kernel by kernel in its element types
-(codegen/numerics/rounding_simulation.py), on generated sets of tensors, and its results are held against the contract
-(comparison/contract.py) like the import's.
+(codegen/numerics/rounding_simulation.py), on a few generated sets of tensors, and its results are held against the
+contract (comparison/contract.py) like the import's.
 
 The work is bounded. A region above the bound is compared at smaller extents of the program's inputs
 (codegen/numerics/shrink.py), where torch has no results: there the candidate has to be finite where the program is, if
@@ -36,7 +36,9 @@ from mirage_formal.torch.comparison.samples import draw_tensors
 #: Most elements that an evaluation of the candidate may hold at the region's own extents.
 _OWN_EXTENTS: Final = 1 << 20
 #: Styles of the generated sets.
-_STYLES: Final = ("normal", "x 4e2", "mixed", "mixed", "mixed")
+_STYLES: Final = ("normal", "x 4e2", *("mixed",) * 6)
+#: Most work, in elements or 16 multiplications, of all sets of a region; at least three sets are evaluated.
+_BUDGET: Final = 1 << 23
 #: Largest finite number of the sets: a product of three such numbers, and sums of these, are finite in float32.
 _LARGEST: Final = 2.0**40
 _TORCH_TYPES: Final = {DType.FLOAT16: torch.float16, DType.BFLOAT16: torch.bfloat16, DType.FLOAT32: torch.float32}
@@ -74,7 +76,7 @@ def candidate_fault(piece: RegionPiece, candidate: KernelGraph) -> str:
 
 
 def _differences(piece: RegionPiece, candidate: KernelGraph, seed: int) -> Iterator[str]:
-    for place, style in enumerate(_STYLES):
+    for place, style in enumerate(_STYLES[: max(3, _BUDGET // piece.work)]):
         leaves = {name: bound_values(x) for name, x in draw_tensors(piece.leaves, style, seed + place).items()}
         try:
             expected = piece.expected(leaves)

@@ -10,7 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+import numpy as np  # noqa: E402
+
 import mirage_formal as mf  # noqa: E402
+from mirage_formal.codegen.numerics.rounding_simulation import simulate  # noqa: E402
 from mirage_formal.run.results.result import Result  # noqa: E402
 from mirage_formal.torch import from_torch  # noqa: E402
 from mirage_formal.torch.comparison import candidate_comparison  # noqa: E402
@@ -37,14 +40,17 @@ def fused(tmp_path_factory: pytest.TempPathFactory) -> Result:
 def test_scores_that_are_stored_in_float16_are_refused(
     fused: Result, bound: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scores of 400 x 400 overflow in float16, where PyTorch keeps them in float32; other types hold them."""
+    """Scores of 400 x 400 overflow in float16, where PyTorch keeps them in float32; other types hold them.
+
+    Bfloat16 loses digits of large scores, which only the comparison of values sees.
+    """
     monkeypatch.setattr(candidate_comparison, "_OWN_EXTENTS", bound)
     half = attention(torch.float16)
     assert "drawn: x 4e2" in candidate_fault(half, half.program)  # a kernel for each operator
     assert candidate_fault(half, fused.graph) == ""
-    for dtype in (torch.bfloat16, torch.float32):
-        wide = attention(dtype)
-        assert candidate_fault(wide, wide.program) == ""
+    short, single = attention(torch.bfloat16), attention(torch.float32)
+    assert ("too far off" in candidate_fault(short, short.program)) == bool(bound)
+    assert candidate_fault(single, single.program) == ""
 
 
 def test_a_wrong_candidate_is_refused(fused: Result) -> None:
@@ -54,6 +60,22 @@ def test_a_wrong_candidate_is_refused(fused: Result) -> None:
         tuple(torch.randn(2, 8, 16).half() for _ in range(3)),
     )
     assert "PyTorch" in candidate_fault(RegionPiece(scaled, 0), fused.graph)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("mask", ["of numbers", "of booleans"])
+def test_a_query_without_a_key_has_zeros_also_where_its_maximum_is_stored(dtype: Any, mask: str) -> None:
+    """The bound under the maximum is a number of the scores' own type, so nothing becomes infinity less infinity."""
+    q, k, v = (torch.randn(2, 8, 16).to(dtype) for _ in range(3))
+    kept = torch.ones(8, 8, dtype=torch.bool).tril()
+    kept[3] = False
+    given = kept if mask == "of booleans" else torch.zeros(8, 8, dtype=dtype).masked_fill(~kept, -torch.inf)
+    region = RegionPiece(from_torch(torch.nn.functional.scaled_dot_product_attention, (q, k, v, given)), 0).region
+    names = {item.node: (q, k, v, given)[int(item.node[-1])] for item in region.inputs}
+    arrays = [np.asarray(x.float().numpy()) for x in region.read(names)]
+    (found,) = simulate(region.program, arrays)
+    assert np.isfinite(found).all()
+    assert not found.reshape(2, 8, 16)[:, 3].any()
 
 
 def test_the_first_candidate_that_keeps_the_contract_is_chosen(fused: Result) -> None:
