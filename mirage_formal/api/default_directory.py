@@ -1,19 +1,26 @@
-"""Default directory of a search from Python."""
+"""Default directories of a search from Python: below runs/, or in the store."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 from msgspec.structs import replace
 
+from mirage_formal.cache.lock import lock_directory
+from mirage_formal.cache.searches import SearchCache
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.partition.cover_search import KEEP
 from mirage_formal.partition.search_strategy import needs_partitioning
-from mirage_formal.records import key_of
+from mirage_formal.records import Identity, key_of
+from mirage_formal.run.result_cache.keys import entry_key
 from mirage_formal.run.settings import Settings, identity, make_job
 from mirage_formal.run_directory.directory_layout import RUN, list_contents
 from mirage_formal.run_directory.overwrite import same_search
+from mirage_formal.support.errors import RunError
 
 RUNS: Final = Path("runs")
 
@@ -28,10 +35,7 @@ def choose_default_directory(program: KernelGraph, settings: Settings, name: str
     root = RUNS / name
     if settings.resume or settings.force:
         return root, settings
-    # A program that is searched as one may turn out to need a cover; either is continued.
-    known = [identity(make_job(program, replace(settings, keep=settings.keep or KEEP)))]
-    if not needs_partitioning(program, settings):
-        known.insert(0, identity(make_job(program, settings)))
+    known = _identities(program, settings)
     for place in (root, root.with_name(f"{name}-{key_of(known[0])[:12]}")):
         if not list_contents(place, RUN).names:
             return place, settings
@@ -40,4 +44,36 @@ def choose_default_directory(program: KernelGraph, settings: Settings, name: str
     return root, settings
 
 
-__all__ = ["choose_default_directory"]
+@contextmanager
+def run_directory_in_store(program: KernelGraph, settings: Settings) -> Iterator[tuple[Path | None, Settings]]:
+    """Yield the directory of a run whose evidence goes to the store, and the settings with which it is opened.
+
+    A search of the same program and options that its time limit has ended is continued there. The directory is None
+    where nothing is kept, and where the store cannot be written or another process searches the same.
+    """
+    key = entry_key("answer", make_job(program, settings), settings)
+    if key is None or settings.resume:
+        yield None, settings
+        return
+    place = SearchCache().unfinished(key)
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(lock_directory(place, fallback=False))
+            known = any(same_search(place, settings.config, who) for who in _identities(program, settings))
+            if not known and place.exists():
+                shutil.rmtree(place)
+        except (RunError, OSError, NotImplementedError):
+            yield None, settings
+            return
+        yield place, replace(settings, resume=known)
+
+
+def _identities(program: KernelGraph, settings: Settings) -> list[Identity]:
+    """Return the identities of the searches that continue each other: as one program, or by a cover."""
+    known = [identity(make_job(program, replace(settings, keep=settings.keep or KEEP)))]
+    if not needs_partitioning(program, settings):
+        known.insert(0, identity(make_job(program, settings)))
+    return known
+
+
+__all__ = ["choose_default_directory", "run_directory_in_store"]

@@ -24,7 +24,7 @@ from mirage_formal.support.options import (
 )
 
 if TYPE_CHECKING:
-    from mirage_formal.run.results.result import Result
+    from mirage_formal.run.results.result import Results
 
 
 class Options(Overrides, total=False):
@@ -62,7 +62,7 @@ Options.__doc__ = f"{Options.__doc__}\n\n    Attributes:{_ENTRIES}\n    "
 _TUNING: Final = 0.25
 
 
-def superoptimize(program: object, **given: Unpack[Options]) -> list[Result]:
+def superoptimize(program: object, **given: Unpack[Options]) -> Results:
     """Search a program, verify every candidate, and return the reported ones, best first.
 
     On a machine with a GPU and CuPy, the cost model's best are built, compared with float64 and timed, and only those
@@ -88,7 +88,7 @@ def superoptimize(program: object, **given: Unpack[Options]) -> list[Result]:
     return _search_and_measure(program, settings, call, Path(call.out) if call.out else None)
 
 
-def stored_results(program: object, given: Options, bucket: str | None = None) -> list[Result] | None:
+def stored_results(program: object, given: Options, bucket: str | None = None) -> Results | None:
     """Return the store's results for a call of ``superoptimize`` without ``out``; None if it has no valid ones.
 
     Nothing is searched. On a machine with a GPU candidates are chosen by their times, which the store does not have.
@@ -119,10 +119,11 @@ def stored_results(program: object, given: Options, bucket: str | None = None) -
     return search_into_store(program, given, bucket)
 
 
-def search_into_store(program: object, given: Options, bucket: str | None = None) -> list[Result]:
+def search_into_store(program: object, given: Options, bucket: str | None = None) -> Results:
     """Return the results of ``superoptimize``; if no directory is named, the evidence is kept in the store alone.
 
-    If the store cannot keep it, it lies where that of ``superoptimize`` does.
+    A search that a time limit has ended is continued by a call with a longer one. If the store cannot be written, the
+    evidence lies where that of ``superoptimize`` does.
 
     Args:
         program: The program.
@@ -132,17 +133,21 @@ def search_into_store(program: object, given: Options, bucket: str | None = None
     Raises:
         MirageError: See ``superoptimize``.
     """
-    from mirage_formal.run.result_cache.store_results import results_in_store, temporary_run_directory
+    from mirage_formal.api.default_directory import run_directory_in_store
+    from mirage_formal.run.result_cache.store_results import results_in_store
     from mirage_formal.run.settings import as_program
 
     settings, call = _split(given, bucket)
-    with temporary_run_directory(settings if call.out is None else None) as place:
+    if call.out is not None:
+        return superoptimize(program, **given)
+    frozen = as_program(program)
+    with run_directory_in_store(frozen, settings) as (place, opened):
         if place is None:
             return superoptimize(program, **given)
         if not _may_be_stored(program, settings):
             start_workers(settings.workers, settings.cluster)
-        results = _search_and_measure(program, settings, call, place)
-        return results_in_store(as_program(program), settings, results, place)
+        results = _search_and_measure(program, opened, call, place)
+        return results_in_store(frozen, settings, results, place)
 
 
 def _split(given: Options, bucket: str | None = None) -> tuple[Settings, CallOptions]:
@@ -167,7 +172,7 @@ def _may_be_stored(program: object, settings: Settings) -> bool:
     return isinstance(frozen, KernelGraph) and SearchCache().knows(digest(frozen))
 
 
-def _search_and_measure(program: object, settings: Settings, call: CallOptions, place: Path | None) -> list[Result]:
+def _search_and_measure(program: object, settings: Settings, call: CallOptions, place: Path | None) -> Results:
     """Check the options, search the program and return the results; see ``superoptimize``."""
     name, backend = call.name, call.backend
     from mirage_formal.api.default_directory import choose_default_directory
@@ -176,7 +181,7 @@ def _search_and_measure(program: object, settings: Settings, call: CallOptions, 
     from mirage_formal.device import runtime
     from mirage_formal.frontend.origins import origins_of
     from mirage_formal.graph.canonical import digest
-    from mirage_formal.partition.search_strategy import search_or_cover
+    from mirage_formal.partition.search_strategy import describe_extent, search_or_cover
     from mirage_formal.run.results.result import Results
     from mirage_formal.run.settings import as_program, check_limits
 
@@ -193,9 +198,10 @@ def _search_and_measure(program: object, settings: Settings, call: CallOptions, 
             raise KeyboardInterrupt
         if (nothing := find_reasons_for_no_result(report, frozen, settings, origins)) is not None:
             raise nothing
-        results = Results(report.results)
+        cut, extent = report.summary.status == "time-limit", describe_extent(report)
+        results = Results(report.results, extent, cut=cut)
         if call.measure == 0 or not runtime.device_count():
-            return Results(_apply_back_end(results, backend))
+            return _apply_back_end(results, backend)
         from mirage_formal.autotune.measured_order import MeasurementLimits, order_by_measurement
         from mirage_formal.autotune.timing import TimingProcess
         from mirage_formal.kernel_build.build import KernelWarning
@@ -207,16 +213,20 @@ def _search_and_measure(program: object, settings: Settings, call: CallOptions, 
                 found = order_by_measurement(
                     results, report.directory, MeasurementLimits(measure, left, backend), device
                 )
-                return Results(_apply_back_end(found, backend))
+                return _apply_back_end(Results(found, extent, cut=cut), backend)
         except UnsupportedError as error:
             # No comparison was requested, so its failure must not lose the proved results.
             if call.measure is not None:
                 raise
             said = f"{error}; all candidates are returned, in the order of estimates, compared with nothing"
             warnings.warn(said, KernelWarning, stacklevel=3)
-            return Results(_apply_back_end(results, backend))
+            return _apply_back_end(results, backend)
 
 
-def _apply_back_end(results: Sequence[Result], backend: str) -> list[Result]:
+def _apply_back_end(results: Results, backend: str) -> Results:
     """Return the results; for back end "triton", each one runs its Triton file."""
-    return [replace(one, backend="triton") if backend == "triton" else one for one in results]
+    from mirage_formal.run.results.result import Results
+
+    if backend != "triton":
+        return results
+    return Results((replace(one, backend="triton") for one in results), results.extent, cut=results.cut)

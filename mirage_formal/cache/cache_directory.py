@@ -44,6 +44,9 @@ _KEY: Final = 32
 _TRIES: Final = 8
 #: Seconds after which the unfinished files of a killed process are removed.
 _STALE_S: Final = 86_400.0
+#: Directory of searches that a time limit has cut, and seconds after which one that is not continued is removed.
+UNFINISHED: Final = "unfinished"
+_UNFINISHED_S: Final = 7 * 86_400.0
 _HINT: Final = "make it again; mirage-formal store clear removes what cannot be used"
 _NO_FILES: Final[Mapping[str, bytes]] = MappingProxyType({})
 
@@ -246,9 +249,10 @@ class Cache(Generic[K, V]):
             with suppress(OSError):
                 self.drop(path)
             total -= sizes[path]
-        for path in (self.root / "parts").glob("*"):
-            if _last_use(path) < time.time() - _STALE_S:
-                shutil.rmtree(path, ignore_errors=True)
+        for name, seconds in (("parts", _STALE_S), (UNFINISHED, _UNFINISHED_S)):
+            for path in (self.root / name).glob("*"):
+                if _last_use(path) < time.time() - seconds:
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 def other_kinds() -> list[Cache[Any, Any]]:

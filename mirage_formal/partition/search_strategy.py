@@ -115,4 +115,15 @@ def _seconds_left(limit: float | None, begin: float) -> float | None:
     return None if limit is None else max(limit - (time.monotonic() - begin), NO_TIME_S)
 
 
-__all__ = ["needs_partitioning", "search_or_cover"]
+def describe_extent(report: RunReport | WholeReport) -> str:
+    """Return how much of its space a search has visited, as a sentence for the user."""
+    runs = (report,) if isinstance(report, RunReport) else report.searches
+    done, units = sum(run.summary.units_done for run in runs), sum(run.summary.units for run in runs)
+    if report.summary.status != "time-limit":
+        return f"the whole space was searched: {done} units"
+    if done < units or not units:
+        return f"its time limit ended the search after {done} of {units or 'an unknown number of'} units"
+    return f"its time limit ended the verification of candidates after a search of {units} units"
+
+
+__all__ = ["describe_extent", "needs_partitioning", "search_or_cover"]

@@ -6,7 +6,7 @@ import ast
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from mirage_formal.kernel_build import __main__ as command
 from mirage_formal.kernel_build.alternatives import Alternatives
 from mirage_formal.kernel_build.triton import triton_generator as triton
 from mirage_formal.kernel_build.triton.triton_callable import TritonOptimized, load_module
+from mirage_formal.run.results.result import Result, Results
 
 
 def attention() -> mf.Graph:
@@ -192,12 +193,15 @@ def test_what_was_measured_falls_back_on_cuda_kernels_for_other_tensors(monkeypa
 
 def test_what_was_not_measured_is_what_was_asked_for() -> None:
     for backend, expected in (("auto", "cuda"), ("triton", "triton"), ("cuda", "cuda")):
-        assert {one.backend for one in request._apply_back_end([_Named("cuda")], backend)} == {expected}  # type: ignore[list-item]
+        assert {one.backend for one in request._apply_back_end(_NAMED, backend)} == {expected}
 
 
 @dataclass(frozen=True)
 class _Named:
     backend: str
+
+
+_NAMED: Any = Results([cast(Result, _Named("cuda"))])
 
 
 def test_without_triton_it_says_what_to_install() -> None:

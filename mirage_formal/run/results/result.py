@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
@@ -190,7 +190,16 @@ class Result:
 
 
 class Results(list[Result]):
-    """A list of results; it is one in every way, and prints in a few lines."""
+    """A list of results; it is one in every way, and prints in a few lines.
+
+    Attributes:
+        extent: Text on how much was searched; empty if that is not known.
+        cut: Whether a time limit ended the search.
+    """
+
+    def __init__(self, results: Iterable[Result] = (), extent: str = "", *, cut: bool = False) -> None:
+        super().__init__(results)
+        self.extent, self.cut = extent, cut
 
     def __repr__(self) -> str:
         if not self:
@@ -217,4 +226,4 @@ class Results(list[Result]):
 
     def __getitem__(self, key: SupportsIndex | slice, /) -> Result | Results:
         found = super().__getitem__(key)
-        return found if isinstance(found, Result) else Results(found)
+        return found if isinstance(found, Result) else Results(found, self.extent, cut=self.cut)

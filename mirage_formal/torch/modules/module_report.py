@@ -33,6 +33,7 @@ class RegionReport:
         measured_us: Measured microseconds of the candidate; None where nothing was measured.
         others_us: Measured microseconds of torch, or of the compiler of the rest.
         compared: Remark on the sets of tensors that the import was compared on.
+        extent: Remark on a search that its time limit has ended; empty if the whole space was searched.
         conditions: Side conditions under which the program has values; elsewhere nothing is proved. Conditions that
             always hold by their form are left out.
         added: Side conditions of the candidate that the program does not have.
@@ -53,6 +54,7 @@ class RegionReport:
     measured_us: float | None = None
     others_us: float | None = None
     compared: str = ""
+    extent: str = ""
     conditions: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     guarded: bool = False
@@ -72,6 +74,8 @@ class RegionReport:
             lines.append(f"  measured: {self.measured_us:.1f} us, without it {self.others_us:.1f} us")
         if self.compared:
             lines.append(f"  {self.compared}")
+        if self.extent:
+            lines.append(f"  {self.extent}; a longer time_limit continues it, and may find better candidates")
         if not self.kept and (self.conditions or self.added):
             how = "looked at in each call" if self.guarded else "not looked at in calls"
             lines.append(f"  proved where these hold, {how}:")

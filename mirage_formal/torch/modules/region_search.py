@@ -166,6 +166,7 @@ def _search_region(
         if isinstance(error, _ASKED):
             raise
         return dataclasses.replace(report, kept=error.what), None
+    report = dataclasses.replace(report, extent=found.extent if found.cut else "")
     best = choose_candidate(piece, found, report.unfused_us, guard=guard)
     if isinstance(best, str):
         return dataclasses.replace(report, kept=best), None
