@@ -83,12 +83,12 @@ def test_a_file_is_read_once_and_nothing_was_searched(
         opened.extend([path] * (path == first))
         return own_open(path, *arguments, **options)
 
+    digest_of_file = sha256(first.read_bytes())
     monkeypatch.setattr(Path, "open", count)
     job = make_job(PROGRAM, Settings(checkpoint=str(first)))
-    assert (opened, job.engine) == ([first], f"file:{sha256(first.read_bytes())}")
+    assert (opened, job.engine) == ([first], f"file:{digest_of_file}")
     search(first, tmp_path / "out")
     record = json.loads((tmp_path / "out" / "exhausted.json").read_text())
-    digest_of_file = sha256(first.read_bytes())
     assert record["left_out"] == [f"no space was searched: graphs come from the file with sha256 {digest_of_file}"]
 
 
