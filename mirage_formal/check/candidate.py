@@ -168,7 +168,7 @@ def check_candidate(root: Path) -> EstablishedCandidate:
         seed=draws.seed,
         rounds=draws.rounds if draws.verdict == "probable" else 0,
         galois=galois,
-        solvers=frozenset(asked_solvers(files.proof)),
+        solvers=frozenset(solver_versions(files.proof)),
         bound_log2=None if proved is not None else draws.bound_log2,
         seconds=perf_counter() - begin,
     )
@@ -373,7 +373,7 @@ def _check_equivalence(root: Path, files: _CandidateFiles) -> ReplayedTheorem | 
     return found
 
 
-def asked_solvers(proof: Iterable[ProofRecord]) -> Iterator[tuple[str, str]]:
+def solver_versions(proof: Iterable[ProofRecord]) -> Iterator[tuple[str, str]]:
     """Yield package and version of each solver's answer in a proof log."""
     for record in proof:
         answered = record.digits if isinstance(record, EquivalenceRecord) else (record,)
@@ -408,4 +408,4 @@ def _check_verification(root: Path, files: _CandidateFiles, proved: ReplayedTheo
         return check_fingerprint(files.program, files.graph, record)
 
 
-__all__ = ["CheckFailed", "EstablishedCandidate", "asked_solvers", "check_candidate"]
+__all__ = ["CheckFailed", "EstablishedCandidate", "check_candidate", "solver_versions"]

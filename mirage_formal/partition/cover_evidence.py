@@ -47,8 +47,8 @@ def write_cover_evidence(root: Path, program: KernelGraph, covers: tuple[CoverRe
 
 def _cover_files(root: Path, program: KernelGraph, cover: CoverRecord) -> dict[str, bytes]:
     """Return the files of a cover's directory, but its manifest."""
-    from mirage_formal.check.candidate import asked_solvers  # loads numerical packages
-    from mirage_formal.check.partitioning.cover_directory import ReplacedPart, closing_line, list_tools, part_lines
+    from mirage_formal.check.candidate import solver_versions  # loads numerical packages
+    from mirage_formal.check.partitioning.cover_directory import ReplacedPart, closing_line, part_lines, solver_records
     from mirage_formal.check.partitioning.subgraphs import EqualPart, partition
 
     files: dict[str, bytes] = {}
@@ -69,13 +69,13 @@ def _cover_files(root: Path, program: KernelGraph, cover: CoverRecord) -> dict[s
     lines = part_lines(program, parts)
     own = digest(program)
     logs = (data for name, data in files.items() if name.endswith(f"/{PROOF_FILE}"))
-    asked = asked_solvers(decode_proof(text, PROOF_FILE) for data in logs for text in data.splitlines())
+    asked = solver_versions(decode_proof(text, PROOF_FILE) for data in logs for text in data.splitlines())
     log = CoverVerificationRecord(
         candidate=cover.graph_digest,
         program_digest=own,
         program=embed(program),
         verdict=VerdictRecord(kind="equivalent", conditions=cover.conditions, added=cover.added),
-        tools=list_tools(asked),
+        tools=solver_records(asked),
     )
     return {
         GRAPH_FILE: to_json(from_json(bytes(cover.graph), "graph")).encode(),

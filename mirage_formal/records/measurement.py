@@ -154,7 +154,7 @@ class TritonVariantRecord(Record, frozen=True, kw_only=True):
 
 
 class TritonAccessRecord(Record, frozen=True, kw_only=True):
-    """What is known about the bounds of one load or store of a Triton file, from the index and mask in its text.
+    """Bounds of one load or store of a Triton file, decided from the index and the mask in its text.
 
     Attributes:
         function: Name of the function.

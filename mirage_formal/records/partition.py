@@ -150,7 +150,7 @@ class PartProofRecord(VersionedRecord, frozen=True, kw_only=True, tag="part", ta
 
 
 class CompositionRecord(VersionedRecord, frozen=True, kw_only=True, tag="composition", tag_field="record"):
-    """Last line of a cover's proof.jsonl: what precedes it, and which graph the parts make of which program.
+    """Last line of a cover's proof.jsonl: counts of the lines before it, and digests of the whole and its program.
 
     Attributes:
         parts: Lines about parts.
@@ -167,7 +167,7 @@ class CompositionRecord(VersionedRecord, frozen=True, kw_only=True, tag="composi
     program: Sha256
 
 
-class ToolRecord(Record, frozen=True, kw_only=True):
+class SolverVersionRecord(Record, frozen=True, kw_only=True):
     """A solver that was called for a part's evidence, with its version."""
 
     name: Literal["z3-solver", "cvc5"]
@@ -194,7 +194,7 @@ class CoverVerificationRecord(VersionedRecord, frozen=True, kw_only=True):
     verdict: VerdictRecord
     basis: Literal["composition"] = "composition"
     policy: Literal["equivalent"] = "equivalent"
-    tools: tuple[ToolRecord, ...]
+    tools: tuple[SolverVersionRecord, ...]
 
 
 __all__ = [
@@ -206,7 +206,7 @@ __all__ = [
     "CoverVerificationRecord",
     "PartProofRecord",
     "PartRecord",
-    "ToolRecord",
+    "SolverVersionRecord",
     "WholeRecord",
     "cover_name",
 ]

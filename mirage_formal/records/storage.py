@@ -205,7 +205,7 @@ def read_lines(path: Path, limit: int = MAX_FILE_BYTES) -> Iterator[tuple[int, b
 
 
 def is_cover(root: Path) -> bool:
-    """Whether the verification log of a directory says that it is one of a cover.
+    """Return whether the verification log of a directory says that it is one of a cover.
 
     Sound: it only chooses the check, which then refuses whatever else the directory is.
     """

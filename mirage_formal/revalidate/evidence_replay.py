@@ -330,9 +330,9 @@ def _equal_part(one: ReplayedCandidate) -> EqualPart:
 def _replay_cover_alone(root: Path) -> tuple[KernelGraph, ReplayedCandidate]:
     """Return a cover of whose directory the parts' proofs were replayed, and its program.
 
-    Sound: see ``check.partitioning.cover_directory.judge_cover``.
+    Sound: see ``check.partitioning.cover_directory.verify_cover``.
     """
-    from mirage_formal.check.partitioning.cover_directory import judge_cover, read_cover
+    from mirage_formal.check.partitioning.cover_directory import read_cover, verify_cover
 
     files = read_cover(root)
     equal: dict[str, EqualPart] = {}
@@ -340,7 +340,7 @@ def _replay_cover_alone(root: Path) -> tuple[KernelGraph, ReplayedCandidate]:
         _, one = _replay_candidate(root / name)
         with step(root / name / VERIFICATION_FILE, "verdict of a part"):
             equal[name] = _equal_part(one)
-    whole = judge_cover(files, equal)
+    whole = verify_cover(files, equal)
     verdict = Equivalent(read_file(root / PROOF_FILE), whole.conditions, whole.added)
     return files.program, ReplayedCandidate(whole.graph, files.code, verdict, None, root)
 

@@ -23,7 +23,7 @@ from mirage_formal.autotune.tuning_result import FinalistRow, TuningResources
 from mirage_formal.codegen.executable import load_executable
 from mirage_formal.codegen.triton.launch_options import LaunchOptions
 from mirage_formal.device.sealed_records import write_triton
-from mirage_formal.kernel_build.triton.triton_log import recorded_verdict, triton_log
+from mirage_formal.kernel_build.triton.triton_log import read_verdict, triton_log
 from mirage_formal.records import (
     KERNELS,
     MEASURE_FILE,
@@ -282,7 +282,7 @@ class _TritonTrials:
 
     def _log(self, one: TritonText) -> TritonLogRecord:
         """Return what is established about a file."""
-        return triton_log(one.text, one.graph, recorded_verdict(self._root, one.directory.name), one.accesses)
+        return triton_log(one.text, one.graph, read_verdict(self._root, one.directory.name), one.accesses)
 
     def _told(
         self, every: Sequence[_Trial], chosen: Sequence[_Trial], cuda_us: float, *, won: bool

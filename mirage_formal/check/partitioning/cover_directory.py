@@ -48,7 +48,7 @@ from mirage_formal.records.partition import (
     CompositionRecord,
     CoverVerificationRecord,
     PartProofRecord,
-    ToolRecord,
+    SolverVersionRecord,
 )
 from mirage_formal.support.errors import FormatError
 
@@ -115,7 +115,7 @@ class EstablishedCover:
 def check_cover(root: Path, known: Mapping[str, EstablishedCandidate] | None = None) -> EstablishedCover:
     """Check everything about one cover, from its directory alone.
 
-    Sound: see ``judge_cover``; each candidate below ``parts`` is checked like any other, with its certificates, proof
+    Sound: see ``verify_cover``; each candidate below ``parts`` is checked like any other, with its certificates, proof
     and fingerprint. One whose manifest is, byte for byte, that of a candidate that was established before has the same
     files, for this manifest is compared with them here, and is not checked twice.
 
@@ -142,9 +142,9 @@ def check_cover(root: Path, known: Mapping[str, EstablishedCandidate] | None = N
         with step(root / name / VERIFICATION_FILE, "verdict of a part"):
             expect_equal("verdict", "equivalent", one.verdict)
             equal[name] = EqualPart(from_json(read_file(root / name / GRAPH_FILE), name), one.conditions, one.added)
-    whole = judge_cover(files, equal)
+    whole = verify_cover(files, equal)
     with step(root / VERIFICATION_FILE, "tools"):
-        expect_equal("tools", list_tools(pair for one in held.values() for pair in one.solvers), files.log.tools)
+        expect_equal("tools", solver_records(pair for one in held.values() for pair in one.solvers), files.log.tools)
     return EstablishedCover(
         root.name,
         files.code,
@@ -206,7 +206,7 @@ def read_cover(root: Path) -> CoverFiles:
     return CoverFiles(root, graph, manifest.candidate, program, log, parts, closing, pieces)
 
 
-def judge_cover(files: CoverFiles, equal: Mapping[str, EqualPart]) -> EqualPart:
+def verify_cover(files: CoverFiles, equal: Mapping[str, EqualPart]) -> EqualPart:
     """Establish that a cover computes its program, and that its logs say how.
 
     Sound: see ``compose_equal_parts``. A part's graph is either its own operators, or a candidate for the very program
@@ -323,10 +323,10 @@ def closing_line(lines: Sequence[PartProofRecord], graph: str, program: str) -> 
     )
 
 
-def list_tools(asked: Iterable[tuple[str, str]]) -> tuple[ToolRecord, ...]:
+def solver_records(asked: Iterable[tuple[str, str]]) -> tuple[SolverVersionRecord, ...]:
     """Return packages and versions of solvers, in order and each once, as records."""
     found = [{"name": name, "version": version} for name, version in sorted(set(asked))]
-    return msgspec.convert(found, tuple[ToolRecord, ...])
+    return msgspec.convert(found, tuple[SolverVersionRecord, ...])
 
 
 __all__ = [
@@ -335,8 +335,8 @@ __all__ = [
     "ReplacedPart",
     "check_cover",
     "closing_line",
-    "judge_cover",
-    "list_tools",
     "part_lines",
     "read_cover",
+    "solver_records",
+    "verify_cover",
 ]

@@ -323,7 +323,7 @@ def discharge_safety(
     return SafetyReport(program.name, _verdict(discharged), discharged, 1e3 * (perf_counter() - start))
 
 
-def settle_obligations(
+def solve_obligations(
     obligations: Iterable[Obligation], timeout_ms: int = SAFETY_MS
 ) -> tuple[DischargedObligations, ...]:
     """Settle obligations that belong to no Program; see ``discharge_safety``, whose two solvers are asked."""
@@ -362,5 +362,5 @@ __all__ = [
     "discharge_safety",
     "lower_bound_obligation",
     "safety_obligations",
-    "settle_obligations",
+    "solve_obligations",
 ]

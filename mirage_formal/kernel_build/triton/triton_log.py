@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, assert_never
 
 from mirage_formal.codegen.safety.obligations import DischargedObligation, UndecidedObligation, ViolatedObligation
-from mirage_formal.codegen.triton.bounds import SettledAccess, find_violation, settle_bounds
+from mirage_formal.codegen.triton.access_bounds import AccessBounds, discharge_access_bounds, find_violated_bounds
 from mirage_formal.codegen.triton.file import TritonFile
 from mirage_formal.kernel_build.built_kernels import KernelRejected
 from mirage_formal.records import (
@@ -25,31 +25,31 @@ from mirage_formal.records import (
 )
 from mirage_formal.records.partition import WHOLE_FILE
 
-RecordedVerdict = Literal["equivalent", "probable"]
+VerdictName = Literal["equivalent", "probable"]
 
 
 def access_records(file: TritonFile) -> tuple[TritonAccessRecord, ...]:
     """Return what is known about the bounds of each load and store of a file.
 
-    Sound: no file is written of which an access is known to be out of bounds. What is undecided is recorded as such.
+    Sound: a file with an access that is known to be out of bounds is not written. An undecided one is in the log.
 
     Raises:
         KernelRejected: An access is out of bounds; names it and the values at which it is.
     """
-    found = settle_bounds(file)
-    if (one := find_violation(found)) is not None:
-        assert isinstance(one.settled.finding, ViolatedObligation)
-        values = ", ".join(f"{name} = {value}" for name, value in one.settled.finding.model)
-        stated = one.settled.obligation
+    found = discharge_access_bounds(file)
+    if (one := find_violated_bounds(found)) is not None:
+        assert isinstance(one.discharged.finding, ViolatedObligation)
+        values = ", ".join(f"{name} = {value}" for name, value in one.discharged.finding.model)
+        stated = one.discharged.obligation
         what = f"expected accesses in bounds, got one of {stated.subject} in {stated.path} that is not: {values}"
         raise KernelRejected(what[:900], where="triton")
     return tuple(map(_access_record, found))
 
 
-def _access_record(one: SettledAccess) -> TritonAccessRecord:
-    stated = one.settled.obligation
+def _access_record(one: AccessBounds) -> TritonAccessRecord:
+    stated = one.discharged.obligation
     means, reason = "", ""
-    match one.settled.finding:
+    match one.discharged.finding:
         case DischargedObligation(settled):
             means = settled.value
         case UndecidedObligation(why):
@@ -57,7 +57,7 @@ def _access_record(one: SettledAccess) -> TritonAccessRecord:
         case ViolatedObligation():
             raise AssertionError("a file with it is rejected")
         case _:
-            assert_never(one.settled.finding)
+            assert_never(one.discharged.finding)
     return TritonAccessRecord(
         function=one.function,
         line=one.line,
@@ -71,7 +71,7 @@ def _access_record(one: SettledAccess) -> TritonAccessRecord:
 
 
 def triton_log(
-    text: str, graph: str, verdict: RecordedVerdict, accesses: tuple[TritonAccessRecord, ...]
+    text: str, graph: str, verdict: VerdictName, accesses: tuple[TritonAccessRecord, ...]
 ) -> TritonLogRecord:
     """Return the log of a file.
 
@@ -84,7 +84,7 @@ def triton_log(
     return TritonLogRecord(file=sha256(text.encode()), graph=graph, verdict=verdict, accesses=accesses)
 
 
-def recorded_verdict(root: Path, name: str) -> RecordedVerdict:
+def read_verdict(root: Path, name: str) -> VerdictName:
     """Return the verdict on a run's candidate or a whole program's cover, as its verification log has it.
 
     Raises:
@@ -97,4 +97,4 @@ def recorded_verdict(root: Path, name: str) -> RecordedVerdict:
     return "equivalent" if kind == "equivalent" else "probable"
 
 
-__all__ = ["RecordedVerdict", "access_records", "recorded_verdict", "triton_log"]
+__all__ = ["VerdictName", "access_records", "read_verdict", "triton_log"]

@@ -10,7 +10,7 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.kernel_build.build import candidates_of
 from mirage_formal.kernel_build.built_kernels import KernelRejected
 from mirage_formal.kernel_build.triton.triton_generator import triton_program
-from mirage_formal.kernel_build.triton.triton_log import recorded_verdict, triton_log
+from mirage_formal.kernel_build.triton.triton_log import read_verdict, triton_log
 from mirage_formal.records import to_indented_json
 from mirage_formal.support.errors import RunError
 
@@ -55,7 +55,7 @@ def write_run(root: Path, count: int, out: Path | None = None, *, force: bool = 
             tried.append((name, str(error)))
             continue
         path = where / f"{name}.py"
-        log = triton_log(made.code, digest(made.stable.graph), recorded_verdict(root, name), made.accesses)
+        log = triton_log(made.code, digest(made.stable.graph), read_verdict(root, name), made.accesses)
         save_file(made.code, path, force=force)
         save_file(to_indented_json(log).decode(), path.with_suffix(".json"), force=force)
         note = f"; {made.stable.note}" if made.stable.note else ""

@@ -14,7 +14,7 @@ import pytest
 
 from mirage_formal.codegen.program.integers import evaluate_expression
 from mirage_formal.codegen.safety.obligations import DischargedObligation, UndecidedObligation, ViolatedObligation
-from mirage_formal.codegen.triton.bounds import SettledAccess, find_violation, settle_bounds
+from mirage_formal.codegen.triton.access_bounds import AccessBounds, discharge_access_bounds, find_violated_bounds
 from mirage_formal.codegen.triton.file import TritonFile, triton_file
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
@@ -119,11 +119,11 @@ def expected(file: TritonFile) -> dict[tuple[str, str, str], bool]:
     return {key: low >= 0 and high < spans[key[0], key[2]] for key, (low, high) in accessed(file).items()}
 
 
-def decided(accesses: tuple[SettledAccess, ...]) -> dict[tuple[str, str, str], bool]:
+def decided(accesses: tuple[AccessBounds, ...]) -> dict[tuple[str, str, str], bool]:
     """The same by the findings, none of which is undecided."""
     found: dict[tuple[str, str, str], bool] = {}
     for one in accesses:
-        finding, key = one.settled.finding, (one.function, one.access, one.settled.obligation.subject)
+        finding, key = one.discharged.finding, (one.function, one.access, one.discharged.obligation.subject)
         assert isinstance(finding, DischargedObligation | ViolatedObligation), finding
         found[key] = found.get(key, True) and isinstance(finding, DischargedObligation)
     return found
@@ -138,8 +138,8 @@ def odd_graphs() -> dict[str, Sequence[KernelGraph]]:
 def test_every_access_of_the_fastest_candidates_is_in_bounds(row: str) -> None:
     name, batch = row.rsplit("-b", 1)
     file = kit.case(row, example_kernels.real(name, int(batch)), example_kernels.fastest()[row]).file
-    found = settle_bounds(file)
-    assert {(one.function, one.settled.obligation.subject) for one in found} == {
+    found = discharge_access_bounds(file)
+    assert {(one.function, one.discharged.obligation.subject) for one in found} == {
         (one.name, pointer) for one in file.functions for pointer in one.pointers
     }
     assert all(decided(found).values())
@@ -148,7 +148,7 @@ def test_every_access_of_the_fastest_candidates_is_in_bounds(row: str) -> None:
 @pytest.mark.parametrize("name", odd_graphs())
 def test_tiles_that_overhang_are_masked(name: str) -> None:
     file = kit.case(name, *odd_graphs()[name]).file
-    found = decided(settle_bounds(file))
+    found = decided(discharge_access_bounds(file))
     assert found == expected(file)
     assert all(found.values())
 
@@ -159,7 +159,7 @@ def test_random_graphs_and_operators_alone() -> None:
     ]
     graphs += [corpus_programs.build(name, small=True).freeze() for name in list(corpus_programs.FILES)[::8]]
     for graph in (one for one in graphs if not faults(one)):
-        assert all(decided(settle_bounds(kit.case("x", graph, graph, raw=True).file)).values())
+        assert all(decided(discharge_access_bounds(kit.case("x", graph, graph, raw=True).file)).values())
 
 
 #: Changes of the text, and the accesses that they put out of bounds.
@@ -181,16 +181,16 @@ def test_a_wrong_offset_is_out_of_bounds(name: str) -> None:
     old, new, wrong = WRONG[name]
     assert old in LORA.text
     file = replace(LORA, text=LORA.text.replace(old, new))
-    found = settle_bounds(file)
+    found = discharge_access_bounds(file)
     assert ", ".join(sorted(" ".join(key[1:]) for key, good in decided(found).items() if not good)) == wrong
-    one = find_violation(found)
+    one = find_violated_bounds(found)
     assert one is not None
-    finding, query = one.settled.finding, one.settled.obligation.query
+    finding, query = one.discharged.finding, one.discharged.obligation.query
     assert isinstance(finding, ViolatedObligation)
     assert query is not None
     model = dict(finding.model)  # at these values the mask holds and the index is none
     assert all(evaluate_expression(e, model) for e in query.true)
-    assert find_violation(settle_bounds(LORA)) is None
+    assert find_violated_bounds(discharge_access_bounds(LORA)) is None
 
 
 def test_findings_are_those_of_an_evaluation() -> None:
@@ -207,7 +207,7 @@ def test_findings_are_those_of_an_evaluation() -> None:
         changed[number] = " ".join(words)
         file = replace(LORA, text="\n".join(changed))
         wanted = expected(file)
-        assert decided(settle_bounds(file)) == wanted, changed[number]
+        assert decided(discharge_access_bounds(file)) == wanted, changed[number]
         bad += not all(wanted.values())
     assert 30 < bad < 110
 
@@ -228,9 +228,9 @@ def test_what_is_not_read_is_undecided(change: Callable[[str], str], reason: str
     file = replace(LORA, text=change(LORA.text))
     assert file.text != LORA.text
     said = [
-        one.settled.finding.reason
-        for one in settle_bounds(file)
-        if isinstance(one.settled.finding, UndecidedObligation)
+        one.discharged.finding.reason
+        for one in discharge_access_bounds(file)
+        if isinstance(one.discharged.finding, UndecidedObligation)
     ]
     assert said
     assert all(reason in one for one in said)
@@ -241,7 +241,9 @@ def test_offsets_of_large_tensors_have_64_bits(sizes: tuple[int, int, int, tuple
     program, graph = tails.product(*sizes)
     file = triton_file(graph, program, kit.H200)
     assert ".to(tl.int64)" in file.text
-    assert all(decided(settle_bounds(file)).values())
-    narrow = settle_bounds(replace(file, text=file.text.replace(".to(tl.int64)", "")))
-    reasons = {one.settled.finding.reason for one in narrow if isinstance(one.settled.finding, UndecidedObligation)}
+    assert all(decided(discharge_access_bounds(file)).values())
+    narrow = discharge_access_bounds(replace(file, text=file.text.replace(".to(tl.int64)", "")))
+    reasons = {
+        one.discharged.finding.reason for one in narrow if isinstance(one.discharged.finding, UndecidedObligation)
+    }
     assert reasons == {"an intermediate may leave 32 bits"}

@@ -32,7 +32,7 @@ from mirage_formal.codegen.safety.obligations import (
     UndecidedObligation,
     ViolatedObligation,
 )
-from mirage_formal.codegen.safety.safety import bounds_obligation, lower_bound_obligation, settle_obligations
+from mirage_formal.codegen.safety.safety import bounds_obligation, lower_bound_obligation, solve_obligations
 from mirage_formal.codegen.triton.address import PIDS
 from mirage_formal.support.limits import SAFETY_MS
 
@@ -57,23 +57,23 @@ class _NotRead(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class SettledAccess:
+class AccessBounds:
     """A load or store of a Triton file, and what is known about its bounds.
 
     Attributes:
         function: Name of the function.
         line: Line of the file.
         access: "load" or "store"; "use" where a pointer occurs in another way.
-        settled: The obligation that its index lies within the memory behind its pointer, with the finding.
+        discharged: The obligation that its index lies within the memory behind its pointer, with the finding.
     """
 
     function: str
     line: int
     access: AccessKind
-    settled: DischargedObligations
+    discharged: DischargedObligations
 
 
-def settle_bounds(file: TritonFile, timeout_ms: int = SAFETY_MS) -> tuple[SettledAccess, ...]:
+def discharge_access_bounds(file: TritonFile, timeout_ms: int = SAFETY_MS) -> tuple[AccessBounds, ...]:
     """Decide for each load and store of a file whether it is in bounds.
 
     Sound: an access is held only if the index of its text, evaluated without overflow, lies in 0..size-1 for all values
@@ -85,17 +85,17 @@ def settle_bounds(file: TritonFile, timeout_ms: int = SAFETY_MS) -> tuple[Settle
         timeout_ms: Time limit of each question to a solver.
     """
     functions = {one.name: one for one in file.functions}
-    found: list[SettledAccess] = []
+    found: list[AccessBounds] = []
     for node in ast.parse(file.text).body:
         if isinstance(node, ast.FunctionDef) and node.name in functions:
             for line, access, stated in _Reader(functions[node.name], node).obligations():
-                found += [SettledAccess(node.name, line, access, one) for one in settle_obligations(stated, timeout_ms)]
+                found += [AccessBounds(node.name, line, access, one) for one in solve_obligations(stated, timeout_ms)]
     return tuple(found)
 
 
-def find_violation(accesses: Sequence[SettledAccess]) -> SettledAccess | None:
+def find_violated_bounds(accesses: Sequence[AccessBounds]) -> AccessBounds | None:
     """Return the first access that is out of bounds at known values; None if there is none, which proves nothing."""
-    return next((one for one in accesses if isinstance(one.settled.finding, ViolatedObligation)), None)
+    return next((one for one in accesses if isinstance(one.discharged.finding, ViolatedObligation)), None)
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ class _Reader:
     """Reader of the text of a function.
 
     Attributes:
-        function: The function, of which the pointers, sizes and the grid are used.
+        function: The function, with its pointers, sizes and grid.
         node: Its text.
         sizes: Extents of all variables: ids, counters, and lanes along each axis.
         values: Integers that have a name in the text.
@@ -297,4 +297,4 @@ def _terms(node: ast.expr) -> Iterator[ast.expr]:
             yield node
 
 
-__all__ = ["SettledAccess", "find_violation", "settle_bounds"]
+__all__ = ["AccessBounds", "discharge_access_bounds", "find_violated_bounds"]
