@@ -24,6 +24,8 @@ PARTS: Final = "parts"
 COVERS: Final = "covers"
 
 Ops = Annotated[tuple[Count, ...], msgspec.Meta(min_length=1)]
+#: Directory of a part's candidate in that of a cover, or empty.
+PartDirectory = Annotated[str, msgspec.Meta(pattern="^(parts/[0-9]{3,6}-[0-9a-f]{12})?$", max_length=32)]
 
 
 def cover_name(rank: int, digest: str) -> str:
@@ -124,8 +126,8 @@ class PartProofRecord(VersionedRecord, frozen=True, kw_only=True, tag="part", ta
         reads: Tensors of the program that are the inputs of the part's program, in order.
         results: Tensors of the program that are its outputs, in order.
         candidate: Digest of the candidate that takes its place; null if its operators stay as they are.
-        directory: Directory of that candidate with all of its evidence, relative to the cover's, always parts/<name>;
-            empty if there is none. Parts with equal programs and candidates share one.
+        directory: Directory of that candidate with all of its evidence, relative to the cover's, always
+            parts/NNN-<id>; empty if there is none. Parts with equal programs and candidates share one.
         manifest: Sha256 of manifest.json there, which ties every file of its evidence; null if there is none.
         proof: Sha256 of proof/equivalence.json there: the proof that the candidate computes the part; null likewise.
         kernels: Numbers of the operators of mugraph.json that compute the part.
@@ -139,7 +141,7 @@ class PartProofRecord(VersionedRecord, frozen=True, kw_only=True, tag="part", ta
     reads: tuple[Count, ...]
     results: tuple[Count, ...]
     candidate: Sha256 | None
-    directory: str
+    directory: PartDirectory
     manifest: Sha256 | None
     proof: Sha256 | None
     kernels: tuple[Count, ...]

@@ -164,7 +164,7 @@ def probable_part(root: Path) -> None:
 
 
 def foreign_file(root: Path) -> None:
-    (root / "parts" / "more.json").write_text("{}")
+    (root / "more.json").write_text("{}")
 
 
 FORGERIES: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -177,6 +177,9 @@ FORGERIES: dict[str, tuple[Callable[[Path], None], str]] = {
     "edited program": (edited_program, "the whole is put together from the parts"),
     "probable part": (probable_part, "verdict of a part"),
     "foreign file": (foreign_file, "manifest"),
+    "listed foreign file": (foreign_file, "manifest"),
+    "digest of the whole": (change_log(lambda log: log.update(candidate="ab" * 32)), "program"),
+    "digest of the program": (change_log(lambda log: log.update(program_digest="ab" * 32)), "well-formed graph"),
     "operators": (change_line(lambda line: line["operators"].pop()), "partition"),
     "another candidate": (change_line(lambda line: line.update(candidate="ab" * 32)), "part 2: candidate"),
     "reads": (change_line(lambda line: line["reads"].reverse()), "part 2: claims"),
