@@ -1,7 +1,7 @@
-"""``python -m mirage_formal.check PATH``: establish a run, or one candidate, again from its files alone.
+"""``python -m mirage_formal.check PATH``: establish a run, one candidate or one cover, again from its files alone.
 
-Exit code 0 and a table; 1 if something does not hold, naming the first file and step; 2 if the path is no run and no
-candidate, or a file cannot be read as what it should be.
+Exit code 0 and a table; 1 if something does not hold, naming the first file and step; 2 if the path is none of them, or
+a file cannot be read as what it should be.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _reports(found: _EstablishedFacts) -> list[str]:
 
 
 def _check(path: Path, how: _CheckOptions) -> _EstablishedFacts:
-    """Check a candidate, a run, or all runs of a program file.
+    """Check a candidate, a cover, a run, or all runs of a program file.
 
     Raises:
         CheckFailed: A check fails.
