@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -168,7 +168,7 @@ def check_candidate(root: Path) -> EstablishedCandidate:
         seed=draws.seed,
         rounds=draws.rounds if draws.verdict == "probable" else 0,
         galois=galois,
-        solvers=frozenset(_solvers(files)),
+        solvers=frozenset(solver_versions(files.proof)),
         bound_log2=None if proved is not None else draws.bound_log2,
         seconds=perf_counter() - begin,
     )
@@ -373,12 +373,14 @@ def _check_equivalence(root: Path, files: _CandidateFiles) -> ReplayedTheorem | 
     return found
 
 
-def _solvers(files: _CandidateFiles) -> Iterator[tuple[str, str]]:
-    digits = (digit for one in files.equivalences for digit in one.digits)
-    answered = [(record.z3, record.cvc5) for record in files.certificates] + [(d.z3, d.cvc5) for d in digits]
-    for z3, cvc5 in answered:
-        yield "z3-solver", z3.version
-        yield "cvc5", cvc5.version
+def solver_versions(proof: Iterable[ProofRecord]) -> Iterator[tuple[str, str]]:
+    """Yield package and version of each solver's answer in a proof log."""
+    for record in proof:
+        answered = record.digits if isinstance(record, EquivalenceRecord) else (record,)
+        for one in answered:
+            if not isinstance(one, ClosingRecord):
+                yield "z3-solver", one.z3.version
+                yield "cvc5", one.cvc5.version
 
 
 def _second_opinions(root: Path, proved: ReplayedTheorem) -> ProofCrosscheck:
@@ -406,4 +408,4 @@ def _check_verification(root: Path, files: _CandidateFiles, proved: ReplayedTheo
         return check_fingerprint(files.program, files.graph, record)
 
 
-__all__ = ["CheckFailed", "EstablishedCandidate", "check_candidate"]
+__all__ = ["CheckFailed", "EstablishedCandidate", "check_candidate", "solver_versions"]

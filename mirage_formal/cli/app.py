@@ -158,7 +158,7 @@ def verify_command(
     from mirage_formal.graph.verdict import Equivalent
     from mirage_formal.run.progress.choice import display
     from mirage_formal.run.settings import display_path
-    from mirage_formal.run.verify.graph_file import load_graphs
+    from mirage_formal.run.verify.graph_file import load_graphs, read_graph_file
     from mirage_formal.run.verify.verdicts import (
         ProgramVerdicts,
         compute_verdicts,
@@ -171,7 +171,7 @@ def verify_command(
     from mirage_formal.support.guard import stopped_by
 
     name, wanted = only_program(choose(load_programs(program_file), program, program_file), program_file)
-    given = load_graphs(graph_file, display_path(graph_file), wanted)
+    given = load_graphs(read_graph_file(graph_file, display_path(graph_file)), display_path(graph_file), wanted)
     judged = []
     try:
         with write_verdicts(out, name, wanted) as keep, display(progress, "verify") as shown:

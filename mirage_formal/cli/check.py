@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mirage_formal.revalidate.check_command import CheckOutcome
     from mirage_formal.run.progress.progress_display import Display
 
-_WHAT = "Directory of a run, of several, or of one candidate."
+_WHAT = "Directory of a run, of several, or of one candidate or cover."
 _Path = Annotated[Path, typer.Argument(metavar="PATH", help=_WHAT)]
 _Limit = Annotated[float, amount_option("--time-limit", "SECONDS", "Seconds for all of it")]
 _Jobs = Annotated[int | None, count_option("--jobs", "Worker processes", "one for each processor")]

@@ -173,8 +173,9 @@ def _print(root: Path, tuned: Any, place: Any, console: Console) -> None:
 
 
 def _written(root: Path, triton: Any) -> str:
-    """Write the chosen Triton file beside the run, as ``build --backend triton`` does; return a remark on it."""
+    """Write the chosen Triton file and its log beside the run, as ``build --backend triton`` does; return a remark."""
     from mirage_formal.kernel_build.triton.triton_output import default_triton_directory, save_file
+    from mirage_formal.records import to_indented_json
     from mirage_formal.support.errors import RunError
 
     if triton.backend != "triton":
@@ -183,6 +184,8 @@ def _written(root: Path, triton: Any) -> str:
     path = default_triton_directory(root) / f"{name}.py"
     try:
         save_file(text, path, force=False)
+        if name in triton.logs:
+            save_file(to_indented_json(triton.logs[name]).decode(), path.with_suffix(".json"), force=False)
     except RunError as error:
         return f"; not written: {error}"
     return f"; written to {path}"

@@ -25,6 +25,7 @@ from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.types import row_major
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.partition.cover_evidence import write_cover_evidence
 from mirage_formal.partition.covers import (
     Cover,
     WholePart,
@@ -410,6 +411,8 @@ class _CoverSearch:
     # --- records -----------------------------------------------------------------------------------------------
 
     def _write(self, covers: Sequence[Cover], status: Status) -> WholeRecord:
+        records = tuple(cover_record(one, self.root, self.target) for one in covers)
+        evidence = write_cover_evidence(self.root, self.program, records) if records else {}
         record = WholeRecord(
             program=self.name,
             source=escape_undecodable(self.source),
@@ -419,10 +422,11 @@ class _CoverSearch:
             status=status,
             unfused_kernels=kernel_count(self.program),
             unfused_us=estimate(self.program, self.target).us,
-            covers=tuple(cover_record(one, self.root, self.target) for one in covers),
+            covers=records,
             wall_s=round(time.monotonic() - self.begin, 3),
             manifest={
-                f"{run}/{SUMMARY_FILE}": sha256(read_file(self.root / run / SUMMARY_FILE)) for run in self._runs()
+                **{f"{run}/{SUMMARY_FILE}": sha256(read_file(self.root / run / SUMMARY_FILE)) for run in self._runs()},
+                **evidence,
             },
         )
         write_atomic(self.root / WHOLE_FILE, seal_record(record))

@@ -153,10 +153,60 @@ class TritonVariantRecord(Record, frozen=True, kw_only=True):
     failed: Title = ""
 
 
+class TritonAccessRecord(Record, frozen=True, kw_only=True):
+    """Bounds of one load or store of a Triton file, decided from the index and the mask in its text.
+
+    Attributes:
+        function: Name of the function.
+        line: Line of the file.
+        access: "load" or "store"; "use" where a pointer occurs in another way.
+        pointer: Name of the parameter.
+        claim: What would hold.
+        finding: "held": for all programs, iterations and lanes at which the mask holds. "undecided": neither proved nor
+            refuted, and never taken for the former. A file in which one is violated is not written.
+        means: How it was settled: by bounds of the expressions, or by z3 and cvc5; empty where it is undecided.
+        reason: Why it is undecided, or empty.
+    """
+
+    function: Word
+    line: Positive
+    access: Literal["load", "store", "use"]
+    pointer: Word
+    claim: Word
+    finding: Literal["held", "undecided"]
+    means: Literal["", "interval", "solver"] = ""
+    reason: Title = ""
+
+    def __post_init__(self) -> None:
+        """Sound: what is held was settled by something, and what is undecided by nothing."""
+        if (self.finding == "held") != bool(self.means) or (self.finding == "undecided") != bool(self.reason):
+            raise ValueError("expected a means of what is held, and a reason of what is undecided")
+
+
+class TritonLogRecord(VersionedRecord, frozen=True, kw_only=True):
+    """Verification log of a Triton file: what is established about it, and what is not.
+
+    Attributes:
+        file: Sha256 of its text.
+        graph: Digest of the µGraph that it is written from: the candidate's, or a form that was proved equal to it.
+        verdict: Verdict on that candidate and its program, as the evidence in the run has it.
+        text: That the file computes the µGraph is tested, and not proved.
+        races: Nothing is claimed about races of its programs and threads.
+        accesses: Each load and store.
+    """
+
+    file: Sha256
+    graph: Sha256
+    verdict: Literal["equivalent", "probable"]
+    text: Literal["not proved"] = "not proved"
+    races: Literal["no claim"] = "no claim"
+    accesses: tuple[TritonAccessRecord, ...]
+
+
 class TritonRecord(Record, frozen=True, kw_only=True):
     """A candidate's Triton files beside CUDA kernels, as one run of tuning timed them.
 
-    The functions of a Triton file are tested, and not proved safe.
+    The functions of a Triton file are tested, and not proved safe; ``log`` says what is known about them.
 
     Attributes:
         versions: Of torch and Triton; empty if they are not there.
@@ -167,6 +217,7 @@ class TritonRecord(Record, frozen=True, kw_only=True):
         scales: Its results beside float64.
         backend: Which of the two is faster: "triton" only if that takes at most 98 % of the time of the other.
         reason: Why no file was tried, or none was chosen; or empty.
+        log: What is established about the chosen file; null without one, and in records of earlier versions.
     """
 
     versions: Title = ""
@@ -177,6 +228,7 @@ class TritonRecord(Record, frozen=True, kw_only=True):
     scales: tuple[ScaleRecord, ...] = ()
     backend: Literal["cuda", "triton"] = "cuda"
     reason: Title = ""
+    log: TritonLogRecord | None = None
 
     def __post_init__(self) -> None:
         """Sound: "triton" only beside a file that is within tolerance, and that much faster; others do not exist."""
@@ -185,6 +237,8 @@ class TritonRecord(Record, frozen=True, kw_only=True):
             raise ValueError("expected each Triton file once")
         if self.chosen is not None and (self.chosen not in known or known[self.chosen].answer != "within"):
             raise ValueError("expected the chosen Triton file to be one that was tried and is within tolerance")
+        if self.log is not None and self.log.file != self.chosen:
+            raise ValueError("expected a log of the chosen Triton file, got one of another")
         if self.backend == "triton" and (self.chosen is None or not is_faster(self.us, self.cuda_us)):
             what = f"at most {1 - TRITON_GAIN:g} of the time of CUDA kernels, got {self.us} and {self.cuda_us}"
             raise ValueError(f"expected a Triton file that takes {what}")

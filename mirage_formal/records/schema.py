@@ -21,11 +21,20 @@ from mirage_formal.records.kernels import (
     PlanRecord,
 )
 from mirage_formal.records.measurement import MEASURE_FILE, NUMERICS_FILE, MeasureRecord, NumericsRecord
-from mirage_formal.records.partition import WHOLE_FILE, WholeRecord
+from mirage_formal.records.partition import (
+    COVERS,
+    WHOLE_FILE,
+    CompositionRecord,
+    CoverVerificationRecord,
+    PartProofRecord,
+    WholeRecord,
+)
 from mirage_formal.records.programs import PROGRAMS_FILE, ProgramsRecord
 from mirage_formal.records.run import (
     EXHAUSTED_FILE,
     MANIFEST_FILE,
+    PROOF_FILE,
+    VERIFICATION_FILE,
     CertificateRecord,
     ClosingRecord,
     EquivalenceRecord,
@@ -37,8 +46,8 @@ from mirage_formal.records.run import (
 )
 from mirage_formal.records.store_entry import ENTRY_FILE, SearchEntry
 
-#: Files (and lines, for the logs) of a run's directory, and the records that they hold; those with ``kernels-`` before
-#: their names lie in directories of kernels.
+#: Files (and lines, for the logs) of a run's directory, and the records that they hold; those with ``kernels-`` or
+#: ``covers-`` before their names lie in directories of kernels or of covers.
 FILES: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
     "run.json": (RunRecord,),
     "search.jsonl": (UnitRecord,),
@@ -48,6 +57,8 @@ FILES: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
     "verification.json": (VerificationRecord,),
     "manifest.json": (ManifestRecord,),
     WHOLE_FILE: (WholeRecord,),
+    f"{COVERS}-{PROOF_FILE}": (PartProofRecord, CompositionRecord),
+    f"{COVERS}-{VERIFICATION_FILE}": (CoverVerificationRecord,),
     ENTRY_FILE: (SearchEntry,),
     f"{KERNELS}-{MANIFEST_FILE}": (KernelManifestRecord,),
     f"{KERNELS}-{STABILIZED_PROOF_FILE}": (FormRecord,),

@@ -26,6 +26,7 @@ from mirage_formal.records.run import (
     NO_SEAL,
     PROOF_DIR,
     SCHEMA_VERSION,
+    VERIFICATION_FILE,
     Identity,
     ManifestRecord,
     ProofRecord,
@@ -33,8 +34,8 @@ from mirage_formal.records.run import (
     SummaryRecord,
 )
 from mirage_formal.records.store_entry import CacheEntry, EarlierSearchEntry
-from mirage_formal.support.errors import FormatError
-from mirage_formal.support.files import expect_regular
+from mirage_formal.support.errors import FormatError, MirageError
+from mirage_formal.support.files import expect_regular, read_file
 from mirage_formal.support.limits import MAX_FILE_BYTES, MAX_LINE_BYTES, MAX_LINES
 from mirage_formal.support.strict_json import load_strict_json
 
@@ -201,6 +202,18 @@ def read_lines(path: Path, limit: int = MAX_FILE_BYTES) -> Iterator[tuple[int, b
             if number > MAX_LINES:
                 raise FormatError(f"expected at most {MAX_LINES} lines, got more")
             yield number, text[:-1]
+
+
+def is_cover(root: Path) -> bool:
+    """Return whether the verification log of a directory says that it is one of a cover.
+
+    Sound: it only chooses the check, which then refuses whatever else the directory is.
+    """
+    try:
+        value = load_strict_json(read_file(root / VERIFICATION_FILE), VERIFICATION_FILE)
+    except (MirageError, OSError):
+        return False
+    return isinstance(value, dict) and value.get("basis") == "composition"
 
 
 def resolve_inside(root: Path, relative: str) -> Path:

@@ -483,7 +483,7 @@ class ReportedVerdict:
 
 @dataclass(frozen=True, slots=True)
 class WorkBound:
-    """Lower bound of the program's work, and the rates of the target.
+    """Least work of the program, and the rates of the target; no estimate is bounded by it, see ``Search.bound_us``.
 
     Attributes:
         target: Name of the target.
@@ -547,7 +547,7 @@ class ReportModel:
         rejected: Number of rejected candidates, where ``judged`` does not have all.
         search: Search statistics; None where no search is recorded; for a whole program, sums over its searches.
         searches: Searches for the subgraphs of a whole program.
-        floor: Lower bound of the work; None where the target is not known.
+        floor: Least work of the program; None where the target is not known.
         unfused: Kernels and estimated microseconds of the unfused program, where recorded.
         made: Versions and host of the run.
         tables: Tables of a directory of ``reproduce``.

@@ -1,7 +1,7 @@
-"""``python -m mirage_formal.check PATH``: establish a run, or one candidate, again from its files alone.
+"""``python -m mirage_formal.check PATH``: establish a run, one candidate or one cover, again from its files alone.
 
-Exit code 0 and a table; 1 if something does not hold, naming the first file and step; 2 if the path is no run and no
-candidate, or a file cannot be read as what it should be.
+Exit code 0 and a table; 1 if something does not hold, naming the first file and step; 2 if the path is none of them, or
+a file cannot be read as what it should be.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from mirage_formal.check.check_steps import CheckFailed, list_files, report_esta
 from mirage_formal.check.cuda.manifest import SOLVERS, EstablishedKernels
 from mirage_formal.check.partitioning.cover_check import (
     EstablishedWhole,
+    check_cover_directories,
     check_kernels_of_covers,
     check_whole,
     read_whole,
 )
+from mirage_formal.check.partitioning.cover_directory import check_cover
 from mirage_formal.check.run_check import Run, check_kernel_members, check_members, read_run
 from mirage_formal.check.time_limit import LIMIT_S, LimitedCheck, TimeLimitExceeded
 from mirage_formal.records import (
@@ -33,8 +35,12 @@ from mirage_formal.records import (
     MANIFEST_FILE,
     RUN_FILE,
     SUMMARY_FILE,
+    VERIFICATION_FILE,
     ExhaustedRecord,
     describe_gap,
+    is_cover,
+    read_file,
+    sha256,
 )
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.revalidate.processes import check_each
@@ -79,7 +85,9 @@ class CheckOutcome:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check a directory; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m mirage_formal.check", description=__doc__)
-    parser.add_argument("path", type=Path, metavar="PATH", help="directory of a run, of several, or of one candidate")
+    parser.add_argument(
+        "path", type=Path, metavar="PATH", help="directory of a run, of several, or of one candidate or cover"
+    )
     what = f"seconds for all of it; above 0 [default: {LIMIT_S:g}]"
     parser.add_argument("--time-limit", metavar="SECONDS", type=float, default=LIMIT_S, help=what)
     what = "worker processes; 1 or more [default: one for each processor]"
@@ -157,11 +165,12 @@ def _check_with_solvers(path: Path, how: _CheckOptions) -> _EstablishedFacts:
 
 def _reports(found: _EstablishedFacts) -> list[str]:
     kernels = _kernel_report(found.kernels) if found.kernels else []
-    return [*_report(found.candidates), *kernels, *_whole_report(found.wholes), *_bound_report(found.bounds)]
+    candidates = _report(found.candidates) if found.candidates or not found.wholes else []
+    return [*candidates, *kernels, *_whole_report(found.wholes), *_bound_report(found.bounds)]
 
 
 def _check(path: Path, how: _CheckOptions) -> _EstablishedFacts:
-    """Check a candidate, a run, or all runs of a program file.
+    """Check a candidate, a cover, a run, or all runs of a program file.
 
     Raises:
         CheckFailed: A check fails.
@@ -172,6 +181,8 @@ def _check(path: Path, how: _CheckOptions) -> _EstablishedFacts:
     if (path / LAUNCH_FILE).is_file():
         hint = "give the directory of the run: kernels are checked with the candidate that they are made of"
         raise RunError("expected a run or a candidate, got kernels", where=str(path), hint=hint)
+    if (path / MANIFEST_FILE).is_file() and is_cover(path):
+        return _check_cover_alone(path)
     if (path / MANIFEST_FILE).is_file():
         return _EstablishedFacts([report_established(check_candidate(path))], [])
     inside = sorted(path.iterdir()) if path.is_dir() else []
@@ -195,11 +206,24 @@ def _merge_facts(each: Sequence[tuple[str, _EstablishedFacts]]) -> _EstablishedF
     )
 
 
+def _check_cover_alone(path: Path) -> _EstablishedFacts:
+    held = check_cover(path)
+    counts = (len(held.operators), held.replaced, held.kernels, held.unfused)
+    whole = EstablishedWhole(path.name, 0, held.digest, *counts, held.conditions, held.added)
+    return _EstablishedFacts([report_established(one) for one in held.candidates], [], [whole])
+
+
 def _check_whole(path: Path, how: _CheckOptions) -> _EstablishedFacts:
     whole = read_whole(path)
     runs = {name: _check_run(path / name, how) for name in whole.runs}
     found = _merge_facts([(name.rpartition("/")[2], about) for name, (_, about) in runs.items()])
     about = check_whole(whole, {name: (run, held.candidates) for name, (run, held) in runs.items()})
+    known = {
+        sha256(read_file(directory / MANIFEST_FILE)): one
+        for run, held in runs.values()
+        for directory, one in zip(run.directories, held.candidates, strict=True)
+    }
+    check_cover_directories(whole, known)
     names = list(whole.kernels)
     kernels = check_each(partial(_derive, recompile=how.recompile), [path / KERNELS / name for name in names], how.jobs)
     check_kernels_of_covers(whole, dict(zip(names, kernels, strict=True)))
@@ -268,11 +292,13 @@ def _whole_report(wholes: Sequence[EstablishedWhole]) -> list[str]:
     """Return the report lines about the covers of whole programs."""
     lines: list[str] = []
     for one in wholes:
+        file = WHOLE_FILE if one.rank else VERIFICATION_FILE
+        which = f"whole program {quote_text(one.name, 80)}, cover {one.rank}" if one.rank else f"cover {one.name}"
         lines += [
-            f"whole program {quote_text(one.name, 80)}, cover {one.rank} ({one.digest[:12]}): equivalent.",
+            f"{which} ({one.digest[:12]}): equivalent.",
             f"Its {one.parts} parts are a partition of the program; proved candidates",
             f"take the place of {one.replaced}, the others' operators stay; put together again, that is {one.kernels}",
-            f"kernels instead of {one.unfused}. Its {len(one.conditions)} conditions are its parts' (whole.json).",
+            f"kernels instead of {one.unfused}. Its {len(one.conditions)} conditions are its parts' ({file}).",
             *_added_condition_lines([(one.name, one.added)]),
         ]
     return lines

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mirage_formal.check.check_steps import CheckFailed, check_manifest, expect_equal, list_files, step
 from mirage_formal.check.equivalence import describe_theorem, own_conditions
@@ -39,16 +39,22 @@ from mirage_formal.records import (
     SummaryRecord,
     VerificationRecord,
     decode,
+    is_cover,
     key_of,
     open_sealed,
     read_file,
     resolve_inside,
     sha256,
 )
-from mirage_formal.records.partition import PARTS, WHOLE_FILE, CoverRecord, PartRecord, WholeRecord
+from mirage_formal.records.partition import COVERS, PARTS, WHOLE_FILE, CoverRecord, PartRecord, WholeRecord
 from mirage_formal.support.errors import FormatError, RunError
 
-_HINT: Final = "give the directory of a finished run, of a candidate, of a whole program, or of an entry of the store"
+if TYPE_CHECKING:
+    from mirage_formal.check.partitioning.subgraphs import EqualPart
+
+_HINT: Final = (
+    "give the directory of a finished run, a candidate, a whole program, a cover, or of an entry of the store"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,7 @@ def _replay(root: Path) -> ReplayResult:
     if (root / RUN_FILE).is_file() or (root / SUMMARY_FILE).is_file():
         return _replay_run(root)
     if (root / MANIFEST_FILE).is_file() and (root / GRAPH_FILE).is_file():
-        program, shown = _replay_candidate(root)
+        program, shown = (_replay_cover_alone if is_cover(root) else _replay_candidate)(root)
         return ReplayResult(program, (shown,), None, {}, {})
     got = "one without evidence" if root.is_dir() else "a file" if root.exists() else "nothing there"
     raise RunError(f"expected a directory of results, got {got}", where=str(root), hint=_HINT)
@@ -254,11 +260,13 @@ def _replay_whole(root: Path) -> ReplayResult:
             raise FormatError("expected at least one cover, got a run that has not finished")
     runs: dict[str, SummaryRecord] = {}
     for name, code in record.manifest.items():
-        with step(root / name, "summary of a part", corrupt=True):
+        with step(root / name, "summary of a part, or manifest of a cover", corrupt=True):
             data = read_file(resolve_inside(root, name))
             expect_equal("sha256", code, sha256(data))
-            runs[name.rpartition("/")[0]] = open_sealed(data, SummaryRecord, name)
-    _check_file_names(path, list_files(root), (WHOLE_FILE, f"{KERNELS}/", f"{PARTS}/", *(f"{name}/" for name in runs)))
+            if not name.startswith(f"{COVERS}/"):
+                runs[name.rpartition("/")[0]] = open_sealed(data, SummaryRecord, name)
+    places = (f"{name.rpartition('/')[0]}/" for name in record.manifest)
+    _check_file_names(path, list_files(root), (WHOLE_FILE, f"{KERNELS}/", f"{PARTS}/", *places))
     used: dict[str, tuple[KernelGraph, ReplayedCandidate]] = {}
     for name in dict.fromkeys(part.directory for one in record.covers for part in one.parts if part.candidate):
         listed = {f"{run}/{item.directory}": item for run, held in runs.items() for item in held.candidates}
@@ -273,45 +281,68 @@ def _replay_whole(root: Path) -> ReplayResult:
 def _replay_cover(
     path: Path, program: KernelGraph, cover: CoverRecord, used: Mapping[str, tuple[KernelGraph, ReplayedCandidate]]
 ) -> ReplayedCandidate:
-    from mirage_formal.check.partitioning.subgraphs import compose, partition  # loads numerical packages
+    from mirage_formal.check.partitioning.subgraphs import compose_equal_parts, partition  # loads numerical packages
 
     with step(path, "partition"):
         pieces = partition(program, [part.operators for part in cover.parts])
-    graphs: list[KernelGraph] = []
-    held: list[str] = []
-    added: list[str] = []
+    parts: list[EqualPart] = []
     for number, (part, piece) in enumerate(zip(cover.parts, pieces, strict=True), 1):
         with step(path, f"part {number}"):
-            graph, conditions, more = _replay_part(part, piece.program, used)
-        graphs.append(graph)
-        held += [f"part {number}: {one}" for one in conditions]
-        added += [f"part {number}: {one}" for one in more]
+            parts.append(_replay_part(part, piece.program, used))
     with step(path, "the whole is put together from the parts"):
-        together = compose(program, pieces, graphs)
-        expect_equal("graph", together, from_json(bytes(cover.graph), "graph"))
-        expect_equal("digest of the graph", digest(together), cover.graph_digest)
-        expect_equal("outputs", output_types(program), output_types(together))
-        conditions, more = (tuple(dict.fromkeys(texts)) for texts in (held, added))
-        expect_equal("conditions", conditions, cover.conditions)
-        expect_equal("conditions that the program has not", more, cover.added)
-    verdict = Equivalent(read_file(path), conditions, more)
-    return ReplayedCandidate(together, cover.graph_digest, verdict, cover.estimated_us, path.parent)
+        together = compose_equal_parts(program, pieces, parts)
+        expect_equal("graph", together.graph, from_json(bytes(cover.graph), "graph"))
+        expect_equal("digest of the graph", digest(together.graph), cover.graph_digest)
+        expect_equal("conditions", together.conditions, cover.conditions)
+        expect_equal("conditions that the program has not", together.added, cover.added)
+    verdict = Equivalent(read_file(path), together.conditions, together.added)
+    return ReplayedCandidate(together.graph, cover.graph_digest, verdict, cover.estimated_us, path.parent)
 
 
 def _replay_part(
     part: PartRecord, program: KernelGraph, used: Mapping[str, tuple[KernelGraph, ReplayedCandidate]]
-) -> tuple[KernelGraph, tuple[str, ...], tuple[str, ...]]:
+) -> EqualPart:
     """Return a part's replacement, its conditions, and those conditions that the part's operators do not need."""
+    from mirage_formal.check.partitioning.subgraphs import EqualPart  # loads numerical packages
+
     if part.candidate is None:
         expect_equal("directory", "", part.directory)
-        return program, own_conditions(program), ()
+        return EqualPart(program, own_conditions(program), ())
     own, one = used[part.directory]
     expect_equal("program of the part's candidate", program, own)
     expect_equal("candidate", part.candidate, one.digest)
-    verdict = one.verdict
-    if not isinstance(verdict, Equivalent):
+    return _equal_part(one)
+
+
+def _equal_part(one: ReplayedCandidate) -> EqualPart:
+    """Return a proved candidate as what takes the place of a part.
+
+    Raises:
+        FormatError: It is only probable.
+    """
+    from mirage_formal.check.partitioning.subgraphs import EqualPart
+
+    if not isinstance(one.verdict, Equivalent):
         raise FormatError("expected a candidate that is proved, got one that is probable")
-    return one.graph, verdict.conditions, verdict.added
+    return EqualPart(one.graph, one.verdict.conditions, one.verdict.added)
+
+
+def _replay_cover_alone(root: Path) -> tuple[KernelGraph, ReplayedCandidate]:
+    """Return a cover of whose directory the parts' proofs were replayed, and its program.
+
+    Sound: see ``check.partitioning.cover_directory.verify_cover``.
+    """
+    from mirage_formal.check.partitioning.cover_directory import read_cover, verify_cover
+
+    files = read_cover(root)
+    equal: dict[str, EqualPart] = {}
+    for name in files.directories:
+        _, one = _replay_candidate(root / name)
+        with step(root / name / VERIFICATION_FILE, "verdict of a part"):
+            equal[name] = _equal_part(one)
+    whole = verify_cover(files, equal)
+    verdict = Equivalent(read_file(root / PROOF_FILE), whole.conditions, whole.added)
+    return files.program, ReplayedCandidate(whole.graph, files.code, verdict, None, root)
 
 
 __all__ = ["ReplayResult", "ReplayedCandidate", "replay_directory"]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from mirage_formal.graph.formats.json import MAX_BYTES
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.signature_check import match_inputs
 from mirage_formal.graph.verdict import Candidate
 from mirage_formal.graph.verifier import output_types
 from mirage_formal.records import sha256
-from mirage_formal.run.verify.graph_file import load_graphs
+from mirage_formal.run.verify.graph_file import load_graphs, read_graph_file
 from mirage_formal.search.engine_interface import SearchCounters, SearchOptions, Unit, UnitResult
 from mirage_formal.search.space import SearchSpace
 from mirage_formal.support.errors import GraphError, MirageError, UnsupportedError
@@ -66,7 +65,8 @@ def read_candidates(path: Path, where: str, program: KernelGraph) -> tuple[str, 
         GraphError: A graph has other inputs or outputs than the program.
     """
     graphs: list[KernelGraph] = []
-    for index, graph in enumerate(load_graphs(path, where, program)):
+    data = read_graph_file(path, where)  # once, so that the digest is that of these graphs
+    for index, graph in enumerate(load_graphs(data, where, program)):
         if isinstance(graph, MirageError):
             raise graph
         here = f"{where}, graph {index}"
@@ -76,8 +76,7 @@ def read_candidates(path: Path, where: str, program: KernelGraph) -> tuple[str, 
             what = f"expected outputs of types {', '.join(wanted)}, got {', '.join(got)}"
             raise GraphError(what, where=here, hint="declare the program's inputs with the file's element types")
         graphs.append(matched)
-    with path.open("rb") as file:
-        return f"{_NAME}:{sha256(file.read(MAX_BYTES + 1))}", tuple(graphs)
+    return f"{_NAME}:{sha256(data)}", tuple(graphs)
 
 
 __all__ = ["CheckpointEngine", "read_candidates"]

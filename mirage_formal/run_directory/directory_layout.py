@@ -39,11 +39,9 @@ from mirage_formal.records import (
     SUMMARY_FILE,
     VERIFICATION_FILE,
 )
-from mirage_formal.records.partition import PARTS, WHOLE_FILE
+from mirage_formal.records.partition import COVERS, PARTS, WHOLE_FILE
 from mirage_formal.support.errors import RunError
 
-#: Directory in which candidates are written before they replace earlier ones.
-BUILDING: Final = f".{CANDIDATES}"
 #: Most foreign files that a message names.
 _NAMED: Final = 3
 
@@ -89,6 +87,7 @@ _NAMES: Final = {
     "kernels": re.escape(KERNELS),
     "search": r"\d{2,}-[0-9a-f]{12}",
     "parts": re.escape(PARTS),
+    "covers": rf"\.?{COVERS}",
 }
 _ESCAPED: Final = [re.escape(name) for name in (GRAPH_FILE, PROOF_FILE, VERIFICATION_FILE, MANIFEST_FILE)]
 _OF_KERNELS: Final = (
@@ -112,7 +111,9 @@ RUN: Final = _folder(
     kernels=KERNEL_SET,
 )
 PART_SET: Final = _folder(search=RUN)
-WHOLE: Final = _folder(last=WHOLE_FILE, parts=PART_SET, kernels=KERNEL_SET)
+#: A cover has the names of a candidate, and the candidates of its parts.
+COVER_SET: Final = _folder(candidate=_folder(*_ESCAPED, parts=CANDIDATE_SET))
+WHOLE: Final = _folder(last=WHOLE_FILE, parts=PART_SET, covers=COVER_SET, kernels=KERNEL_SET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +264,8 @@ def expect_replaceable_kernels(where: Path, *, force: bool) -> None:
 
 
 __all__ = [
-    "BUILDING",
     "CANDIDATE_SET",
+    "COVER_SET",
     "KERNELS_OF_ONE",
     "KERNEL_SET",
     "PART_SET",

@@ -38,10 +38,10 @@ from mirage_formal.records import (
     write_files,
 )
 from mirage_formal.run_directory.directory_layout import (
-    BUILDING,
     CANDIDATE_SET,
     KERNELS_OF_ONE,
     RUN,
+    Folder,
     list_contents,
     remove,
     remove_file,
@@ -132,26 +132,13 @@ class RunStore:
             exhausted: What was tried and dropped, with the lower bound; None if the search ended before it was planned.
         """
         remove_file(self.root / SUMMARY_FILE)
-        building = self.root / BUILDING
-        remove(building, CANDIDATE_SET)
         remove_file(self.root / EXHAUSTED_FILE)
         own_files = [RUN_FILE, SEARCH_FILE]
         if exhausted is not None:
             write_atomic(self.root / EXHAUSTED_FILE, to_indented_json(exhausted))
             own_files.append(EXHAUSTED_FILE)
         manifest = {name: sha256((self.root / name).read_bytes()) for name in own_files}
-        try:
-            building.mkdir()
-            for directory, digest, files in candidates:
-                record = ManifestRecord(candidate=digest, files={n: sha256(files[n]) for n in sorted(files)})
-                own = {**files, MANIFEST_FILE: seal_record(record)}
-                write_files(building / Path(directory).relative_to(CANDIDATES), own)
-                manifest |= {f"{directory}/{name}": sha256(data) for name, data in own.items()}
-        except BaseException:  # a full disk, Ctrl-C: the room is given back, and --resume writes them again
-            remove(building, CANDIDATE_SET)
-            raise
-        remove(self.root / CANDIDATES, CANDIDATE_SET)
-        building.rename(self.root / CANDIDATES)
+        manifest |= replace_evidence(self.root, CANDIDATES, CANDIDATE_SET, candidates)
         self._drop_kernels({Path(directory).name for directory, _, _ in candidates})
         complete = msgspec.structs.replace(summary, manifest=dict(sorted(manifest.items())))
         data = seal_record(complete)
@@ -167,6 +154,39 @@ class RunStore:
                     list_contents(path, KERNELS_OF_ONE), "kernels of a candidate that is no longer reported"
                 )
                 remove(path, KERNELS_OF_ONE)
+
+
+def replace_evidence(
+    root: Path, name: str, kind: Folder, evidence: Sequence[tuple[str, str, Mapping[str, bytes]]]
+) -> dict[str, str]:
+    """Write directories of evidence, each with a manifest, in the place of those of an earlier session.
+
+    Where that fails, as on a full disk, the earlier ones stay, and the room of the new ones is given back.
+
+    Args:
+        root: The directory of a run or of a whole program.
+        name: The directory below it that gets them.
+        kind: The names that we write there.
+        evidence: For each: its directory relative to the root, the digest of its graph, and its files by relative path.
+
+    Returns:
+        Digests of all their files, by paths relative to the root.
+    """
+    building, manifest = root / f".{name}", dict[str, str]()
+    remove(building, kind)
+    try:
+        building.mkdir()
+        for directory, digest, files in evidence:
+            record = ManifestRecord(candidate=digest, files={n: sha256(files[n]) for n in sorted(files)})
+            own = {**files, MANIFEST_FILE: seal_record(record)}
+            write_files(building / Path(directory).relative_to(name), own)
+            manifest |= {f"{directory}/{file}": sha256(data) for file, data in own.items()}
+    except BaseException:
+        remove(building, kind)
+        raise
+    remove(root / name, kind)
+    building.rename(root / name)
+    return manifest
 
 
 def _read_journal(path: Path, key: str) -> Iterator[UnitRecord]:

@@ -45,9 +45,20 @@ LEFT_OUT: Final = {
 }
 
 
+#: Statement about engines of users.
+NOT_STATED: Final = ("not stated by this engine",)
+
+
 def list_incompleteness(engine: str) -> tuple[str, ...]:
-    """Return the kinds of graphs that an engine leaves out; of another one than the two here nothing is known."""
-    return LEFT_OUT.get(engine, ("not stated by this engine",))
+    """Return the kinds of graphs that an engine leaves out, by its name in a run's identity.
+
+    Where the graphs of a file took the place of a search, all others are left out; of an engine of a user's own nothing
+    is known.
+    """
+    kind, _, digest = engine.partition(":")
+    if kind == "file" and digest:
+        return (f"no space was searched: graphs come from the file with sha256 {digest}",)
+    return LEFT_OUT.get(engine, NOT_STATED)
 
 
 #: Verdict function for a complete candidate; the pipeline passes a fingerprint, because search may not import verify.

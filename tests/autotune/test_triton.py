@@ -45,6 +45,16 @@ def test_a_file_that_is_faster_and_right_is_taken(run: Path) -> None:
     assert (mine.backend, mine.us, mine.cuda_us, mine.chosen) == ("triton", 7.0, 10.0, sha256(text.text.encode()))
     assert [scale.scale for scale in mine.scales] == [0.1, 1.0, 8.0]
     assert mine.versions == TEST.triton
+    assert mine.log is not None
+    assert (mine.log.file, mine.log.verdict, mine.log.races) == (mine.chosen, "equivalent", "no claim")
+    assert mine.log.accesses == text.accesses
+    assert found.logs == {first: mine.log}
+    assert {one.access for one in mine.log.accesses if one.finding == "held"} == {"load", "store"}
+    with pytest.raises(ValueError, match="expected a log of the chosen"):
+        msgspec.structs.replace(mine, log=msgspec.structs.replace(mine.log, file="0" * 64)).__post_init__()
+    earlier = msgspec.to_builtins(mine)
+    del earlier["log"]
+    assert msgspec.convert(earlier, TritonRecord) == msgspec.structs.replace(mine, log=None)
     (variant,) = (one for one in mine.tried if one.sha256 == mine.chosen)
     assert (variant.warps, variant.stages, variant.us, variant.answer) == (2.0, None, 7.0, "within")
     assert (other.backend, other.chosen) == ("cuda", None)

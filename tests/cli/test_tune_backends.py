@@ -12,6 +12,7 @@ from mirage_formal.autotune import tune as tune_module
 from mirage_formal.autotune.triton.results import BackendComparison, TritonRow
 from mirage_formal.autotune.tuning_result import FinalistRow, TuningResources, TuningResult
 from mirage_formal.device import runtime
+from mirage_formal.records import TritonLogRecord, decode, sha256
 from tests.kit.processes import Command, Ended
 
 FILES = (
@@ -19,7 +20,10 @@ FILES = (
     TritonRow("001-a", "warps x2, own stages", 8.0),
     TritonRow("002-b", "warps x1, own stages", None, "it hung"),
 )
-TAKEN = BackendComparison("triton", "back end auto: Triton: tested, not proved safe", FILES, 9.0, {"001-a": "the file"})
+LOG = TritonLogRecord(file=sha256(b"the file"), graph="0" * 64, verdict="equivalent", accesses=())
+TAKEN = BackendComparison(
+    "triton", "back end auto: Triton: tested, not proved safe", FILES, 9.0, {"001-a": "the file"}, {"001-a": LOG}
+)
 LEFT = BackendComparison("cuda", "back end auto: CUDA C++: triton is not installed")
 
 
@@ -50,6 +54,7 @@ def test_a_row_for_each_candidate_in_triton_and_the_reason(tuned: Any, tmp_path:
     assert "8.00" not in [row[-4] for row in rows], "the best options of each"
     assert TAKEN.said in " ".join(ended.out.split())
     assert (tmp_path / "run-triton" / "001-a.py").read_text() == "the file"
+    assert decode((tmp_path / "run-triton" / "001-a.json").read_bytes(), TritonLogRecord, "") == LOG
     (tmp_path / "run-triton" / "001-a.py").write_text("mine")
     ended = tuned(TAKEN, "--backend", "auto")
     assert ended.code == 0

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pytest
 
 import mirage_formal as mf
 from mirage_formal.api import request
 from mirage_formal.codegen.target import load_target
+from mirage_formal.codegen.triton import function_writer
+from mirage_formal.codegen.triton.address import TEXT, integer_constant, tile_address
 from mirage_formal.device import launch
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.kernel_build import __main__ as command
 from mirage_formal.kernel_build.alternatives import Alternatives
+from mirage_formal.kernel_build.built_kernels import KernelRejected
 from mirage_formal.kernel_build.triton import triton_generator as triton
 from mirage_formal.kernel_build.triton.triton_callable import TritonOptimized, load_module
+from mirage_formal.kernel_build.triton.triton_log import access_records
+from mirage_formal.records import TritonLogRecord, decode, sha256
 from mirage_formal.run.results.result import Result, Results
 
 
@@ -85,7 +91,8 @@ def test_the_command_writes_beside_the_run(
     results, out = searched
     assert command.main([str(out), "--backend", "triton", "--count", "1"]) == 0
     where = out.with_name(f"{out.name}-triton")
-    (path,) = where.iterdir()
+    path, log = sorted(where.iterdir(), key=lambda one: one.suffix, reverse=True)
+    assert log.name == f"{path.stem}.json"
     assert f"built {path}" in capsys.readouterr().out
     assert path.name == f"{results[0].directory.name}.py"
     path.write_text("mine", encoding="utf-8")
@@ -94,7 +101,46 @@ def test_the_command_writes_beside_the_run(
     assert path.read_text(encoding="utf-8") == "mine"
     assert command.main([str(out), "--backend", "triton", "--count", "1", "--force"]) == 0
     assert command.main([str(out), "--backend", "triton", "--out", str(tmp_path / "other"), "--count", "9"]) == 0
-    assert len(list((tmp_path / "other").iterdir())) == len(results)
+    assert len(list((tmp_path / "other").glob("*.py"))) == len(results)
+
+
+def test_the_log_says_what_is_established_and_what_is_not(searched: tuple[list[Any], Path], tmp_path: Path) -> None:
+    results, out = searched
+    assert command.main([str(out), "--backend", "triton", "--out", str(tmp_path), "--count", "1"]) == 0
+    name = results[0].directory.name
+    text, log = ((tmp_path / f"{name}{suffix}").read_bytes() for suffix in (".py", ".json"))
+    record = decode(log, TritonLogRecord, name)
+    assert record.file == sha256(text)
+    assert (record.verdict, record.text, record.races) == ("equivalent", "not proved", "no claim")
+    calls = [line for line in text.decode().split("\n") if "tl.load(" in line or "tl.store(" in line]
+    assert len(record.accesses) == len(calls) > 0
+    for one in record.accesses:
+        assert (one.finding, one.means) == ("held", "interval")
+        assert f"tl.{one.access}(" in text.decode().split("\n")[one.line - 1]
+
+
+def test_a_file_that_is_out_of_bounds_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mistake in the addresses is seen in the text, by code that did not write it."""
+    own = tile_address
+
+    def wrong(*given: Any) -> Any:
+        address = own(*given)
+        return replace(address, start=TEXT.add(address.start, integer_constant(1)))
+
+    monkeypatch.setattr(function_writer, "tile_address", wrong)
+    with pytest.raises(KernelRejected, match=r"expected accesses in bounds, got one of .*_ptr in kernel.*index = "):
+        mf.generate_triton_program(attention())
+
+
+def test_what_is_undecided_is_recorded_and_held_by_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = mf.generate_triton_program(attention()).file
+    line = next(line for line in file.text.split("\n") if "tl.store(" in line)
+    changed = replace(file, text=file.text.replace(line, line.replace("_ptr", "_ptr + unknown")))
+    (one,) = (one for one in access_records(changed) if one.finding == "undecided")
+    assert (one.access, one.means) == ("store", "")
+    assert "not an expression of ids, counters and lanes: unknown" in one.reason
+    with pytest.raises(ValueError, match="expected a means"):
+        msgspec.structs.replace(one, finding="held").__post_init__()
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from mirage_formal.partition.cover_table import describe_best_cover, print_any, 
 from mirage_formal.partition.search_strategy import needs_partitioning, search_or_cover
 from mirage_formal.partition.spaces import is_searchable, part_config
 from mirage_formal.records import decode
-from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
+from mirage_formal.records.partition import COVERS, PARTS, WHOLE_FILE, WholeRecord, cover_name
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.progress import Progress, RunPhase
 from mirage_formal.run.results.run_report import RunReport
@@ -54,6 +54,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> WholeReport:
     found = search_or_cover(layers(), Settings(**TINY), tmp_path_factory.mktemp("whole") / "layers", name="layers")
     assert isinstance(found, WholeReport)
     return found
+
+
+def searches(record: WholeRecord) -> set[str]:
+    """The directories of the searches of parts that whole.json names."""
+    return {name.removesuffix("/summary.json") for name in record.manifest if name.startswith(f"{PARTS}/")}
 
 
 def agree(program: KernelGraph, graph: KernelGraph) -> None:
@@ -84,7 +89,7 @@ def test_equal_parts_are_searched_once_and_all_are_put_together(report: WholeRep
 def test_a_part_for_which_nothing_is_found_is_cut_again(report: WholeReport) -> None:
     """A layer fits the limit on a part's operators, but not, with its accumulators, that of a kernel."""
     used = {part.run for part in report.record.best.parts}
-    unused = {name.removesuffix("/summary.json") for name in report.record.manifest} - used
+    unused = searches(report.record) - used
     assert unused
     assert all(one.chosen is not None for one in report.parts if one.report is not None)
 
@@ -156,15 +161,17 @@ def test_an_interrupted_whole_is_resumed(report: WholeReport, tmp_path: Path) ->
     shutil.copytree(first, out / PARTS / f"05-{'cd' * 6}")
     (out / PARTS / f"05-{'cd' * 6}" / "run.json").unlink()
     (out / ".whole.json.123.tmp").write_text("{")
+    (out / f".{COVERS}" / f"001-{'ab' * 6}" / "parts").mkdir(parents=True)
+    (out / COVERS / f"004-{'ab' * 6}").mkdir(parents=True)
     (first / "run.json").unlink()
     resumed = search_covers(layers(), Settings(**{**TINY, "workers": 2}, resume=True), out, name="layers")
     assert resumed.record.best.graph_digest == report.record.best.graph_digest
     assert [part.candidate for part in resumed.record.best.parts] == [
         part.candidate for part in report.record.best.parts
     ]
-    assert {f"{PARTS}/{path.name}" for path in (out / PARTS).iterdir()} == {
-        name.removesuffix("/summary.json") for name in resumed.record.manifest
-    }
+    assert {f"{PARTS}/{path.name}" for path in (out / PARTS).iterdir()} == searches(resumed.record)
+    names = {cover_name(rank, one.graph_digest) for rank, one in enumerate(resumed.record.covers, 1)}
+    assert {path.name for path in (out / COVERS).iterdir()} == names
     assert check([str(out), "--jobs", "1"]) == 0
 
 

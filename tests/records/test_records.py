@@ -72,6 +72,7 @@ def test_published_schema_is_the_generated_one() -> None:
         *(records.RUN_FILE, records.SEARCH_FILE, records.SUMMARY_FILE, records.EXHAUSTED_FILE),
         *("whole.json", "entry.json"),
         *(records.PROOF_FILE, records.VERIFICATION_FILE, records.MANIFEST_FILE),
+        *(f"covers-{name}" for name in (records.PROOF_FILE, records.VERIFICATION_FILE)),
         *(f"kernels-{name}" for name in kernels | set(records.DEVICE_FILES)),
     }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.device.sealed_records import write_triton
-from mirage_formal.records import TritonRecord, TritonVariantRecord
+from mirage_formal.records import TritonAccessRecord, TritonLogRecord, TritonRecord, TritonVariantRecord
 from mirage_formal.report.page.html import render
 from mirage_formal.report.reading import ReadLimits, read_report
 
@@ -16,6 +16,13 @@ FAST = TritonVariantRecord(sha256="a" * 64, warps=0.5, stages=3, us=7.2, answer=
 SLOW = TritonVariantRecord(sha256="b" * 64, warps=2.0, stages=None, us=8.0)
 FAILED = TritonVariantRecord(sha256="c" * 64, warps=1.0, stages=None, us=1.0, failed="it hung")
 TRIED = (SLOW, FAST, FAILED)
+HELD = TritonAccessRecord(
+    function="kernel0", line=9, access="load", pointer="x_ptr", claim="in bounds", finding="held", means="solver"
+)
+UNKNOWN = TritonAccessRecord(
+    function="kernel0", line=10, access="store", pointer="y_ptr", claim="in bounds", finding="undecided", reason="time"
+)
+LOG = TritonLogRecord(file="a" * 64, graph="b" * 64, verdict="equivalent", accesses=(HELD, UNKNOWN))
 
 
 @pytest.mark.parametrize(
@@ -25,6 +32,11 @@ TRIED = (SLOW, FAST, FAILED)
             TritonRecord(tried=TRIED, chosen="a" * 64, us=7.0, cuda_us=9.0, backend="triton"),
             "7.00 µs, the run's fastest CUDA kernels 9.00 µs in turns with it; warps x0.5, 3 stages; taken, tested and "
             "not proved safe; 3 files tried",
+        ),
+        (
+            TritonRecord(tried=TRIED, chosen="a" * 64, us=7.0, cuda_us=9.0, backend="triton", log=LOG),
+            "7.00 µs, the run's fastest CUDA kernels 9.00 µs in turns with it; warps x0.5, 3 stages; taken, tested and "
+            "not proved safe; 1 of 2 accesses in bounds, no claim on races; 3 files tried",
         ),
         (
             TritonRecord(tried=TRIED, chosen="a" * 64, us=8.95, cuda_us=9.0),

@@ -23,7 +23,15 @@ from mirage_formal.autotune.tuning_result import FinalistRow, TuningResources
 from mirage_formal.codegen.executable import load_executable
 from mirage_formal.codegen.triton.launch_options import LaunchOptions
 from mirage_formal.device.sealed_records import write_triton
-from mirage_formal.records import KERNELS, MEASURE_FILE, TritonRecord, TritonVariantRecord, write_atomic
+from mirage_formal.kernel_build.triton.triton_log import read_verdict, triton_log
+from mirage_formal.records import (
+    KERNELS,
+    MEASURE_FILE,
+    TritonLogRecord,
+    TritonRecord,
+    TritonVariantRecord,
+    write_atomic,
+)
 from mirage_formal.records.measurement import TRITON_GAIN, is_faster
 from mirage_formal.support.errors import MirageError
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
@@ -269,7 +277,12 @@ class _TritonTrials:
             scales=() if numerics is None else numerics.scales,
             backend="triton" if won and mine is chosen[0] else "cuda",
             reason="" if mine is not None else "no file was within tolerance and fast enough to be measured further",
+            log=None if mine is None else self._log(mine.text),
         )
+
+    def _log(self, one: TritonText) -> TritonLogRecord:
+        """Return what is established about a file."""
+        return triton_log(one.text, one.graph, read_verdict(self._root, one.directory.name), one.accesses)
 
     def _told(
         self, every: Sequence[_Trial], chosen: Sequence[_Trial], cuda_us: float, *, won: bool
@@ -281,6 +294,7 @@ class _TritonTrials:
             why = _no_choice_reason(every, float("inf") if asked else cuda_us, cuda_us)
             return BackendComparison("cuda", f"{head}{why}" if asked else f"{head}CUDA C++: {why}", rows)
         found = {one.text.directory.name: one.text.text for one in chosen}
+        logs = {one.text.directory.name: self._log(one.text) for one in chosen}
         best, turns = chosen[0], chosen[0].turns
         takes = f"takes {best.us:.2f} us"
         if turns is not None:
@@ -289,7 +303,7 @@ class _TritonTrials:
             said = f"{head}Triton: {best.text.directory.name} ({best.text.options}) {takes}; {SAFETY}"
         else:
             said = f"{head}CUDA C++: a Triton file would have to save {TRITON_GAIN:.0%}, and the fastest {takes}"
-        return BackendComparison("triton" if asked or won else "cuda", said, rows, turns and turns[1], found)
+        return BackendComparison("triton" if asked or won else "cuda", said, rows, turns and turns[1], found, logs)
 
     def _nothing(self, first: Path, why: str) -> BackendComparison:
         """Record that no Triton file was tried, and return the result with the CUDA kernels."""

@@ -1,6 +1,6 @@
 """The Triton files of a candidate: one text for each choice of launch options, of the µGraph that its kernels compute.
 
-Sound: that µGraph is the one of ``launch.json``, whose proof lies beside it. Nothing of a text is proved: see
+Sound: that µGraph is the one of ``launch.json``, whose proof lies beside it. That a text computes it is not proved: see
 ``kernel_build.triton``.
 """
 
@@ -20,7 +20,15 @@ from mirage_formal.codegen.triton.file import triton_file
 from mirage_formal.codegen.triton.launch_options import LaunchOptions
 from mirage_formal.kernel_build.built_kernels import KernelRejected
 from mirage_formal.kernel_build.triton.triton_generator import TITLE
-from mirage_formal.records import MANIFEST_FILE, KernelManifestRecord, open_sealed, read_file, sha256
+from mirage_formal.kernel_build.triton.triton_log import access_records
+from mirage_formal.records import (
+    MANIFEST_FILE,
+    KernelManifestRecord,
+    TritonAccessRecord,
+    open_sealed,
+    read_file,
+    sha256,
+)
 from mirage_formal.support.errors import MirageError
 
 #: Factors of warps, and numbers of stages, that are tried.
@@ -41,6 +49,7 @@ class TritonText:
         text: Text of the file.
         digest: Sha256 of the text.
         graph: Digest of the µGraph that it computes.
+        accesses: What is known about the bounds of each load and store.
     """
 
     directory: Path
@@ -48,6 +57,7 @@ class TritonText:
     text: str
     digest: str
     graph: str
+    accesses: tuple[TritonAccessRecord, ...] = ()
 
 
 def triton_texts(directory: Path, options: Sequence[LaunchOptions]) -> list[TritonText]:
@@ -58,7 +68,8 @@ def triton_texts(directory: Path, options: Sequence[LaunchOptions]) -> list[Trit
         options: Launch options, one file for each.
 
     Raises:
-        KernelRejected: A kernel has no Triton function, or the file would have none at all; says why.
+        KernelRejected: A kernel has no Triton function, the file would have none at all, or an access is out of bounds;
+            says why.
         FormatError: The kernels are not as they were written.
     """
     executable, target = load_executable(directory), _target(directory)
@@ -79,7 +90,8 @@ def _texts(
             raise KernelRejected(f"it has no Triton file: {first_line(error)}", where="triton") from error
         if not made.functions:
             raise KernelRejected("its Triton file would be calls of torch alone", where="triton")
-        yield TritonText(directory, one, made.text, sha256(made.text.encode()), executable.digest)
+        digest = sha256(made.text.encode())
+        yield TritonText(directory, one, made.text, digest, executable.digest, access_records(made))
 
 
 def _target(directory: Path) -> Target:

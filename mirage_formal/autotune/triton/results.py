@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from mirage_formal.records import TritonLogRecord
+
 
 @dataclass(frozen=True, slots=True)
 class TritonRow:
@@ -36,6 +38,7 @@ class BackendComparison:
         rows: Files that were tried, those of the fastest candidate first.
         cuda_us: Time of the fastest CUDA kernels, interleaved with the fastest file; None if not measured.
         texts: Text of the chosen file of each candidate, by the candidate's name, the fastest first.
+        logs: What is established about each of these files.
     """
 
     backend: str
@@ -43,6 +46,7 @@ class BackendComparison:
     rows: tuple[TritonRow, ...] = ()
     cuda_us: float | None = None
     texts: Mapping[str, str] = field(default_factory=dict)
+    logs: Mapping[str, TritonLogRecord] = field(default_factory=dict)
 
 
 __all__ = ["BackendComparison", "TritonRow"]

@@ -16,13 +16,14 @@ from mirage_formal.check.candidate import EstablishedCandidate
 from mirage_formal.check.check_steps import expect_equal, list_files, step
 from mirage_formal.check.cuda.manifest import EstablishedKernels
 from mirage_formal.check.equivalence import own_conditions
-from mirage_formal.check.partitioning.subgraphs import ExtractedPart, compose, partition
+from mirage_formal.check.partitioning.cover_directory import check_cover
+from mirage_formal.check.partitioning.subgraphs import EqualPart, ExtractedPart, compose_equal_parts, partition
 from mirage_formal.check.run_check import Run
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.storage_views import kernel_count
-from mirage_formal.graph.verifier import faults, kernel_types
+from mirage_formal.graph.verifier import faults
 from mirage_formal.records import (
     GRAPH_FILE,
     KERNELS,
@@ -35,7 +36,7 @@ from mirage_formal.records import (
     resolve_inside,
     sha256,
 )
-from mirage_formal.records.partition import PARTS, WHOLE_FILE, PartRecord, WholeRecord, cover_name
+from mirage_formal.records.partition import COVERS, PARTS, WHOLE_FILE, PartRecord, WholeRecord, cover_name
 from mirage_formal.support.errors import FormatError, RunError
 
 
@@ -51,7 +52,13 @@ class WholeProgram:
     @property
     def runs(self) -> list[str]:
         """Return the directories of the searches, relative to the root; some may be used by no cover."""
-        return sorted(name.removesuffix(f"/{SUMMARY_FILE}") for name in self.record.manifest)
+        names = (name for name in self.record.manifest if not name.startswith(f"{COVERS}/"))
+        return sorted(name.removesuffix(f"/{SUMMARY_FILE}") for name in names)
+
+    @property
+    def cover_directories(self) -> list[str]:
+        """Return the directories of the covers, best first, relative to the root; earlier versions wrote none."""
+        return sorted(name.rpartition("/")[0] for name in self.record.manifest if name.startswith(f"{COVERS}/"))
 
     @property
     def kernels(self) -> dict[str, int]:
@@ -66,7 +73,7 @@ class EstablishedWhole:
 
     Attributes:
         name: Name of its directory.
-        rank: Its place among the covers, from 1.
+        rank: Its place among the covers, from 1; 0 of a cover's directory alone.
         digest: Digest of its graph.
         parts: Number of its subgraphs.
         replaced: Number of subgraphs that a proved candidate replaces.
@@ -132,14 +139,19 @@ def _check_files(whole: WholeProgram) -> None:
     """Check that the searches' summaries are those that were sealed, and that there are no other files."""
     path = whole.root / WHOLE_FILE
     with step(path, "manifest"):
-        expect_equal("summaries", sorted(f"{run}/{SUMMARY_FILE}" for run in whole.runs), sorted(whole.record.manifest))
+        covers = [f"{name}/{MANIFEST_FILE}" for name in whole.cover_directories]
+        summaries = [f"{run}/{SUMMARY_FILE}" for run in whole.runs]
+        expect_equal("summaries and covers", sorted([*summaries, *covers]), sorted(whole.record.manifest))
         used = {part.run for one in whole.record.covers for part in one.parts if part.run}
         expect_equal("searches that are not listed", [], sorted(used - set(whole.runs)))
         empty = set() if whole.runs else {f"{PARTS}/"}
-        ours = (*(f"{run}/" for run in whole.runs), *(f"{KERNELS}/{name}/" for name in whole.kernels))
+        listed = (*whole.runs, *whole.cover_directories, *(f"{KERNELS}/{name}" for name in whole.kernels))
+        ours = tuple(f"{name}/" for name in listed)
         for name in sorted(list_files(whole.root) - {WHOLE_FILE} - empty):
             if not name.startswith(ours):
-                raise FormatError(f"expected only files of the parts' searches and covers' kernels, got {name} as well")
+                raise FormatError(
+                    f"expected only files of the parts' searches, of covers and of their kernels, got {name} as well"
+                )
     for name, code in whole.record.manifest.items():
         with step(whole.root / name, "digest of the file"):
             expect_equal("sha256", code, sha256(read_file(resolve_inside(whole.root, name))))
@@ -174,30 +186,23 @@ def _check_cover(
     whole: WholeProgram, rank: int, found: Mapping[str, tuple[Run, Sequence[EstablishedCandidate]]]
 ) -> EstablishedWhole:
     path, record, pieces = whole.root / WHOLE_FILE, whole.record.covers[rank - 1], whole.covers[rank - 1]
-    graphs: list[KernelGraph] = []
-    needs: list[tuple[str, ...]] = []
-    more: list[tuple[str, ...]] = []
+    parts: list[EqualPart] = []
     for number, (part, piece) in enumerate(zip(record.parts, pieces, strict=True), 1):
         at = f"cover {rank}, part {number}"
-        graph, conditions, added = _replacement(whole, at, part, piece, found)
-        graphs.append(graph)
-        needs.append(conditions)
-        more.append(added)
+        parts.append(one := _replacement(whole, at, part, piece, found))
         with step(path, f"{at}: claims"):
-            expect_equal("conditions", conditions, part.conditions)
-            expect_equal("conditions that its operators have not", added, part.added)
+            expect_equal("conditions", one.conditions, part.conditions)
+            expect_equal("conditions that its operators have not", one.added, part.added)
             own = (part.kernels, part.unfused_kernels)
-            expect_equal("kernels", (kernel_count(graph), kernel_count(piece.program)), own)
+            expect_equal("kernels", (kernel_count(one.graph), kernel_count(piece.program)), own)
     with step(path, f"cover {rank}: the whole is put together from the parts"):
-        together = compose(whole.program, pieces, graphs)
-        expect_equal("graph", together, from_json(bytes(record.graph), "graph"))
-        expect_equal("digest of the graph", digest(together), record.graph_digest)
-        here, there = kernel_types(together), kernel_types(whole.program)
-        expect_equal("outputs", [there[i] for i in whole.program.outputs], [here[i] for i in together.outputs])
+        together = compose_equal_parts(whole.program, pieces, parts)
+        expect_equal("graph", together.graph, from_json(bytes(record.graph), "graph"))
+        expect_equal("digest of the graph", digest(together.graph), record.graph_digest)
     with step(path, f"cover {rank}: claims about the whole"):
-        expect_equal("conditions", _number_conditions(needs), record.conditions)
-        expect_equal("conditions that the parts' operators have not", _number_conditions(more), record.added)
-        expect_equal("kernels", kernel_count(together), record.kernels)
+        expect_equal("conditions", together.conditions, record.conditions)
+        expect_equal("conditions that the parts' operators have not", together.added, record.added)
+        expect_equal("kernels", kernel_count(together.graph), record.kernels)
     replaced = sum(bool(part.candidate) for part in record.parts)
     counts = (len(pieces), replaced, record.kernels, whole.record.unfused_kernels)
     return EstablishedWhole(whole.root.name, rank, record.graph_digest, *counts, record.conditions, record.added)
@@ -221,9 +226,27 @@ def check_kernels_of_covers(whole: WholeProgram, results: Mapping[str, Establish
             expect_equal("target", (who.target, who.target_digest), (result.target, result.target_digest))
 
 
-def _number_conditions(parts: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the side conditions of all subgraphs, each prefixed with its subgraph's number."""
-    return tuple(dict.fromkeys(f"part {n}: {one}" for n, conditions in enumerate(parts, 1) for one in conditions))
+def check_cover_directories(whole: WholeProgram, known: Mapping[str, EstablishedCandidate]) -> None:
+    """Check the directories of the covers, each by itself, and that they are those of whole.json.
+
+    Args:
+        whole: The whole program, whose covers were established.
+        known: Facts about the candidates of its searches, by the sha256 of their manifests.
+
+    Raises:
+        CheckFailed: Names the first file and step that fails.
+    """
+    names = [f"{COVERS}/{cover_name(i, one.graph_digest)}" for i, one in enumerate(whole.record.covers, 1)]
+    with step(whole.root / WHOLE_FILE, "directories of covers"):
+        if whole.cover_directories:
+            expect_equal("directories", names, whole.cover_directories)
+    for name, record in zip(whole.cover_directories, whole.record.covers, strict=False):
+        held = check_cover(whole.root / name, known)
+        with step(whole.root / name / MANIFEST_FILE, "cover of this whole"):
+            expect_equal("graph", record.graph_digest, held.digest)
+            expect_equal("program", whole.record.identity.program, held.program)
+            expect_equal("operators of the parts", tuple(part.operators for part in record.parts), held.operators)
+            expect_equal("conditions", (record.conditions, record.added), (held.conditions, held.added))
 
 
 def _check_search(record: WholeRecord, run: Run) -> None:
@@ -240,7 +263,7 @@ def _replacement(
     part: PartRecord,
     piece: ExtractedPart,
     found: Mapping[str, tuple[Run, Sequence[EstablishedCandidate]]],
-) -> tuple[KernelGraph, tuple[str, ...], tuple[str, ...]]:
+) -> EqualPart:
     """Return a part's replacement, its definedness conditions, and those that the part's operators lack."""
     path = whole.root / WHOLE_FILE
     if part.run:
@@ -251,7 +274,7 @@ def _replacement(
     if not part.candidate:
         with step(path, f"{at}: operators that stay"):
             expect_equal("directory", "", part.directory)
-            return piece.program, own_conditions(piece.program), ()
+            return EqualPart(piece.program, own_conditions(piece.program), ())
     with step(path, f"{at}: candidate"):
         if not part.run:
             raise FormatError("expected the search that found the candidate, got none")
@@ -270,7 +293,14 @@ def _replacement(
         expect_equal("digest", part.candidate, digest(graph))
         expect_equal("inputs", piece.program.inputs, graph.inputs)
         expect_equal("outputs", len(piece.results), len(graph.outputs))
-    return graph, held.conditions, held.added
+    return EqualPart(graph, held.conditions, held.added)
 
 
-__all__ = ["EstablishedWhole", "WholeProgram", "check_kernels_of_covers", "check_whole", "read_whole"]
+__all__ = [
+    "EstablishedWhole",
+    "WholeProgram",
+    "check_cover_directories",
+    "check_kernels_of_covers",
+    "check_whole",
+    "read_whole",
+]

@@ -98,8 +98,25 @@ def _input(graph: KernelGraph, types: Sequence[DTensor], number: int, tensor: in
     return Input(f"x{number}", types[tensor], graph.inputs[tensor].strides if given else row_major(types[tensor].shape))
 
 
-def compose(graph: KernelGraph, pieces: Sequence[ExtractedPart], graphs: Sequence[KernelGraph]) -> KernelGraph:
-    """Compose the replacements of the subgraphs to one graph over the inputs of the graph.
+@dataclass(frozen=True, slots=True)
+class PartPlace:
+    """Where a part's replacement is in a composed graph.
+
+    Attributes:
+        kernels: Numbers of the composed graph's operators that are the replacement's.
+        inputs: For each input of the replacement, the tensor of the composed graph that it reads.
+        outputs: For each output, the tensor of the composed graph.
+    """
+
+    kernels: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+def place_parts(
+    graph: KernelGraph, pieces: Sequence[ExtractedPart], graphs: Sequence[KernelGraph]
+) -> tuple[KernelGraph, tuple[PartPlace, ...]]:
+    """Compose the replacements of the subgraphs to one graph over the inputs of the graph; say where each is in it.
 
     Sound: operand i of an operator of a part's graph is the tensor that stands for the part's tensor i, and output i of
     the graph stands for result i of the part.
@@ -107,15 +124,65 @@ def compose(graph: KernelGraph, pieces: Sequence[ExtractedPart], graphs: Sequenc
     tensors = len(graph.inputs)
     stands: dict[int, int] = {i: i for i in range(tensors)}
     ops: list[KernelOp] = []
+    places: list[PartPlace] = []
     for piece, part in zip(pieces, graphs, strict=True):
+        first = len(ops)
         local = {i: stands[tensor] for i, tensor in enumerate(piece.reads)}
+        inputs = tuple(local.values())
         for op in part.ops:
             ops.append(replace(op, operands=tuple(local[i] for i in op.operands)))
             for _ in range(op.results):
                 local[len(local)] = tensors
                 tensors += 1
-        stands |= {tensor: local[output] for tensor, output in zip(piece.results, part.outputs, strict=True)}
-    return KernelGraph(graph.inputs, tuple(ops), tuple(stands[tensor] for tensor in graph.outputs))
+        outputs = tuple(local[output] for output in part.outputs)
+        stands |= dict(zip(piece.results, outputs, strict=True))
+        places.append(PartPlace(tuple(range(first, len(ops))), inputs, outputs))
+    whole = KernelGraph(graph.inputs, tuple(ops), tuple(stands[tensor] for tensor in graph.outputs))
+    return whole, tuple(places)
+
+
+def compose(graph: KernelGraph, pieces: Sequence[ExtractedPart], graphs: Sequence[KernelGraph]) -> KernelGraph:
+    """Return the composed graph of ``place_parts``."""
+    return place_parts(graph, pieces, graphs)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class EqualPart:
+    """A graph that computes a subgraph, or a whole program, wherever its conditions hold.
+
+    Attributes:
+        graph: The graph.
+        conditions: Side conditions of both.
+        added: Those of them that the subgraph's own operators do not need.
+    """
+
+    graph: KernelGraph
+    conditions: tuple[str, ...]
+    added: tuple[str, ...]
+
+
+def compose_equal_parts(graph: KernelGraph, pieces: Sequence[ExtractedPart], parts: Sequence[EqualPart]) -> EqualPart:
+    """Compose graphs that compute the subgraphs of a partition to one that computes the graph.
+
+    Sound: by induction over the parts. On equal tensors each graph yields the tensors that its part yields, wherever
+    its conditions hold; the whole is these graphs one after another, and its conditions are those of all parts, about
+    the tensors that they read, which are the given graph's.
+
+    Args:
+        graph: A well-formed graph.
+        pieces: Its subgraphs, from ``partition``.
+        parts: What takes the place of each.
+
+    Raises:
+        FormatError: The composed graph has outputs of other types.
+    """
+    together = compose(graph, pieces, [part.graph for part in parts])
+    expect_equal("outputs", output_types(graph), output_types(together))
+    conditions, added = (
+        tuple(dict.fromkeys(f"part {number}: {one}" for number, texts in enumerate(each, 1) for one in texts))
+        for each in ([part.conditions for part in parts], [part.added for part in parts])
+    )
+    return EqualPart(together, conditions, added)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +260,15 @@ def replace_parts(graph: KernelGraph, parts: Sequence[tuple[Sequence[int], Repla
 
 
 __all__ = [
+    "EqualPart",
     "ExtractedPart",
+    "PartPlace",
     "ReplacedGraph",
     "Replacement",
     "compose",
+    "compose_equal_parts",
     "extract_operators",
     "partition",
+    "place_parts",
     "replace_parts",
 ]

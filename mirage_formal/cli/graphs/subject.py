@@ -23,9 +23,10 @@ from mirage_formal.records import (
     RunRecord,
     VerificationRecord,
     decode,
+    is_cover,
     read_file,
 )
-from mirage_formal.records.partition import WHOLE_FILE, WholeRecord
+from mirage_formal.records.partition import WHOLE_FILE, CoverVerificationRecord, WholeRecord
 from mirage_formal.run.settings import display_path
 from mirage_formal.support.errors import FormatError, RunError
 
@@ -127,7 +128,8 @@ def _of_run(root: Path, rank: int) -> LoadedGraph:
 def _candidate(path: Path) -> LoadedGraph:
     graph = from_json(read_file(path / GRAPH_FILE), display_path(path / GRAPH_FILE))
     verification = path / VERIFICATION_FILE
-    record = decode(read_file(verification), VerificationRecord, display_path(verification))
+    data, where = read_file(verification), display_path(verification)
+    record = decode(data, CoverVerificationRecord, where) if is_cover(path) else decode(data, VerificationRecord, where)
     root = path.parent.parent
     kernels = root / KERNELS / path.name
     return LoadedGraph(

@@ -10,7 +10,7 @@ divisions that their conditions make unnecessary. Most hold by bounds or digits;
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import assert_never
@@ -151,35 +151,71 @@ def _arithmetic_obligation(program: Program, use: ExpressionUse, e: IntExpr, gua
     return Obligation(ObligationKind.ARITHMETIC, use.context.path, use.role, claim, query, finding)
 
 
-def _bounds_obligation(
-    program: Program, at: Context, index: IntExpr, used: int, size: int, stated: Obligation
+def bounds_obligation(
+    sizes: Mapping[str, int], guards: tuple[IntExpr, ...], index: IntExpr, used: int, size: int, stated: Obligation
 ) -> Obligation:
-    """Return the obligation that ``used`` elements from an index on lie within ``size``."""
-    sizes = _sizes(program, at)
+    """Return the obligation that ``used`` elements from an index on lie within ``size``.
+
+    Its question is about the upper end; that the index is not negative is an obligation of its own.
+
+    Args:
+        sizes: Extents of the variables.
+        guards: Conditions under which the access is made.
+        index: The first element.
+        used: Number of elements.
+        size: Elements that there are.
+        stated: The obligation without question and finding.
+    """
     ranges = {name: (0, extent - 1) for name, extent in sizes.items()}
-    facts = implied_bounds(at.guards, ranges)
+    facts = implied_bounds(guards, ranges)
     low, high = interval(index, ranges, facts)
     if high + used > size and (digits := to_digits(index, sizes)) is not None:
         high = min(high, digits.largest)  # closer for exclusive ors
     held = are_contradictory(facts) or (low >= 0 and high + used <= size)
     beyond = IntBin(IntOp.LT, Int(size - used), index)
-    true = (*conjuncts(at.guards), beyond)
+    return _excluded(sizes, guards, index, beyond, replace(stated, finding=_held(held)))
+
+
+def lower_bound_obligation(
+    sizes: Mapping[str, int], guards: tuple[IntExpr, ...], index: IntExpr, stated: Obligation
+) -> Obligation | None:
+    """Return the obligation that an index is not negative; None where its bounds show that. See ``bounds_obligation``.
+
+    Kernels of CUDA C++ need none: no intermediate of theirs is negative (``ObligationKind.ARITHMETIC``).
+    """
+    ranges = {name: (0, extent - 1) for name, extent in sizes.items()}
+    facts = implied_bounds(guards, ranges)
+    if are_contradictory(facts) or interval(index, ranges, facts)[0] >= 0:
+        return None
+    return _excluded(sizes, guards, index, IntBin(IntOp.LT, index, Int(0)), stated)
+
+
+def _held(held: bool) -> DischargedObligation | None:
+    return DischargedObligation(DischargeMethod.INTERVAL) if held else None
+
+
+def _excluded(
+    sizes: Mapping[str, int], guards: tuple[IntExpr, ...], index: IntExpr, fault: IntExpr, stated: Obligation
+) -> Obligation:
+    """Return an obligation with the question whether a fault and the guards hold together."""
+    true = (*conjuncts(guards), fault)
     names = variables(index).union(*map(variables, true))
-    query = Query(query_variables(names, sizes), true, show=(("index", index),))
-    return replace(stated, query=query, finding=DischargedObligation(DischargeMethod.INTERVAL) if held else None)
+    return replace(stated, query=Query(query_variables(names, sizes), true, show=(("index", index),)))
 
 
 def _register_obligation(program: Program, use: RegisterUse) -> Obligation:
     claim = f"{use.used} of {use.count} registers, at a constant"
     stated = Obligation(ObligationKind.BOUNDS, use.context.path, use.array, claim)
-    return _bounds_obligation(program, use.context, use.index, use.used, use.count, stated)
+    at = use.context
+    return bounds_obligation(_sizes(program, at), at.guards, use.index, use.used, use.count, stated)
 
 
 def _access_obligation(program: Program, access: Access) -> Obligation:
     size, name = access.target.elements, access.target.name
     claim = f"a {access.mode} of {access.count} elements lies within {size}"
     stated = Obligation(ObligationKind.BOUNDS, access.context.path, name, claim)
-    return _bounds_obligation(program, access.context, access.index, access.count, size, stated)
+    at = access.context
+    return bounds_obligation(_sizes(program, at), at.guards, access.index, access.count, size, stated)
 
 
 def _is_vector(access: Access) -> bool:
@@ -287,6 +323,14 @@ def discharge_safety(
     return SafetyReport(program.name, _verdict(discharged), discharged, 1e3 * (perf_counter() - start))
 
 
+def solve_obligations(
+    obligations: Iterable[Obligation], timeout_ms: int = SAFETY_MS
+) -> tuple[DischargedObligations, ...]:
+    """Settle obligations that belong to no Program; see ``discharge_safety``, whose two solvers are asked."""
+    desk = _SolverClient(timeout_ms, second=True, recheck=False)
+    return tuple(desk.settle(obligation) for obligation in obligations)
+
+
 def _verdict(discharged: tuple[DischargedObligations, ...]) -> SafetyVerdict:
     """Return the verdict of all obligations.
 
@@ -314,6 +358,9 @@ __all__ = [
     "SafetyVerdict",
     "Unknown",
     "Unsafe",
+    "bounds_obligation",
     "discharge_safety",
+    "lower_bound_obligation",
     "safety_obligations",
+    "solve_obligations",
 ]

@@ -68,6 +68,7 @@ class Function:
         text: Its lines.
         pointers: Names of its parameters, in order.
         types: The element types that they point to.
+        spans: Elements of the memory behind each of them, from the pointer on.
         grid: Programs along each axis.
         warps: Warps of a program.
         stages: Stages of its loop.
@@ -80,6 +81,7 @@ class Function:
     text: str
     pointers: tuple[str, ...]
     types: tuple[DType, ...]
+    spans: tuple[int, ...]
     grid: tuple[int, int, int]
     warps: int
     stages: int
@@ -143,7 +145,7 @@ class _Kernel(TritonWriter):
         return self._finished()
 
     def _finished(self) -> Function:
-        passed = (one for one in (*self.reads, *self.writes) if one.band is None)
+        passed = [one for one in (*self.reads, *self.writes) if one.band is None]
         types = {f"{one.name}_ptr": one.tensor.dtype for one in passed}
         pointers = tuple(types)
         body, about = [*self.lines[Phase.BEFORE]], [*self.owners[Phase.BEFORE]]
@@ -175,9 +177,10 @@ class _Kernel(TritonWriter):
         stages = 1 if not self.staged else max(1, min(4, _STAGED // self.staged))
         helpers = frozenset(self.helpers)
         text, known = "\n".join(lines) + "\n", tuple(types.values())
+        spans = tuple({f"{one.name}_ptr": one.span for one in passed}.values())
         pieces = merge_lines(about, len(lines) - len(body) + 1)
         piped = bool(self.staged)
-        return Function(self.name, text, pointers, known, self.graph.grid, warps, stages, helpers, piped, pieces)
+        return Function(self.name, text, pointers, known, spans, self.graph.grid, warps, stages, helpers, piped, pieces)
 
     # --- operators
 

@@ -1,8 +1,8 @@
 """Generator of Triton files from µGraphs.
 
 Sound: a file is of the graph itself, or of its running-maximum form, which is proved equal to it
-(kernel_build.stable_forms). Nothing of the file is proved, and no safety obligation is discharged: docs/kernels.md says
-what is believed.
+(kernel_build.stable_forms). That the file computes it is not proved. Bounds of its loads and stores are decided as far
+as their index expressions can be, and no other safety obligation is discharged: docs/kernels.md says what is believed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from mirage_formal.support.errors import MirageError, UnsupportedError
 if TYPE_CHECKING:
     from mirage_formal.codegen.triton.file import TritonFile
     from mirage_formal.kernel_build.stable_forms import StableForm
+    from mirage_formal.records import TritonAccessRecord
 
 #: Text of a file's first line after the name of the program.
 TITLE: Final = (
@@ -35,11 +36,13 @@ class TritonProgram:
         code: Text of the file.
         file: The file as a value, with its functions.
         stable: The µGraph that it computes.
+        accesses: What is known about the bounds of each load and store; none is known to be out of bounds.
     """
 
     code: str
     file: TritonFile
     stable: StableForm
+    accesses: tuple[TritonAccessRecord, ...]
 
     def __getitem__(self, name: str) -> str:
         """Return the text, for the key "code"."""
@@ -62,17 +65,19 @@ def triton_program(graph: KernelGraph, program: KernelGraph, target: Target, nam
         name: Name in the file's docstring.
 
     Raises:
-        KernelRejected: A kernel has no Triton function, or the running-maximum form is not proved; says why.
+        KernelRejected: A kernel has no Triton function, the running-maximum form is not proved, or an access is out of
+            bounds; says why.
     """
     from mirage_formal.codegen.triton.file import triton_file
     from mirage_formal.kernel_build.stable_forms import stabilize_proved  # loads numerical packages
+    from mirage_formal.kernel_build.triton.triton_log import access_records
 
     try:
         form = stabilize_proved(graph)
         made = triton_file(form.graph, program, target, f"{name}: {TITLE}")
     except MirageError as error:
         raise KernelRejected(f"it has no Triton file: {first_line(error)}", where="triton") from error
-    return TritonProgram(made.text, made, form)
+    return TritonProgram(made.text, made, form, access_records(made))
 
 
 def first_program(candidates: Sequence[tuple[str, KernelGraph]], program: KernelGraph, target: Target) -> TritonProgram:

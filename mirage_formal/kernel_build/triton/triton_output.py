@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mirage_formal.codegen.target import load_target
+from mirage_formal.graph.canonical import digest
 from mirage_formal.kernel_build.build import candidates_of
 from mirage_formal.kernel_build.built_kernels import KernelRejected
 from mirage_formal.kernel_build.triton.triton_generator import triton_program
+from mirage_formal.kernel_build.triton.triton_log import read_verdict, triton_log
+from mirage_formal.records import to_indented_json
 from mirage_formal.support.errors import RunError
 
 
@@ -25,7 +28,7 @@ def exclude_triton_outputs(paths: Sequence[Path]) -> list[Path]:
 
 
 def write_run(root: Path, count: int, out: Path | None = None, *, force: bool = False) -> list[tuple[str, str]]:
-    """Write the Triton files of a run's best candidates, or of a whole program's best covers.
+    """Write the Triton files of a run's best candidates, or of a whole program's best covers, each with its log.
 
     Args:
         root: The run's directory.
@@ -52,7 +55,9 @@ def write_run(root: Path, count: int, out: Path | None = None, *, force: bool = 
             tried.append((name, str(error)))
             continue
         path = where / f"{name}.py"
+        log = triton_log(made.code, digest(made.stable.graph), read_verdict(root, name), made.accesses)
         save_file(made.code, path, force=force)
+        save_file(to_indented_json(log).decode(), path.with_suffix(".json"), force=force)
         note = f"; {made.stable.note}" if made.stable.note else ""
         tried.append((name, f"built {path}{note}"))
         done += 1

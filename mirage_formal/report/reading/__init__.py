@@ -23,6 +23,7 @@ from mirage_formal.records import (
     ManifestRecord,
     VerificationRecord,
     decode,
+    is_cover,
 )
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.report.model import Basis, CheckResult, ReportedCandidate, ReportModel
@@ -73,6 +74,9 @@ def read_report(path: Path, *, check: bool = False, shown: ReadLimits | None = N
             hint = "leave --check out: its proofs are replayed in any case"
             raise RunError("expected a run, a whole or a candidate to check, got verdicts", where=str(path), hint=hint)
         report = read_verdicts(source)
+    elif (path / MANIFEST_FILE).is_file() and is_cover(path):
+        hint = "give the directory of the whole program: its report shows every cover"
+        raise RunError("expected a run, a whole or a candidate, got a cover", where=str(path), hint=hint)
     elif (path / MANIFEST_FILE).is_file() and (path / VERIFICATION_FILE).is_file():
         report = _candidate(source)
     elif _is_reproduced(path):

@@ -37,6 +37,7 @@ from mirage_formal.records import (
     ObligationRecord,
     PlanRecord,
     TargetRecord,
+    TritonLogRecord,
     TritonRecord,
     decode,
     open_sealed,
@@ -212,10 +213,17 @@ def _triton(found: TritonRecord) -> str:
         options = LaunchOptions(chosen.warps, chosen.stages)
         times = f"{found.us:.2f} µs, the run's fastest CUDA kernels {found.cuda_us:.2f} µs in turns with it"
         won = "taken, tested and not proved safe" if found.backend == "triton" else "not taken"
-        return f"{times}; {options}; {won}; {count}"
+        held = "" if found.log is None else f"; {_accesses(found.log)}"
+        return f"{times}; {options}; {won}{held}; {count}"
     if timed:
         return f"{timed[0]:.2f} µs, not taken; {count}"
     return "; ".join(one for one in (found.reason, count if found.tried else "") if one)
+
+
+def _accesses(log: TritonLogRecord) -> str:
+    """Return a phrase on what the log of a Triton file says."""
+    held = sum(one.finding == "held" for one in log.accesses)
+    return f"{held} of {len(log.accesses)} accesses in bounds, no claim on races"
 
 
 # --- lines of code ---------------------------------------------------------------------------------------------------

@@ -76,7 +76,8 @@ def _searches(source: EvidenceReader, whole: WholeRecord) -> tuple[PartSearch, .
     best = whole.covers[0].parts if whole.covers else ()
     used = {part.run: number for number, part in enumerate(best, 1) if part.candidate is not None}
     found: list[PartSearch] = []
-    for name in sorted(whole.manifest)[:_SEARCHES]:
+    names = _summaries(whole)
+    for name in names[:_SEARCHES]:
         run = name.removesuffix(f"/{SUMMARY_FILE}")
         with source.reading(name):
             below = source.below(run)
@@ -90,9 +91,14 @@ def _searches(source: EvidenceReader, whole: WholeRecord) -> tuple[PartSearch, .
                     len(summary.candidates), search,
                 )
             )  # fmt: skip
-    if len(whole.manifest) > _SEARCHES:
-        source.fault(WHOLE_FILE, f"only {_SEARCHES} of {len(whole.manifest)} searches of parts are shown")
+    if len(names) > _SEARCHES:
+        source.fault(WHOLE_FILE, f"only {_SEARCHES} of {len(names)} searches of parts are shown")
     return tuple(found)
+
+
+def _summaries(whole: WholeRecord) -> list[str]:
+    """Return the paths of the summaries of all searches; the manifest lists covers as well."""
+    return sorted(name for name in whole.manifest if name.endswith(f"/{SUMMARY_FILE}"))
 
 
 def _search(whole: WholeRecord, searches: Sequence[PartSearch]) -> Search:
@@ -121,7 +127,7 @@ def _search(whole: WholeRecord, searches: Sequence[PartSearch]) -> Search:
         stats=tuple(sorted(stats.items())),
         pruned=tuple(sorted(pruned.items())),
         units=(),
-        allowed=(("searches of parts", str(len(whole.manifest))),),
+        allowed=(("searches of parts", str(len(_summaries(whole)))),),
         pruned_at=tuple((*one, levels[one]) for level in LEVELS for one in sorted(levels) if one[0] == level),
     )
 
@@ -145,7 +151,7 @@ def _cover(source: EvidenceReader, rank: int, cover: CoverRecord) -> ReportedCan
         added=cover.added,
         remarks=(
             f"put together from {len(cover.parts)} parts: proved candidates take the place of {replaced}, "
-            "the operators of the others stay; it is equivalent because its parts are",
+            "the operators of the others stay; it is equivalent because its parts are (its logs: covers)",
         ),
         faults=tuple(below.faults),
     )

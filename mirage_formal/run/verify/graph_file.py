@@ -11,25 +11,34 @@ from mirage_formal.graph.types import DType
 from mirage_formal.support.errors import FormatError, MirageError
 
 
-def load_graphs(path: Path, where: str, program: KernelGraph) -> list[KernelGraph | MirageError]:
+def read_graph_file(path: Path, where: str) -> bytes:
+    """Return the bytes of a file of graphs, one more than such a file may have if it is longer.
+
+    Raises:
+        FormatError: There is no such file.
+    """
+    if not path.is_file():
+        got = "a directory" if path.is_dir() else "nothing there"
+        raise FormatError(f"expected a JSON file, got {got}", where=where, hint="check the path")
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES + 1)
+
+
+def load_graphs(data: bytes, where: str, program: KernelGraph) -> list[KernelGraph | MirageError]:
     """Return the graphs of a file: one of ours, a list of these, or a checkpoint of Mirage.
 
     In a list, a graph that cannot be read is returned as its error. If a checkpoint does not tell its 16-bit element
     type, the program's is used.
 
     Args:
-        path: The file.
+        data: Bytes of the file.
         where: Its name, for messages.
         program: The program that the graphs stand for.
 
     Raises:
-        FormatError: There is no such file, or it is neither.
+        FormatError: It is neither.
     """
-    if not path.is_file():
-        got = "a directory" if path.is_dir() else "nothing there"
-        raise FormatError(f"expected a JSON file, got {got}", where=where, hint="check the path")
-    with path.open("rb") as file:
-        value = load_json(file.read(MAX_BYTES + 1), where)
+    value = load_json(data, where)
     if is_mirage(value):
         bfloat16 = any(item.tensor.dtype is DType.BFLOAT16 for item in program.inputs)
         half = DType.BFLOAT16 if bfloat16 else DType.FLOAT16

@@ -24,7 +24,7 @@ from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
 from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import GRAPH_FILE, PROOF_FILE, write_atomic
 from mirage_formal.run.settings import as_program, display_path
-from mirage_formal.run.verify.graph_file import load_graphs
+from mirage_formal.run.verify.graph_file import load_graphs, read_graph_file
 from mirage_formal.support.errors import FormatError, GraphError, MirageError, ProgramError, RunError, SpaceError
 from mirage_formal.support.guard import keep_results_on_stop
 from mirage_formal.support.terminal import escape_line, json_text
@@ -95,7 +95,7 @@ def verify(program: Any, graph: Any, *, seed: int = 0, time_limit: float | None 
     if not isinstance(graph, str | Path):
         return _verify_one(wanted, as_program(graph), seed, "graph", time_limit)
     where = display_path(Path(graph))
-    found = load_graphs(Path(graph), where, wanted)
+    found = load_graphs(read_graph_file(Path(graph), where), where, wanted)
     if len(found) != 1:
         hint = f"python -m mirage_formal.verify PROGRAM.py {where} takes several" if found else ""
         raise FormatError(f"expected one graph, got {len(found)}", where=where, hint=hint)

@@ -97,7 +97,9 @@ def test_the_loop_is_summed(divide: str) -> None:
 def test_right_graphs_are_proved(name: str, graphs: dict[str, FirstGraph], tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     path.write_text(json.dumps(file_of(*graphs.values())))
-    judged = list(compute_verdicts(PROGRAMS[name], load_graphs(path, "file.json", PROGRAMS[name]), "file.json"))
+    judged = list(
+        compute_verdicts(PROGRAMS[name], load_graphs(path.read_bytes(), "file.json", PROGRAMS[name]), "file.json")
+    )
     verdicts = dict(zip(graphs, (one.verdict for one in judged), strict=True))
     assert all(isinstance(verdict, mf.Equivalent) for verdict in verdicts.values()), verdicts
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from mirage_formal.run.settings import Settings, identity, make_job
 from mirage_formal.support.errors import FormatError, GraphError, NothingFoundError, RunError, SpaceError
 from tests.kit.checkpoints.first_checkpoints import file_of, lora, lora_unfused
 from tests.kit.graphs import workloads
+from tests.kit.runs.tampering import edit, sign_run
 
 PROGRAM = workloads.lora(4, 8, 12, 2)
 FUSED = workloads.lora_fused(4, 8, 12, 2, grid=3, loop=4)
@@ -69,6 +71,34 @@ def test_graphs_of_a_file_are_the_candidates(first: Path, tmp_path: Path) -> Non
     written = (tmp_path / "out" / "run.json").read_text()
     assert json.loads(written)["identity"]["engine"] == f"file:{sha256(first.read_bytes())}"
     assert check([str(tmp_path / "out")]) == 0
+
+
+def test_a_file_is_read_once_and_nothing_was_searched(
+    first: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The digest in the identity is that of the bytes whose graphs were taken, whoever writes the file meanwhile."""
+    opened, own_open = list[Path](), Path.open
+
+    def count(path: Path, *arguments: Any, **options: Any) -> Any:
+        opened.extend([path] * (path == first))
+        return own_open(path, *arguments, **options)
+
+    digest_of_file = sha256(first.read_bytes())
+    monkeypatch.setattr(Path, "open", count)
+    job = make_job(PROGRAM, Settings(checkpoint=str(first)))
+    assert (opened, job.engine) == ([first], f"file:{digest_of_file}")
+    search(first, tmp_path / "out")
+    record = json.loads((tmp_path / "out" / "exhausted.json").read_text())
+    assert record["left_out"] == [f"no space was searched: graphs come from the file with sha256 {digest_of_file}"]
+
+
+@pytest.mark.usefixtures("check_here")
+@pytest.mark.parametrize(("words", "code"), [("not stated by this engine", 0), ("nothing", 1)])
+def test_earlier_words_about_what_is_left_out(first: Path, tmp_path: Path, words: str, code: int) -> None:
+    search(first, tmp_path / "out")
+    edit(tmp_path / "out" / "exhausted.json", lambda record: record.update(left_out=[words]))
+    sign_run(tmp_path / "out")
+    assert check([str(tmp_path / "out")]) == code
 
 
 def test_a_wrong_graph_is_rejected_with_the_reason(tmp_path: Path) -> None:
