@@ -25,7 +25,7 @@ from mirage_formal.codegen.program.integers import (
     negate,
 )
 from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Var
-from mirage_formal.codegen.safety.obligations import (
+from mirage_formal.codegen.safety.obligation_types import (
     DischargedObligations,
     Obligation,
     ObligationKind,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, assert_never
 
-from mirage_formal.codegen.safety.obligations import DischargedObligation, UndecidedObligation, ViolatedObligation
+from mirage_formal.codegen.safety.obligation_types import DischargedObligation, UndecidedObligation, ViolatedObligation
 from mirage_formal.codegen.triton.access_bounds import AccessBounds, discharge_access_bounds, find_violated_bounds
 from mirage_formal.codegen.triton.file import TritonFile
 from mirage_formal.kernel_build.built_kernels import KernelRejected

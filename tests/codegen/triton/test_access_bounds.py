@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from mirage_formal.codegen.safety.obligations import DischargedObligation, UndecidedObligation, ViolatedObligation
 
 from mirage_formal.codegen.program.integers import evaluate_expression
+from mirage_formal.codegen.safety.obligation_types import DischargedObligation, UndecidedObligation, ViolatedObligation
 from mirage_formal.codegen.triton.access_bounds import AccessBounds, discharge_access_bounds, find_violated_bounds
 from mirage_formal.codegen.triton.file import TritonFile, triton_file
 from mirage_formal.graph.graph import KernelGraph
