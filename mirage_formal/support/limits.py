@@ -76,6 +76,9 @@ CHECK_S: Final = 1_800.0
 LAYOUT_WORK: Final = 200_000
 #: Instances of axioms in one certificate of an abstract expression.
 CERTIFICATE_INSTANCES: Final = 10_000
+#: States of a search space that is enumerated again when a run is checked, and seconds of processor time for it.
+ENUMERATED_STATES: Final = 1_000_000
+ENUMERATION_S: Final = 180.0
 
 # --- the solvers' process --------------------------------------------------------------------------------------------
 
