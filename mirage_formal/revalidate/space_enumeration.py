@@ -4,46 +4,37 @@ A block graph is a set of operators, closed under their operands, and so is a ke
 such block graphs. Sets grow by one operator at a time, and each is visited once. So there is no order of operators,
 with which the exhaustive engine avoids repetitions, no memo across configurations, and no abstract expression.
 
-The definition of the space is shared with the engines: the lists and bounds of ``search/bounds.py``, whose docstring
-has the rules of every space, and the inputs of an epilogue; so are the types of ``graph``. Differences that are none:
+The definition is shared with the engines: the bounds of ``search/bounds.py``, whose docstring has the rules of every
+space, the inputs of an epilogue, and the types of ``graph``. What differs from the exhaustive engine is this:
 
-- Two forms of a graph with one digest (``graph/canonical.py``) are one survivor. So grid axes of equal extent are not
-  ordered here, and every reduction_dimx is tried where nothing is reduced to it.
-- ``max_reread`` counts in some order of the kernels. The engine tries one order; from three kernels on it may find less.
-- A tensor that a kernel made is an input of an epilogue if it is a copy of one. The engine takes what has the abstract
-  expression of one, so it may find more.
-
-A survivor equals the program at a random point of the checker's fields. A graph without a value there, for example
-because a radicand is no residue, is compared over the reals, in float64 at random inputs.
+- Grid axes of equal extent are not ordered, and every reduction_dimx is tried where nothing is reduced to it. Such
+  graphs have one digest (``graph/canonical.py``).
+- ``max_reread`` counts in some order of the kernels. The engine tries one: from three kernels on it may find less.
+- An accum_max carries inputs of the program. The engine's also carries what has the abstract expression of such an
+  input, as its copy that an earlier kernel made: from two kernels on it may find more.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from itertools import combinations, combinations_with_replacement, permutations, product
 
-import numpy as np
-
-from mirage_formal.check.fingerprint.field_interpreter import RandomPoint, Source, UndefinedValueError, evaluate_steps
-from mirage_formal.graph.canonical import canonical_with_digest
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver, operators
-from mirage_formal.graph.ops import FUNCTIONS, IN_PLACE, NO_ATTRS, SPECS, VALUED, Attrs, BlockContext, OpKind
+from mirage_formal.graph.ops import FUNCTIONS, IN_PLACE, NO_ATTRS, SPECS, VALUED, Attrs, OpKind
 from mirage_formal.graph.type_rules import device_results, iterator_type, shared_results
-from mirage_formal.graph.types import Dim3, DimMap, DTensor, STensor
+from mirage_formal.graph.types import DTensor, Shape, STensor
 from mirage_formal.graph.verifier import block_outputs, kernel_types, output_types
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.epilogue_inputs import epilogue_inputs
-from mirage_formal.search.known_incompleteness import is_equal
-from mirage_formal.support.errors import FormatError
 
 _LAST = frozenset({OpKind.ACCUM_SUM_LAST, OpKind.ACCUM_MEAN_LAST, OpKind.ACCUM_RMS_LAST})
 _NORMS = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM})
 _WITH_CONSTANTS = VALUED | {OpKind.SCALE, OpKind.SHIFT, OpKind.CAST}
 #: Operators that a space has only if the program applies them.
-_OF_PROGRAM = _WITH_CONSTANTS | FUNCTIONS | {OpKind.LAYER_NORM, OpKind.LOGICAL_NOT, OpKind.DIV_NO_NAN}
-_OPTIONAL = _OF_PROGRAM - {OpKind.SQUARE, OpKind.SCALE}
+_OPTIONAL = (_WITH_CONSTANTS | FUNCTIONS | {OpKind.LAYER_NORM, OpKind.LOGICAL_NOT, OpKind.DIV_NO_NAN}) - {OpKind.SQUARE}
 _LOOP = 3  # behind the grid axes x, y, z
 _State = frozenset[int]
 #: The type of a device tensor, and whether it is an input of an epilogue.
@@ -51,24 +42,7 @@ _Operand = tuple[DTensor, bool]
 
 
 class EnumerationStopped(Exception):
-    """Signal that a limit is reached: the space has more states, or takes more time; nothing is known about it."""
-
-
-@dataclass(slots=True)
-class EnumeratedSpace:
-    """Result of an enumeration.
-
-    Attributes:
-        states: Configurations of kernels, and sets of operators of block graphs and of kernel graphs.
-        graphs: Complete graphs.
-        over_reals: Those of them that were compared over the reals.
-        survivors: Those that equal the program, in canonical form, by digest.
-    """
-
-    states: int = 0
-    graphs: int = 0
-    over_reals: int = 0
-    survivors: dict[str, KernelGraph] = field(default_factory=dict)
+    """Signal that the space has more states, or takes more time, than allowed: nothing is known about it."""
 
 
 def _multisets(numbers: Iterable[int], most: int) -> Iterator[tuple[int, ...]]:
@@ -81,9 +55,13 @@ def _sets(
     """Yield every set that grows from the empty one by members that may follow, if each set on the way is admitted."""
     level = [_State()]
     for left in reversed(range(depth)):
-        grown = {ops | {new} for ops in level for new in following(ops, left) if new not in ops}
-        level = [state for state in grown if admits(state, left)]
-        yield from level
+        last, level, seen = level, [], set(level)
+        for grown in (state | {new} for state in last for new in following(state, left)):
+            if grown not in seen:
+                seen.add(grown)
+                if admits(grown, left):
+                    level.append(grown)
+                    yield grown
 
 
 class _OperatorRules:
@@ -93,312 +71,229 @@ class _OperatorRules:
         ops, types = list(operators(program)), kernel_types(program)
         used = {op.kind for op in ops} | {OpKind.EXP for op in ops if op.kind is OpKind.SOFTMAX}
         self.kinds = [kind for kind in dict.fromkeys(kinds) if kind in used or kind not in _OPTIONAL]
-        masks = {(n,) for n, tensor in enumerate(types) if not tensor.dtype.floating}
-        constants = (op for op in ops if op.kind in _WITH_CONSTANTS)
-        self.constants = {(op.kind, op.attrs) for op in constants if op.kind is not OpKind.CAST or op.operands in masks}
+        known = (op for op in ops if op.kind is not OpKind.CAST or not types[op.operands[0]].dtype.floating)
+        self.constants = {(op.kind, op.attrs) for op in known if op.kind in _WITH_CONSTANTS}
         self.eps = {op.attrs.eps for op in ops if op.kind in _NORMS} or {None}
-        #: Most operands; only a selection between two tensors has three.
-        self.arity = 3 if (OpKind.SELECT, NO_ATTRS) in self.constants else 2
+        self.arity = 3 if (OpKind.SELECT, NO_ATTRS) in self.constants else 2  # most operands
 
-    def applications(self, some: tuple[int, ...], types: list[DTensor] | list[STensor]) -> Iterator[Op]:
+    def applications(self, some: tuple[int, ...], types: Mapping[int, DTensor] | Mapping[int, STensor]) -> Iterator[Op]:
         """Yield the operators that read exactly these tensors, in every order that makes a difference."""
         for operands, kind in product(sorted(set(permutations(some))), self.kinds):
-            if SPECS[kind].commutative and operands != some:
-                continue
-            if (kind is OpKind.MUL and OpKind.SQUARE in self.kinds) or (kind is OpKind.SELECT and len(some) == 3):
-                if operands[-2:] == operands[-1:] * 2:
-                    continue  # a square, and a selection that is none
-            for arity, attrs in self._attributes(kind, types[operands[0]]):
-                if arity == len(operands) and (kind is not OpKind.CAST or not types[operands[0]].dtype.floating):
+            one = types[operands[0]]
+            nothing = OpKind.SQUARE in self.kinds if kind is OpKind.MUL else kind is OpKind.SELECT and len(some) == 3
+            if (SPECS[kind].commutative and operands != some) or (nothing and operands[-2:] == operands[-1:] * 2):
+                continue  # a square has a name of its own, and a selection from equal values is none
+            for arity, attrs in self._attributes(kind, one.shape):
+                if arity == len(operands) and (kind is not OpKind.CAST or not one.dtype.floating):
                     yield Op(kind, operands, attrs)
 
-    def _attributes(self, kind: OpKind, first: DTensor | STensor) -> Iterator[tuple[int, Attrs]]:
+    def _attributes(self, kind: OpKind, shape: Shape) -> Iterator[tuple[int, Attrs]]:
         spec = SPECS[kind]
         if kind in _WITH_CONSTANTS:
             known = (attrs for other, attrs in self.constants if other is kind)
             yield from ((spec.max_arity - (attrs.value is not None), attrs) for attrs in known)
         elif "dim" in spec.required:
-            for dim, eps in product(range(len(first.shape)), self.eps if kind in _NORMS else {None}):
-                if first.shape[dim] > 1:
-                    yield 1, Attrs(dim=dim, eps=eps)
-        elif kind not in _LAST or first.shape[-1] > 1:
+            dims, eps = (dim for dim, n in enumerate(shape) if n > 1), self.eps if kind in _NORMS else {None}
+            yield from ((1, Attrs(dim=dim, eps=one)) for dim, one in product(dims, eps))
+        elif kind not in _LAST or shape[-1] > 1:
             yield spec.min_arity, NO_ATTRS
 
 
 class _BlockSpace:
-    """Block graphs of one configuration: grid, maps, loop range and reduction_dimx."""
+    """Block graphs of one configuration, the graph without operators; an epilogue reads the inputs ``late``."""
 
-    def __init__(
-        self,
-        outer: _KernelSpace,
-        operands: tuple[_Operand, ...],
-        grid: Dim3,
-        iterators: tuple[InputIterator, ...],
-        context: BlockContext,
-    ) -> None:
-        self.outer, self.operands, self.grid, self.iterators, self.context = outer, operands, grid, iterators, context
-        found = (
-            iterator_type(grid, context.forloop_range, i, t) for i, (t, _) in zip(iterators, operands, strict=True)
-        )
+    def __init__(self, outer: SpaceEnumeration, operands: tuple[_Operand, ...], shell: BlockGraph) -> None:
+        self.outer, self.shell, self.tiles = outer, shell, _State(range(len(operands)))
+        self.late = {n for n, (_, late) in enumerate(operands) if late}
+        found = [iterator_type(shell.grid, shell.forloop_range, i, operands[n][0]) for n, i in enumerate(shell.inputs)]
         self.types = [tile for tile in found if isinstance(tile, STensor)]
-        #: Axes of grid and loop on which each tensor depends.
-        self.axes = [frozenset(a for a, d in enumerate((*i.imap, i.fmap)) if d is not None) for i in iterators]
-        self.ops: list[Op | None] = [None] * len(iterators)
         self.bytes = [tile.bytes for tile in self.types]
+        #: Axes of grid and loop on which each tensor depends.
+        self.axes = [frozenset(a for a, d in enumerate((*i.imap, i.fmap)) if d is not None) for i in shell.inputs]
+        self.ops: dict[int, Op] = {}
         self.applied: dict[tuple[int, ...], list[int]] = {}
-        self.tiles = _State(range(len(iterators)))
-        self.cut = {axis for axis, extent in enumerate(grid) if extent > 1}
+        self.cut = {axis for axis, extent in enumerate(shell.grid) if extent > 1}
         #: For each grid axis the dim that it splits in every input that it splits.
-        dims = [{i.imap[axis] for i in iterators} - {None} for axis in range(_LOOP)]
+        dims = [{i.imap[axis] for i in shell.inputs} - {None} for axis in range(_LOOP)]
         self.aligned = [next(iter(d)) if len(d) == 1 else None for d in dims]
 
     def graphs(self, most: int) -> Iterator[BlockGraph]:
         """Yield every block graph with at most so many outputs."""
-        if sum(self.bytes) <= self.outer.space.shared_bytes:
-            depth = self.outer.space.max_block_ops
-            for state in _sets(depth, self._following, lambda state, left: self._admits(state, left, most)):
-                yield from self._close(state, most)
+        rules = partial(self._following, most), partial(self._admits, most)
+        for state in _sets(self.outer.space.max_block_ops, *rules):
+            yield from self._close(most, state)
 
-    def _following(self, state: _State, _left: int) -> Iterator[int]:
-        for some in _multisets(self.tiles | state, self.outer.block_rules.arity):
-            if some not in self.applied:
-                ops = self.outer.block_rules.applications(some, self.types)
-                self.applied[some] = [n for op in list(ops) for n in self._results(op)]
-            yield from self.applied[some]
+    def _following(self, most: int, state: _State, left: int) -> Iterator[int]:
+        """Yield the operators that may follow, but for those that leave more unread than others can read."""
+        rules, unread = self.outer.block_rules, self._unread(state)
+        for some in _multisets(self.tiles | state, rules.arity):
+            if len(unread.difference(some)) < most + left * (rules.arity - 1):
+                if some not in self.applied:
+                    ops = rules.applications(some, {n: self.types[n] for n in some})
+                    self.applied[some] = [n for op in ops for n in self._result(op)]
+                yield from self.applied[some]
 
-    def _results(self, op: Op) -> list[int]:
-        """Return the number of an operator's result, in a list; none if it is not allowed."""
-        given = self.types[op.operands[0]]
-        made = shared_results(op.kind, op.attrs, tuple(self.types[n] for n in op.operands), self.context)
+    def _result(self, op: Op) -> Iterator[int]:
+        """Yield the number of an operator's result, unless a rule forbids the operator."""
+        (first, *_), looped = op.operands, self.shell.forloop_range > 1
+        made = shared_results(op.kind, op.attrs, tuple(self.types[n] for n in op.operands), self.shell.context)
         axes = frozenset[int]().union(*(self.axes[n] for n in op.operands))
-        closes = self.context.forloop_range == 1 or _LOOP in axes
-        if op.kind is OpKind.ACCUM_MAX:
-            late = op.operands[0] in self.tiles and self.operands[op.operands[0]][1]
-            mask = not given.dtype.floating and self.context.forloop_range == 1  # a mask has no sum
-            allowed = mask or (late and not closes and op.kind in self.outer.space.block_ops)
-        else:
-            allowed = closes or not SPECS[op.kind].accumulator
-        if isinstance(made, str) or not allowed:
-            return []
-        self.ops.append(op)
-        self.types.append(made[0])
-        self.bytes.append(0 if op.kind in IN_PLACE else made[0].bytes)
-        self.axes.append(axes - {_LOOP} if SPECS[op.kind].accumulator else axes)
-        return [len(self.ops) - 1]
+        allowed = not SPECS[op.kind].accumulator or not looped or _LOOP in axes
+        if op.kind is OpKind.ACCUM_MAX:  # carries masks, which have no sum, and what the loop does not change
+            carried = first in self.late and op.kind in self.outer.space.block_ops
+            allowed = carried and _LOOP not in axes if looped else not self.types[first].dtype.floating
+        if allowed and not isinstance(made, str):
+            self.ops[len(self.types)] = op
+            self.types.append(made[0])
+            self.bytes.append(0 if op.kind in IN_PLACE else made[0].bytes)
+            self.axes.append(axes - {_LOOP} if SPECS[op.kind].accumulator else axes)
+            yield len(self.types) - 1
 
     def _unread(self, state: _State) -> _State:
-        every = self.tiles | state
-        return every.difference(*(op.operands for n in state if (op := self.ops[n]) is not None))
+        return (self.tiles | state).difference(*(self.ops[n].operands for n in state))
 
-    def _admits(self, state: _State, left: int, most: int) -> bool:
-        """Count a state, and return whether ``left`` more operators can complete it within shared memory.
+    def _admits(self, most: int, state: _State, left: int) -> bool:
+        """Return whether ``left`` more operators can complete a state within shared memory, and count it if so.
 
-        Sound: an operator of k operands lowers the number of unread tensors by k - 1 at most, each tensor inside the
-        loop has to be read, and one at least is behind it in the end.
+        Sound: an operator of k operands makes k - 1 fewer tensors unread, each one inside the loop has to be read, and
+        one at least is behind it in the end.
         """
         unread = self._unread(state)
         inside = sum(not self.types[n].after_loop for n in unread)
         over = inside + max(0, len(unread) - inside + (inside > 0) - most)
         held = sum(self.bytes[n] for n in self.tiles | state)
-        if over > left * (self.outer.block_rules.arity - 1) or held > self.outer.space.shared_bytes:
-            return False
-        self.outer.step()
-        return True
+        fits = over <= left * (self.outer.block_rules.arity - 1) and held <= self.outer.space.shared_bytes
+        return fits and self.outer.count()
 
-    def _close(self, state: _State, most: int) -> Iterator[BlockGraph]:
+    def _close(self, most: int, state: _State) -> Iterator[BlockGraph]:
         """Yield the state with every choice of output savers: all unread tensors, and others behind the loop."""
-        unread = self._unread(state)
+        unread, order = self._unread(state), sorted(state)
         savable = {n for n in state if self.types[n].after_loop and self.cut <= self.axes[n]}
-        if not unread <= savable or len(unread) > most or not self._is_connected(state):
+        if not unread <= savable or not self._is_connected(order):
             return
-        numbers = (*sorted(self.tiles), *sorted(state))
-        names = {n: place for place, n in enumerate(numbers)}
-        given = [op for n in sorted(state) if (op := self.ops[n]) is not None]
-        ops = tuple(replace(op, operands=tuple(names[n] for n in op.operands)) for op in given)
-        loop, dimx = self.context.forloop_range, self.context.reduction_dimx
+        names = {n: place for place, n in enumerate((*self.tiles, *order))}
+        ops = tuple(replace(self.ops[n], operands=tuple(names[i] for i in self.ops[n].operands)) for n in order)
         for count in range(most - len(unread) + 1):
             for extra in combinations(sorted(savable - unread), count):
-                outputs = sorted((*unread, *extra))
-                for omaps in product(*(self._omaps(len(self.types[n].shape)) for n in outputs)):
-                    savers = tuple(OutputSaver(names[n], omap) for n, omap in zip(outputs, omaps, strict=True))
-                    for block in self.outer.space.block_dims:
-                        yield BlockGraph(self.grid, block, loop, dimx, self.iterators, ops, savers)
+                for savers in product(*(self._savers(n, names[n]) for n in sorted((*unread, *extra)))):
+                    yield replace(self.shell, ops=ops, outputs=savers)
 
-    def _omaps(self, rank: int) -> list[DimMap]:
-        every = self.outer.space.omap_candidates(self.grid, rank)
-        return [m for m in every if all(a in (None, dim) for a, dim in zip(self.aligned, m, strict=True))]
+    def _savers(self, n: int, name: int) -> Iterator[OutputSaver]:
+        for omap in self.outer.space.omap_candidates(self.shell.grid, len(self.types[n].shape)):
+            if all(dim in (None, out) for dim, out in zip(self.aligned, omap, strict=True)):
+                yield OutputSaver(name, omap)
 
-    def _is_connected(self, state: _State) -> bool:
+    def _is_connected(self, order: list[int]) -> bool:
         parts = [{n} for n in self.tiles]
-        for n in sorted(state):
-            joined = {n, *(op.operands if (op := self.ops[n]) is not None else ())}
+        for joined in ({n, *self.ops[n].operands} for n in order):
             parts = [*(p for p in parts if not p & joined), joined.union(*(p for p in parts if p & joined))]
         return len(parts) == 1
 
 
-class _KernelSpace:
-    """Kernel graphs of a space for a program."""
+class SpaceEnumeration:
+    """Kernel graphs of a space for a program, within limits: most states, and seconds of processor time."""
 
     def __init__(self, program: KernelGraph, space: SearchSpace, limits: tuple[int, float]) -> None:
         self.program, self.space = program, space
-        self.most, self.deadline = limits[0], time.process_time() + limits[1]
-        self.found = EnumeratedSpace()
-        self.kernel_rules = _OperatorRules(program, space.kernel_ops)
+        self.states = 0  # configurations of kernels, and sets of operators of block and kernel graphs
+        self._most, self._deadline = limits[0], time.process_time() + limits[1]
+        self._rules = _OperatorRules(program, space.kernel_ops)
         masks = [OpKind.ACCUM_MAX] if OpKind.ACCUM_SUM in space.block_ops else []
         self.block_rules = _OperatorRules(program, (*space.block_ops, *masks))
-        late = epilogue_inputs(program)
-        self.tensors: list[_Operand] = [(one.tensor, n in late) for n, one in enumerate(program.inputs)]
-        read = {n for op in program.ops for n in op.operands} | set(program.outputs)
-        self.optional = {n for n in range(len(program.inputs)) if n not in read}
-        self.ops: list[tuple[Op | GraphDefined, range]] = []  # with the numbers of their results
-        self.blocks: dict[object, list[BlockGraph]] = {}
-        self.choices: dict[object, list[int]] = {}
+        self._tensors = [(one.tensor, n in epilogue_inputs(program)) for n, one in enumerate(program.inputs)]
+        self._inputs = range(len(program.inputs))
+        self._optional = set(self._inputs).difference(program.outputs, *(op.operands for op in program.ops))
+        self._ops: list[tuple[Op | GraphDefined, range]] = []  # and the numbers of their results
+        self._blocks: dict[tuple[_Operand, ...], list[BlockGraph]] = {}
+        self._known: dict[object, list[int]] = {}
 
-    def step(self) -> None:
-        """Count a state.
-
-        Raises:
-            EnumerationStopped: A limit is reached.
-        """
-        self.found.states += 1
-        if self.found.states > self.most:
-            raise EnumerationStopped(f"more than {self.most:,} states")
-        if time.process_time() > self.deadline:
-            raise EnumerationStopped(f"stopped after {self.found.states:,} states, for time")
+    def count(self, states: int = 1) -> bool:
+        """Count states; true. Raises EnumerationStopped if a limit is reached."""
+        self.states += states
+        if self.states > self._most:
+            raise EnumerationStopped(f"more than {self._most:,} states")
+        if time.process_time() > self._deadline:
+            raise EnumerationStopped(f"stopped for time after {self.states:,} states")
+        return True
 
     def graphs(self) -> Iterator[KernelGraph]:
-        """Yield every complete kernel graph; inputs that the program does not read may stay unread."""
-        wanted = output_types(self.program)
+        """Yield every complete kernel graph, with every choice of outputs; see ``count``."""
         for state in _sets(self.space.max_kernel_ops, self._following, self._admits):
-            unread, tensors = self._unread(state), self._tensors(state)
-            if unread.isdisjoint(range(len(self.program.inputs))):
-                made = tensors[len(self.program.inputs) :]
-                names = {n: place for place, n in enumerate(tensors)}
-                for outputs in product(*([n for n in made if self.tensors[n][0] == one] for one in wanted)):
-                    if unread <= set(outputs) and len(set(outputs)) == len(outputs):
-                        ops = (self.ops[op][0] for op in sorted(state))
-                        renamed = (replace(op, operands=tuple(names[n] for n in op.operands)) for op in ops)
-                        yield KernelGraph(self.program.inputs, tuple(renamed), tuple(names[n] for n in outputs))
+            unread, tensors = self._unread(state), self._numbers(state)
+            names = {n: place for place, n in enumerate(tensors)}
+            places = ([n for n in tensors if self._tensors[n][0] == one] for one in output_types(self.program))
+            for outputs in product(*places):
+                if unread <= set(outputs) and len({*self._inputs, *outputs}) == len(self._inputs) + len(outputs):
+                    self.count(0)
+                    ops = (self._ops[op][0] for op in sorted(state))
+                    renamed = tuple(replace(op, operands=tuple(names[n] for n in op.operands)) for op in ops)
+                    yield KernelGraph(self.program.inputs, renamed, tuple(names[n] for n in outputs))
 
-    def _tensors(self, state: _State) -> list[int]:
-        return [*range(len(self.program.inputs)), *(n for op in sorted(state) for n in self.ops[op][1])]
+    def _numbers(self, state: _State) -> list[int]:
+        return [*self._inputs, *(n for op in sorted(state) for n in self._ops[op][1])]
 
     def _unread(self, state: _State) -> _State:
-        return _State(self._tensors(state)).difference(self.optional, *(self.ops[op][0].operands for op in state))
-
-    def _admits(self, state: _State, left: int) -> bool:
-        self.step()
-        held = sum(self.tensors[n][0].bytes for n in self._tensors(state))
-        return held <= self.space.device_bytes and len(self._unread(state)) <= self._most_unread(left)
+        return _State(self._numbers(state)).difference(self._optional, *(self._ops[op][0].operands for op in state))
 
     def _most_unread(self, left: int) -> int:
         """Return how many tensors may be unread: ``left`` operators read them, or they are outputs."""
         inputs = self.space.max_block_inputs if self.space.max_graph_defined else 0
-        return len(self.program.outputs) + left * (max(self.kernel_rules.arity, inputs) - 1)
+        return len(self.program.outputs) + left * (max(self._rules.arity, inputs) - 1)
+
+    def _admits(self, state: _State, left: int) -> bool:
+        held = sum(self._tensors[n][0].bytes for n in self._numbers(state))
+        few = len(self._unread(state)) <= self._most_unread(left)
+        return few and held <= self.space.device_bytes and self.count()
 
     def _following(self, state: _State, left: int) -> Iterator[int]:
-        """Yield the operators that may follow.
-
-        Sound: left out are those with which more tensors are unread than ``left`` operators can read.
-        """
-        most, tensors, unread = self._most_unread(left), self._tensors(state), self._unread(state)
-        for some in _multisets(tensors, self.kernel_rules.arity):
-            if len(unread.difference(some)) < most:
-                if some not in self.choices:
-                    ops = self.kernel_rules.applications(some, [kind for kind, _ in self.tensors])
-                    self.choices[some] = [n for op in ops for n in self._predefined(op)]
-                yield from self.choices[some]
-        defined = [op for op in (self.ops[n][0] for n in state) if isinstance(op, GraphDefined)]
+        """Yield the operators that may follow, but for those that leave more unread than others can read."""
+        most, tensors, unread = self._most_unread(left), self._numbers(state), self._unread(state)
+        defined = [op for op in (self._ops[n][0] for n in state) if isinstance(op, GraphDefined)]
+        sizes = range(1, self.space.max_block_inputs + 1) if len(defined) < self.space.max_graph_defined else ()
+        sets = (some for size in sizes for some in combinations(tensors, size))
         again = {n for op in defined for n in op.operands}
-        if len(defined) < self.space.max_graph_defined:
-            for size in range(1, self.space.max_block_inputs + 1):
-                for some in combinations(tensors, size):
-                    if len(unread.difference(some)) < most and len(again.intersection(some)) <= self.space.max_reread:
-                        yield from self._graph_defined(some, min(self.space.max_block_outputs, most))
+        sets = (some for some in sets if len(again.intersection(some)) <= self.space.max_reread)
+        pairs = ((self._predefined, _multisets(tensors, self._rules.arity)), (self._graph_defined, sets))
+        for make, some in ((make, some) for make, each in pairs for some in each):
+            if len(unread.difference(some)) < most:
+                if (make, some) not in self._known:
+                    self._known[make, some] = list(make(some))
+                yield from self._known[make, some]
 
-    def _predefined(self, op: Op) -> list[int]:
-        made = device_results(op.kind, op.attrs, tuple(self.tensors[n][0] for n in op.operands))
-        return [] if isinstance(made, str) else [self._add(op, [(made[0], False)])]
+    def _add(self, op: Op | GraphDefined, results: tuple[DTensor, ...]) -> int:
+        self._ops.append((op, range(len(self._tensors), len(self._tensors) + len(results))))
+        self._tensors += [(made, False) for made in results]
+        return len(self._ops) - 1
 
-    def _graph_defined(self, some: tuple[int, ...], most: int) -> list[int]:
-        operands = tuple(self.tensors[n] for n in some)
-        if (operands, most) not in self.blocks:
-            self.blocks[operands, most] = list(self._block_graphs(operands, most))
-        if (some, most, "graph-defined") not in self.choices:
-            self.choices[some, most, "graph-defined"] = added = []
-            for block in self.blocks[operands, most]:
-                makers = (block.ops[saver.operand - len(some)] for saver in block.outputs)
-                late = [_copied_late(op, operands, block.forloop_range) for op in makers if isinstance(op, Op)]
-                types = block_outputs(block, tuple(kind for kind, _ in operands))
-                added.append(self._add(GraphDefined(some, block), list(zip(types, late, strict=True))))
-        return self.choices[some, most, "graph-defined"]
+    def _predefined(self, some: tuple[int, ...]) -> Iterator[int]:
+        types = {n: self._tensors[n][0] for n in some}
+        for op in self._rules.applications(some, types):
+            made = device_results(op.kind, op.attrs, tuple(types[n] for n in op.operands))
+            if not isinstance(made, str):
+                yield self._add(op, made)
 
-    def _add(self, op: Op | GraphDefined, results: list[_Operand]) -> int:
-        self.ops.append((op, range(len(self.tensors), len(self.tensors) + len(results))))
-        self.tensors += results
-        return len(self.ops) - 1
+    def _graph_defined(self, some: tuple[int, ...]) -> Iterator[int]:
+        operands = tuple(self._tensors[n] for n in some)
+        if operands not in self._blocks:
+            self._blocks[operands] = list(self._block_graphs(operands))
+        for block in self._blocks[operands]:
+            yield self._add(GraphDefined(some, block), block_outputs(block, tuple(kind for kind, _ in operands)))
 
-    def _block_graphs(self, operands: tuple[_Operand, ...], most: int) -> Iterator[BlockGraph]:
+    def _block_graphs(self, operands: tuple[_Operand, ...]) -> Iterator[BlockGraph]:
         """Yield the block graphs of every configuration."""
         space, shapes = self.space, [kind.shape for kind, _ in operands]
+        most = min(space.max_block_outputs, self._most_unread(space.max_kernel_ops - 1))
         for grid in space.grid_candidates(shapes):
             for imaps in product(*(space.imap_candidates(grid, shape) for shape in shapes)):
-                if any(extent > 1 and all(m[a] is None for m in imaps) for a, extent in enumerate(grid)):
+                if any(n > 1 and all(imap[axis] is None for imap in imaps) for axis, n in enumerate(grid)):
                     continue
-                slabs = [_slab(shape, grid, imap) for shape, imap in zip(shapes, imaps, strict=True)]
+                cut = [dict(zip(imap, grid, strict=True)) for imap in imaps]
+                slabs = [tuple(n // by.get(d, 1) for d, n in enumerate(s)) for s, by in zip(shapes, cut, strict=True)]
                 for fmaps in product(*map(space.fmap_candidates, slabs)):
                     split = [slab[dim] for slab, dim in zip(slabs, fmaps, strict=True) if dim is not None]
-                    iterators = tuple(map(InputIterator, imaps, fmaps))
+                    inputs = tuple(map(InputIterator, imaps, fmaps))
                     for loop, dimx in product(space.loop_candidates(split), space.reduction_dimx):
-                        self.step()
-                        yield from _BlockSpace(self, operands, grid, iterators, BlockContext(loop, dimx)).graphs(most)
-
-
-def _slab(shape: tuple[int, ...], grid: Dim3, imap: DimMap) -> tuple[int, ...]:
-    return tuple(
-        n // int(np.prod([g for g, mapped in zip(grid, imap, strict=True) if mapped == dim]))
-        for dim, n in enumerate(shape)
-    )
-
-
-def _copied_late(op: Op, operands: tuple[_Operand, ...], loop: int) -> bool:
-    """Return whether an accumulator's result is a copy of an input of an epilogue."""
-    kept = op.kind is OpKind.ACCUM_MAX or (op.kind is OpKind.ACCUM_SUM and loop == 1)
-    return kept and op.operands[0] < len(operands) and operands[op.operands[0]][1]
-
-
-def enumerate_space(
-    program: KernelGraph, space: SearchSpace, point: RandomPoint, source: Source, limits: tuple[int, float]
-) -> EnumeratedSpace:
-    """Enumerate a space, and compare its complete graphs with a program of predefined operators.
-
-    Args:
-        program: The program.
-        space: The space.
-        point: A random point at which the program has a value.
-        source: The program's inputs there.
-        limits: Most states, and seconds of processor time.
-
-    Raises:
-        EnumerationStopped: A limit is reached.
-        FormatError: The program has no picture in the fields.
-        UndefinedValueError: It has no value at the point.
-    """
-    wanted = evaluate_steps(program, point, source)
-    space_of_kernels = _KernelSpace(program, space, limits)
-    found = space_of_kernels.found
-    for graph in space_of_kernels.graphs():
-        found.graphs += 1
-        try:
-            outputs = evaluate_steps(graph, point, source)
-            equal = all(np.array_equal(a, b) for a, b in zip(outputs, wanted, strict=True))
-        except (UndefinedValueError, FormatError):
-            found.over_reals += 1
-            equal = is_equal(program, graph)
-        if equal:
-            form, name = canonical_with_digest(graph)
-            found.survivors[name] = form
-    return found
-
-
-__all__ = ["EnumeratedSpace", "EnumerationStopped", "enumerate_space"]
+                        self.count()
+                        for block in space.block_dims:
+                            shell = BlockGraph(grid, block, loop, dimx, inputs, (), ())
+                            yield from _BlockSpace(self, operands, shell).graphs(most)
