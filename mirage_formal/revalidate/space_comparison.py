@@ -15,7 +15,7 @@ import numpy as np
 
 from mirage_formal.check.check_steps import step
 from mirage_formal.check.fingerprint.field_interpreter import UndefinedValueError, evaluate_steps
-from mirage_formal.check.fingerprint.fingerprint import drawn_point
+from mirage_formal.check.fingerprint.fingerprint import random_point
 from mirage_formal.check.inlining import inline_threads
 from mirage_formal.check.run_check import Run, decode_graph
 from mirage_formal.graph.canonical import canonical_with_digest, digest
@@ -81,7 +81,7 @@ class SpaceComparison:
     outside: tuple[str, ...]
 
 
-def find_survivors(
+def find_equal_graphs(
     program: KernelGraph, space: SearchSpace, seed: int, limits: tuple[int, float] = _LIMITS
 ) -> EnumeratedSpace | SpaceNotEnumerated:
     """Enumerate a space, and return the graphs that equal a program of predefined operators.
@@ -97,7 +97,7 @@ def find_survivors(
     drawn = FingerprintSession(program, FingerprintSettings(seed=seed)).check(program)
     if not isinstance(drawn.verdict, Probable):
         return SpaceNotEnumerated(f"the program has no value in the fields: {drawn.record.reason}")
-    point, source = drawn_point(program, drawn.record)
+    point, source = random_point(program, drawn.record)
     wanted = evaluate_steps(program, point, source)
     enumeration = SpaceEnumeration(program, space, limits)
     survivors: dict[str, KernelGraph] = {}
@@ -141,7 +141,7 @@ def compare_with_space(run: Run) -> SpaceComparison | SpaceNotEnumerated:
         return SpaceNotEnumerated(f"guided search of up to {space.most_operators} operators")
     with step(run.root / SEARCH_FILE, "space enumerated again"):
         sought = preprocess(run.program)
-        found = find_survivors(sought.program, space, who.seed)
+        found = find_equal_graphs(sought.program, space, who.seed)
         if isinstance(found, SpaceNotEnumerated):
             return found
         ours = {digest(_inlined(sought.wrapped(graph))): graph for graph in found.survivors.values()}
@@ -203,5 +203,5 @@ __all__ = [
     "SpaceNotEnumerated",
     "compare_with_space",
     "describe_space",
-    "find_survivors",
+    "find_equal_graphs",
 ]

@@ -118,7 +118,7 @@ class _BlockSpace:
         self.aligned = [next(iter(d)) if len(d) == 1 else None for d in dims]
 
     def graphs(self, most: int) -> Iterator[BlockGraph]:
-        """Yield every block graph with at most so many outputs."""
+        """Yield every block graph with ``most`` outputs or fewer."""
         rules = partial(self._following, most), partial(self._admits, most)
         for state in _sets(self.outer.space.max_block_ops, *rules):
             yield from self._close(most, state)
@@ -235,19 +235,20 @@ class SpaceEnumeration:
     def _unread(self, state: _State) -> _State:
         return _State(self._numbers(state)).difference(self._optional, *(self._ops[op][0].operands for op in state))
 
-    def _most_unread(self, left: int) -> int:
+    def _most_unread(self, state: _State, left: int) -> int:
         """Return how many tensors may be unread: ``left`` operators read them, or they are outputs."""
-        inputs = self.space.max_block_inputs if self.space.max_graph_defined else 0
-        return len(self.program.outputs) + left * (max(self._rules.arity, inputs) - 1)
+        defined = self.space.max_graph_defined - sum(isinstance(self._ops[n][0], GraphDefined) for n in state)
+        wider = min(left, defined) * max(0, self.space.max_block_inputs - self._rules.arity)
+        return len(self.program.outputs) + left * (self._rules.arity - 1) + wider
 
     def _admits(self, state: _State, left: int) -> bool:
         held = sum(self._tensors[n][0].bytes for n in self._numbers(state))
-        few = len(self._unread(state)) <= self._most_unread(left)
+        few = len(self._unread(state)) <= self._most_unread(state, left)
         return few and held <= self.space.device_bytes and self.count()
 
     def _following(self, state: _State, left: int) -> Iterator[int]:
         """Yield the operators that may follow, but for those that leave more unread than others can read."""
-        most, tensors, unread = self._most_unread(left), self._numbers(state), self._unread(state)
+        most, tensors, unread = self._most_unread(state, left), self._numbers(state), self._unread(state)
         defined = [op for op in (self._ops[n][0] for n in state) if isinstance(op, GraphDefined)]
         sizes = range(1, self.space.max_block_inputs + 1) if len(defined) < self.space.max_graph_defined else ()
         sets = (some for size in sizes for some in combinations(tensors, size))
@@ -282,7 +283,7 @@ class SpaceEnumeration:
     def _block_graphs(self, operands: tuple[_Operand, ...]) -> Iterator[BlockGraph]:
         """Yield the block graphs of every configuration."""
         space, shapes = self.space, [kind.shape for kind, _ in operands]
-        most = min(space.max_block_outputs, self._most_unread(space.max_kernel_ops - 1))
+        most = min(space.max_block_outputs, self._most_unread(_State(), space.max_kernel_ops - 1))
         for grid in space.grid_candidates(shapes):
             for imaps in product(*(space.imap_candidates(grid, shape) for shape in shapes)):
                 if any(n > 1 and all(imap[axis] is None for imap in imaps) for axis, n in enumerate(grid)):

@@ -16,7 +16,7 @@ from mirage_formal.graph.ops import Attrs
 from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.types import Band, DTensor, DType, row_major
 from mirage_formal.graph.verdict import Candidate, Probable, Unknown, Verdict
-from mirage_formal.revalidate.space_comparison import EnumeratedSpace, find_survivors
+from mirage_formal.revalidate.space_comparison import EnumeratedSpace, find_equal_graphs
 from mirage_formal.search.engine_interface import SearchOptions
 from mirage_formal.search.exhaustive import ExhaustiveEngine
 from mirage_formal.search.known_incompleteness import is_equal, needs_cancellation
@@ -98,7 +98,7 @@ def test_no_graph_of_a_small_space_is_estimated_below_the_bound(name: str) -> No
     every = search(ExhaustiveEngine(), source, space, SearchOptions(engine="exhaustive", accept=accept, prune=False))
     assert every
     # Code that shares nothing with the engine enumerates the space again, and finds the same.
-    again = find_survivors(source, space, 0)
+    again = find_equal_graphs(source, space, 0)
     assert isinstance(again, EnumeratedSpace)
     assert again.survivors == every
     for graph in (source, *again.survivors.values()):

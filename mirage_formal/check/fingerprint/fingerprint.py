@@ -356,7 +356,7 @@ def _point(record: FingerprintRecord, number: int, keyed: set[OpKind]) -> field_
     return field_interpreter.RandomPoint(record.p, record.q, omega, keys)
 
 
-def drawn_point(
+def random_point(
     program: KernelGraph, record: FingerprintRecord
 ) -> tuple[field_interpreter.RandomPoint, field_interpreter.Source]:
     """Return the random point of a record's first round, with the keys of all functions, and its inputs.
