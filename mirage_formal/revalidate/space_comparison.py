@@ -69,7 +69,8 @@ class SpaceComparison:
         run_states: Number of states that the run counts; it passes over those that it prunes or remembers.
         found: Number of distinct candidates of the run.
         missing: Numbers of survivors that the run lacks, by reason.
-        outside: Digests of candidates of the run that are not in the space, as variants of a candidate are.
+        outside: Digests of candidates of the run that are no survivors: they are not in the space, as a variant of a
+            candidate may be, or the fields do not see that they are equal.
     """
 
     states: int
@@ -175,7 +176,7 @@ def describe_space(found: SpaceComparison | SpaceNotEnumerated) -> list[str]:
         f" graphs, {found.survivors:,} survivors (the run: {found.found:,})"
     ]
     lines += [f"survivors that the run lacks, {reason}: {count:,}" for reason, count in sorted(found.missing.items())]
-    return lines + [f"candidate outside of the space: {name[:12]}" for name in found.outside]
+    return lines + [f"candidate that is no survivor of the space: {name[:12]}" for name in found.outside]
 
 
 def _inlined(graph: KernelGraph) -> KernelGraph:
