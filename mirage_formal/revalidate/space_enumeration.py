@@ -1,15 +1,15 @@
 """Enumeration of a small search space by its definition, without code of the engines and without pruning.
 
 A block graph is a set of operators, closed under their operands, and so is a kernel graph, some of whose operators are
-such block graphs. Sets grow by one operator at a time, and each is visited once. So there is no order of operators,
-with which the exhaustive engine avoids repetitions, no memo across configurations, and no abstract expression.
+such block graphs. Operators are numbered when they are first met, so after their operands, and a set is reached from
+itself without its last member only. There is no memo across configurations, and no abstract expression.
 
 The definition is shared with the engines: the bounds of ``search/bounds.py``, whose docstring has the rules of every
 space, the inputs of an epilogue, and the types of ``graph``. What differs from the exhaustive engine is this:
 
 - Grid axes of equal extent are not ordered, and every reduction_dimx is tried where nothing is reduced to it. Such
   graphs have one digest (``graph/canonical.py``).
-- ``max_reread`` counts in some order of the kernels. The engine tries one: from three kernels on it may find less.
+- ``max_reread`` counts in the order of these numbers; the engine's order is another one from three kernels on.
 - An accum_max carries inputs of the program. The engine's also carries what has the abstract expression of such an
   input, as its copy that an earlier kernel made: from two kernels on it may find more.
 """
@@ -52,15 +52,14 @@ def _multisets(numbers: Iterable[int], most: int) -> Iterator[tuple[int, ...]]:
 def _sets(
     depth: int, following: Callable[[_State, int], Iterable[int]], admits: Callable[[_State, int], bool]
 ) -> Iterator[_State]:
-    """Yield every set that grows from the empty one by members that may follow, if each set on the way is admitted."""
+    """Yield every set that grows from the empty one, if each set on the way is admitted; the last member comes last."""
     level = [_State()]
     for left in reversed(range(depth)):
-        last, level, seen = level, [], set(level)
-        for grown in (state | {new} for state in last for new in following(state, left)):
-            if grown not in seen:
-                seen.add(grown)
-                if admits(grown, left):
-                    level.append(grown)
+        last, level = level, []
+        for state in last:
+            for new in following(state, left):
+                if new > max(state, default=-1) and admits(grown := state | {new}, left):
+                    level += [grown] if left else []
                     yield grown
 
 
