@@ -32,6 +32,8 @@ from mirage_formal.support.errors import FormatError
 from mirage_formal.support.limits import ENUMERATED_OPERATORS, ENUMERATED_STATES, ENUMERATION_S
 
 _LIMITS: Final = (ENUMERATED_STATES, ENUMERATION_S)
+#: Candidates that a line names.
+_SHOWN: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +178,10 @@ def describe_space(found: SpaceComparison | SpaceNotEnumerated) -> list[str]:
         f" graphs, {found.survivors:,} survivors (the run: {found.found:,})"
     ]
     lines += [f"survivors that the run lacks, {reason}: {count:,}" for reason, count in sorted(found.missing.items())]
-    return lines + [f"candidate that is no survivor of the space: {name[:12]}" for name in found.outside]
+    if found.outside:
+        some = ", ".join(name[:12] for name in found.outside[:_SHOWN])
+        lines.append(f"candidates that are no survivors of the space: {len(found.outside):,}, such as {some}")
+    return lines
 
 
 def _inlined(graph: KernelGraph) -> KernelGraph:
