@@ -64,12 +64,13 @@ class _CheckOptions:
 
 @dataclass(frozen=True, slots=True)
 class _EstablishedFacts:
-    """Established facts about candidates, their kernels, whole programs, and lower bounds of runs."""
+    """Established facts about candidates, their kernels, whole programs, and lower bounds and spaces of runs."""
 
     candidates: list[EstablishedCandidate]
     kernels: list[EstablishedKernels]
     wholes: list[EstablishedWhole] = field(default_factory=list)
     bounds: list[tuple[str, ExhaustedRecord]] = field(default_factory=list)
+    spaces: list[tuple[str, Sequence[str]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ def _check_with_solvers(path: Path, how: _CheckOptions) -> _EstablishedFacts:
 def _reports(found: _EstablishedFacts) -> list[str]:
     kernels = _kernel_report(found.kernels) if found.kernels else []
     candidates = _report(found.candidates) if found.candidates or not found.wholes else []
-    return [*candidates, *kernels, *_whole_report(found.wholes), *_bound_report(found.bounds)]
+    return [*candidates, *kernels, *_whole_report(found.wholes), *_bound_report(found)]
 
 
 def _check(path: Path, how: _CheckOptions) -> _EstablishedFacts:
@@ -202,8 +203,13 @@ def _merge_facts(each: Sequence[tuple[str, _EstablishedFacts]]) -> _EstablishedF
         [replace(one, name=f"{name}/{one.name}") for name, found in each for one in found.candidates],
         [replace(one, name=f"{name}/{one.name}") for name, found in each for one in found.kernels],
         [one for _, found in each for one in found.wholes],
-        [(name if below in name else f"{name}/{below}", one) for name, found in each for below, one in found.bounds],
+        [(_run_name(name, below), one) for name, found in each for below, one in found.bounds],
+        [(_run_name(name, below), lines) for name, found in each for below, lines in found.spaces],
     )
+
+
+def _run_name(name: str, below: str) -> str:
+    return name if below in name else f"{name}/{below}"
 
 
 def _check_cover_alone(path: Path) -> _EstablishedFacts:
@@ -240,13 +246,16 @@ def _check_run(path: Path, how: _CheckOptions) -> tuple[Run, _EstablishedFacts]:
     run = read_run(path)
     results = check_each(check_candidate, run.directories, how.jobs)
     check_members(run, results)
-    # The cost model is loaded when the candidates are established: no verdict depends on it.
+    # The cost model and the space are loaded when the candidates are established: no verdict depends on them.
     from mirage_formal.revalidate.exhausted import check_exhausted
+    from mirage_formal.revalidate.space_comparison import compare_with_space, describe_space
 
     bound = check_exhausted(run)
+    space = describe_space(compare_with_space(run))
     kernels = check_each(partial(_derive, recompile=how.recompile), run.kernels, how.jobs)
     check_kernel_members(run, kernels)
-    return run, _EstablishedFacts(results, kernels, bounds=[(path.name, bound)] if bound is not None else [])
+    bounds = [(path.name, bound)] if bound is not None else []
+    return run, _EstablishedFacts(results, kernels, bounds=bounds, spaces=[(path.name, space)])
 
 
 def _derive(directory: Path, *, recompile: bool) -> EstablishedKernels:
@@ -304,9 +313,10 @@ def _whole_report(wholes: Sequence[EstablishedWhole]) -> list[str]:
     return lines
 
 
-def _bound_report(bounds: Sequence[tuple[str, ExhaustedRecord]]) -> list[str]:
-    """Return the report lines about lower bounds: derived again from the program and the figures of the target."""
-    lines = [f"{escape_line(name, 80)}: {describe_gap(one)} (derived again)." for name, one in bounds]
+def _bound_report(found: _EstablishedFacts) -> list[str]:
+    """Return the report lines about runs: lower bounds derived again, and spaces enumerated again."""
+    lines = [f"{escape_line(name, 80)}: {describe_gap(one)} (derived again)." for name, one in found.bounds]
+    lines += [f"{escape_line(name, 80)}: {text}." for name, each in found.spaces for text in each]
     return ["", *lines] if lines else []
 
 

@@ -80,6 +80,11 @@ CHECK_S: Final = 1_800.0
 LAYOUT_WORK: Final = 200_000
 #: Instances of axioms in one certificate of an abstract expression.
 CERTIFICATE_INSTANCES: Final = 10_000
+#: States of a search space that is enumerated again when a run is checked, and seconds of processor time for it.
+ENUMERATED_STATES: Final = 1_000_000
+ENUMERATION_S: Final = 300.0
+#: Most operators of a candidate in a space of guided search that is enumerated again; larger ones have more states.
+ENUMERATED_OPERATORS: Final = 4
 
 # --- the solvers' process --------------------------------------------------------------------------------------------
 

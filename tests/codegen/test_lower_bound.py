@@ -16,6 +16,7 @@ from mirage_formal.graph.ops import Attrs
 from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.types import Band, DTensor, DType, row_major
 from mirage_formal.graph.verdict import Candidate, Probable, Unknown, Verdict
+from mirage_formal.revalidate.space_comparison import EnumeratedSpace, find_equal_graphs
 from mirage_formal.search.engine_interface import SearchOptions
 from mirage_formal.search.exhaustive import ExhaustiveEngine
 from mirage_formal.search.known_incompleteness import is_equal, needs_cancellation
@@ -96,7 +97,11 @@ def test_no_graph_of_a_small_space_is_estimated_below_the_bound(name: str) -> No
     options = SearchOptions(engine="exhaustive", accept=accept)
     every = search(ExhaustiveEngine(), source, space, SearchOptions(engine="exhaustive", accept=accept, prune=False))
     assert every
-    for graph in (source, *every.values()):
+    # Code that shares nothing with the engine enumerates the space again, and finds the same.
+    again = find_equal_graphs(source, space, 0)
+    assert isinstance(again, EnumeratedSpace)
+    assert again.survivors == every
+    for graph in (source, *again.survivors.values()):
         assert estimate(graph, TARGET).us >= least(source, kernel_count(graph)) * (1 - 1e-12)
     # Pruning loses no survivor, but for those that cancel.
     pruned = search(ExhaustiveEngine(), source, space, options)

@@ -356,6 +356,21 @@ def _point(record: FingerprintRecord, number: int, keyed: set[OpKind]) -> field_
     return field_interpreter.RandomPoint(record.p, record.q, omega, keys)
 
 
+def random_point(
+    program: KernelGraph, record: FingerprintRecord
+) -> tuple[field_interpreter.RandomPoint, field_interpreter.Source]:
+    """Return the random point of a record's first round, with the keys of all functions, and its inputs.
+
+    Args:
+        program: The program.
+        record: A record of it with one round or more.
+    """
+    draw = record.draws[0]
+    inputs = _RoundInputs(program, record, draw)
+    inputs.up_to(max((entry.attempt for entry in draw.redraws), default=0))
+    return _point(record, draw.round, {field_interpreter.function_key(kind) for kind in OPAQUE}), inputs
+
+
 _KNOWN: dict[tuple[object, ...], tuple[str, ...]] = {}
 
 

@@ -34,9 +34,10 @@ from mirage_formal.torch.comparison.import_comparison import RegionPiece
 from mirage_formal.torch.comparison.samples import draw_tensors
 
 #: Most elements that an evaluation of the candidate may hold at the region's own extents.
-_OWN_EXTENTS: Final = 1 << 20
-#: Styles of the generated sets.
-_STYLES: Final = ("normal", "x 4e2", *("mixed",) * 6)
+_OWN_EXTENTS: Final = 1 << 22
+#: Styles of the generated sets. Rows of large numbers make scores of attention that are nearly equal and large, whose
+#: differences a narrow type loses.
+_STYLES: Final = ("x 4e2", *("rows of large numbers",) * 2, "normal", *("mixed",) * 4)
 #: Most work, in elements or 16 multiplications, of all sets of a region; at least three sets are evaluated.
 _BUDGET: Final = 1 << 23
 #: Largest finite number of the sets: a product of three such numbers, and sums of these, are finite in float32.
