@@ -46,7 +46,7 @@ class Identity:
         """Return the graph of one side."""
         graph = mf.new_kernel_graph()
         names: dict[str, Any] = {name: getattr(graph, name) for name in dir(graph) if not name.startswith("_")}
-        names["I"] = lambda mask: graph.cast(mask, mf.float32)
+        names |= {"float16": mf.float16, "bfloat16": mf.bfloat16, "I": lambda mask: graph.cast(mask, mf.float32)}
         for name, shape, mask in self.inputs:
             names[name] = graph.new_input(dims=shape, dtype=mf.bool_ if mask else mf.float32, name=name)
         graph.mark_output(eval(text, {"__builtins__": {}}, names))

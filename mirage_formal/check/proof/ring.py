@@ -29,6 +29,9 @@ MAX_MONOMIALS: Final = 20_000
 MAX_DEPTH: Final = 60
 #: Functions whose values are 0 and 1, and functions that do not decrease; the empty name is that of none.
 MASKS: Final = ("zero", "negative")
+#: Functions with f(f(x)) = f(x), and those with f(-x) = -f(x).
+ROUNDINGS: Final = ("round_float16", "round_bfloat16")
+ODD: Final = ("erf", *ROUNDINGS)
 INCREASING: Final = ("", "exp", "erf", "round_float16", "round_bfloat16")
 MAX_BITS: Final = 26_000
 LAWS: Final = ("sum", "max", "pmax", "content", "largest")
@@ -308,14 +311,20 @@ class Ring:
         """Return a function of a polynomial, as a factor if no law says more.
 
         Sound: whether p is 0, or negative, is the same of its product with a positive number and an exponential, and
-        whether it is 0 is the same of -p.
+        whether it is 0 is the same of -p. Roundings to nearest and erf are odd, and rounding twice is rounding once.
         """
         laws: Mapping[str, Callable[[Poly], Poly]]
         laws = {"": dict, "exp": self.exponential, "inv0": self._inverse, "log": self._logarithm, "relu": self._relu}
         if name in laws:
             return laws[name](poly)
-        _, q, rest = self._apart(poly) if name in MASKS else ((), 1, poly)
-        return self._opaque(name, rest if q > 0 or name == "zero" else self.add({}, rest, -1))
+        _, q, rest = self._apart(poly) if name in MASKS or name in ODD else ((), 1, poly)
+        if name not in ODD:
+            return self._opaque(name, rest if q > 0 or name == "zero" else self.add({}, rest, -1))
+        sign = -1 if q < 0 else 1
+        inner = self.add({}, poly, sign)
+        f = self.alone(inner, "fn")
+        rounded = f >= 0 and name in ROUNDINGS and self.payloads[f][0] == name
+        return self.add({}, inner if rounded else self._opaque(name, inner), sign)
 
     def _relu(self, poly: Poly) -> Poly:
         return self.top((poly, {}))

@@ -11,6 +11,8 @@ from typing import Any
 
 from mirage_formal.prove.equality.polynomials import (
     MASKS,
+    ODD,
+    ROUNDINGS,
     FactorKind,
     Index,
     LargestParts,
@@ -97,13 +99,21 @@ class SubstitutionTerms(TermInterner, ABC):
         """Return a function of p, as a factor if no law says more; a factor ``log`` is the logarithm of |p|.
 
         Sound: log |a b| = log |a| + log |b|; and whether p is 0, or negative, is the same of a positive multiple.
+        Roundings to nearest and erf are odd, and rounding twice is rounding once.
         """
         if name in ("inv0", "log"):
             return self._inverse(p) if name == "inv0" else self._logarithm(p)
         if name in MASKS and p:
             _, q, rest = self._apart(p, noted=name == "zero")
             p = rest if q > 0 or name == "zero" else scale_polynomial(rest, -1)
-        return self._opaque(name, p)
+        if name not in ODD or not p:
+            return self._opaque(name, p)
+        _, q, _ = self._apart(p)  # its lemma tells the checker the sign
+        sign = -1 if q < 0 else 1
+        inner = scale_polynomial(p, sign)
+        f = self.alone(inner, FactorKind.FN)
+        rounded = f is not None and name in ROUNDINGS and self.payload[f][0] == name
+        return scale_polynomial(inner if rounded else self._opaque(name, inner), sign)
 
     def _apart(self, p: Polynomial, *, noted: bool = True) -> tuple[Monomial, Rational, Polynomial]:
         """Return exponentials, a number and the rest, whose product is a polynomial; a sign only if ``noted``.

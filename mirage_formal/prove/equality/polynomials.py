@@ -88,6 +88,9 @@ _WORD: Final = 1 << 63
 _RING: Final = frozenset({FactorKind.EXP, FactorKind.POW, FactorKind.SURD, FactorKind.TOP, FactorKind.FN})
 #: Functions whose values are 0 and 1.
 MASKS: Final = ("zero", "negative")
+#: Functions with f(f(x)) = f(x), and those with f(-x) = -f(x).
+ROUNDINGS: Final = ("round_float16", "round_bfloat16")
+ODD: Final = ("erf", *ROUNDINGS)
 
 
 def make_index(offset: int, entries: Iterable[tuple[int, int]]) -> Index:
