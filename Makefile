@@ -1,6 +1,7 @@
 # Everything runs in .venv, which is made on first use and again when pyproject.toml changes.
 PYTHON ?= python3
 BIN := .venv/bin
+INSTALLED := .venv/.installed
 READY := .venv/.ready
 DOCS_READY := .venv/.docs
 WORKERS ?= 2
@@ -17,15 +18,25 @@ help:  ## show this list
 setup: $(READY)  ## make .venv with the package (editable) and its test tools
 
 # Without bytecode: Python compiles what it loads when it first does, a small part of what there is.
-$(READY): pyproject.toml
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable
+
+$(INSTALLED): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --editable '.[test]'
+	@echo "Installing what a search needs into .venv: two solvers and numerical packages, about 400 MB."
+	$(PIP_INSTALL) .
+	touch $@
+
+$(READY): $(INSTALLED)
+	$(PIP_INSTALL) '.[test]'
 	touch $@
 
 # Again, it continues what is there (a finished run is verified again and nothing of it is searched again): nothing that
 # was built or measured from that run is removed. --force would search again and remove it.
-search: $(READY)  ## search examples/attn.py; the result is in runs/attn
+search: $(INSTALLED)  ## search examples/attn.py; the result is in runs/attn
 	$(BIN)/python -m mirage_formal.search examples/attn.py $(if $(wildcard runs/attn/run.json),--resume)
+	@echo "Next: $(BIN)/mirage-formal check runs/attn      # check all evidence independently"
+	@echo "      $(BIN)/mirage-formal report runs/attn     # see candidates, proofs and kernels as a page"
+	@echo "      $(BIN)/mirage-formal build runs/attn      # write the CUDA C++ of the best candidates"
 
 test: $(READY)  ## run all tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist=worksteal --ignore=tests/browser
