@@ -22,7 +22,7 @@ PIP_INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-ve
 
 $(INSTALLED): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	@echo "Installing what a search needs into .venv: two solvers and numerical packages, about 400 MB."
+	@echo "Installing what a search needs into .venv: two solvers and numerical packages, about 450 MB."
 	$(PIP_INSTALL) .
 	touch $@
 
