@@ -84,7 +84,7 @@ INTERRUPTED: Final = 130
 
 
 _Files = Annotated[
-    list[Path], typer.Argument(metavar="FILE...", help="Python files that define kernel graphs at module level.")
+    list[Path], typer.Argument(metavar="FILE", help="Python files that define kernel graphs at module level.")
 ]
 _Program = Annotated[str | None, option("--program", "NAME", "Name of the one graph to search.", "all")]
 

@@ -23,6 +23,8 @@ from mirage_formal.support.errors import MirageError, ProgramError
 
 #: What the file sees as ``__name__``: not "__main__", so that its main guard stays closed.
 RUN_NAME: Final = "mirage_formal_program"
+#: Seconds beyond the time limit for a file that builds programs: limits below a second are about the search.
+_GRACE_S: Final = 1.0
 _MAKES: Final = "new_kernel_graph"
 _EXAMPLE: Final = "a graph is new_kernel_graph(), its inputs new_input(dims), its outputs mark_output(tensor)"
 
@@ -183,7 +185,7 @@ def _similar_name(error: Exception) -> str:
 
 @contextmanager
 def _limit_execution(file: Path, where: str, seconds: float | None) -> Iterator[None]:
-    """End what runs inside after some seconds of wall time; without effect outside of a main thread.
+    """End what runs inside ``_GRACE_S`` after some seconds of wall time; without effect outside of a main thread.
 
     Raises:
         ProgramError: The time is over; says which line of the file was running.
@@ -192,16 +194,23 @@ def _limit_execution(file: Path, where: str, seconds: float | None) -> Iterator[
         yield
         return
 
+    inside = True
+
     def stop(_number: int, frame: FrameType | None) -> None:
+        if not inside:
+            return
         lines = [line for found, line in traceback.walk_stack(frame) if found.f_code.co_filename == str(file)]
         at = f"{where}:{lines[0]}" if lines else where
         hint = "the time limit holds for building the program too; build it once, and with less work"
         raise ProgramError(f"expected the file to end within {seconds:g} s, it still runs", where=at, hint=hint)
 
     before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)  # again, if the file catches the error
     try:
-        yield
+        signal.setitimer(signal.ITIMER_REAL, seconds + _GRACE_S, 1.0)  # again, if the file catches the error
+        try:
+            yield
+        finally:
+            inside = False
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
