@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -60,8 +59,8 @@ def run_directory_in_store(program: KernelGraph, settings: Settings) -> Iterator
         try:
             stack.enter_context(lock_directory(place, fallback=False))
             known = any(same_search(place, settings.config, who) for who in _identities(program, settings))
-            if not known and place.exists():
-                shutil.rmtree(place)
+            if not known:
+                SearchCache().remove_unfinished(key)
         except (RunError, OSError, NotImplementedError):
             yield None, settings
             return

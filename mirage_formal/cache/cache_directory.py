@@ -234,6 +234,14 @@ class Cache(Generic[K, V]):
         with suppress(OSError):  # others have put something there, or are about to
             entry.parent.rmdir()
 
+    def remove_unfinished(self, key: K) -> None:
+        """Remove the directory of a search that a time limit has ended, if there is one."""
+        shutil.rmtree(self.unfinished(key), ignore_errors=True)
+
+    def unfinished(self, key: K) -> Path:
+        """Return the directory of a search that a time limit has ended, which need not exist."""
+        return self.root / UNFINISHED / entry_code(key)[:_KEY]
+
     def used(self, entry: Path) -> None:
         """Record the time of an entry's use."""
         with suppress(OSError):

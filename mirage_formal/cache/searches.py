@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal.cache.cache_directory import UNFINISHED, Cache, StoredEntry, cache_root, entry_code
+from mirage_formal.cache.cache_directory import Cache, StoredEntry, cache_root
 from mirage_formal.records import open_sealed, read_file, resolve_inside
 from mirage_formal.records.store_entry import (
     ENTRY_FILE,
@@ -54,10 +54,6 @@ class SearchCache(Cache[EntryKey, SearchOutcome]):
         """Return the directory of an entry, which need not exist."""
         path = super().path(key)
         return path.parent / _UNUSUAL.sub("_", key.identity.target)[:64] / key.identity.program[:_PROGRAM] / path.name
-
-    def unfinished(self, key: EntryKey) -> Path:
-        """Return the directory of a search that a time limit has cut, which need not exist."""
-        return self.root / UNFINISHED / entry_code(key)[:32]
 
     def knows(self, digest: str) -> bool:
         """Return whether there is an entry of a program, for any target."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,7 +55,7 @@ def results_in_store(program: KernelGraph, settings: Settings, results: Results,
     if not all(one.directory.is_dir() for one in kept):
         return results
     if not results.cut:
-        shutil.rmtree(place, ignore_errors=True)
+        SearchCache().remove_unfinished(key)
     return Results(kept, results.extent, cut=results.cut)
 
 
