@@ -78,7 +78,7 @@ def candidate_fault(piece: RegionPiece, candidate: KernelGraph) -> str:
 
 def _differences(piece: RegionPiece, candidate: KernelGraph, seed: int) -> Iterator[str]:
     for place, style in enumerate(_STYLES[: max(3, _BUDGET // piece.work)]):
-        leaves = {name: bound_values(x) for name, x in draw_tensors(piece.leaves, style, seed + place).items()}
+        leaves = {name: bound_values(x) for name, x in piece.draw(style, seed + place).items()}
         try:
             expected = piece.expected(leaves)
         except RuntimeError:  # torch has no result

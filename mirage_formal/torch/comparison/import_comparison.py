@@ -166,9 +166,7 @@ def _with_sets(found: ImportComparison, number: int, piece: RegionPiece, sets: S
     for place, style in enumerate(sets[:count]):
         seed = int.from_bytes(sha256(f"{piece.text} {place}".encode()).digest()[:4], "big")
         if number not in found.faults:
-            leaves = draw_tensors(piece.leaves, style, seed)
-            leaves.update({name: leaves[one] for name, one in piece.tied.items() if one in leaves})
-            _compare(found, number, piece, f"drawn: {style}, set {place}", leaves)
+            _compare(found, number, piece, f"drawn: {style}, set {place}", piece.draw(style, seed))
 
 
 def _compare(found: ImportComparison, number: int, piece: RegionPiece, name: str, leaves: Mapping[str, Any]) -> None:
@@ -227,6 +225,11 @@ class RegionPiece:
             return True
         constant = imported.arguments.get(name) == "constant" and name in imported.given
         return constant and (name not in read or _is_part_of_computation(imported.given[name]))
+
+    def draw(self, style: str, seed: int) -> dict[str, Any]:
+        """Return generated tensors for the leaves; leaves that are the same parameter share one."""
+        leaves = draw_tensors(self.leaves, style, seed)
+        return leaves | {name: leaves[one] for name, one in self.tied.items() if one in leaves}
 
     @property
     def drawable(self) -> bool:

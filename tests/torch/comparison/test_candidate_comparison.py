@@ -78,6 +78,14 @@ def test_a_query_without_a_key_has_zeros_also_where_its_maximum_is_stored(dtype:
     assert not found.reshape(2, 8, 16)[:, 3].any()
 
 
+def test_a_parameter_with_two_names_has_one_value() -> None:
+    first, second = (torch.nn.Linear(8, 8, bias=False) for _ in range(2))
+    second.weight = first.weight
+    tied = torch.nn.Sequential(first, torch.nn.Sigmoid(), second)
+    piece = RegionPiece(from_torch(tied, (torch.randn(4, 8),)), 0)
+    assert candidate_fault(piece, piece.program) == ""
+
+
 def test_the_first_candidate_that_keeps_the_contract_is_chosen(fused: Result) -> None:
     half = attention(torch.float16)
     plain = replace(fused, graph=half.program)
