@@ -9,6 +9,7 @@ races, nor that the functions compute their µGraph.
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -78,7 +79,8 @@ def discharge_access_bounds(file: TritonFile, timeout_ms: int = SAFETY_MS) -> tu
 
     Sound: an access is held only if the index of its text, evaluated without overflow, lies in 0..size-1 for all values
     of ids, counters and lanes at which the mask of its text holds. What is not read, may overflow, or divides what may
-    be negative is undecided. A pointer that occurs anywhere else in a function is undecided too.
+    be negative is undecided; so is what reads a name that has another value at another time, because it is bound again
+    by something else than loops. A pointer that occurs anywhere else in a function is undecided too.
 
     Args:
         file: The file. The sizes of the memory behind its pointers and the grids are those of its ``functions``.
@@ -109,6 +111,7 @@ class _Reader:
         values: Integers that have a name in the text.
         lanes: Extents of ranges of lanes by name.
         bits: Bits of the integers: 64 if all ids and ranges are converted, else 32.
+        rebound: Names that are bound more than once, and not by loops alone.
     """
 
     function: Function
@@ -117,6 +120,14 @@ class _Reader:
     values: dict[str, IntExpr] = field(default_factory=dict)
     lanes: dict[str, int] = field(default_factory=dict)
     bits: int = 64
+    rebound: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        names = (one for one in ast.walk(self.node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+        loops = (one.target for one in ast.walk(self.node) if isinstance(one, ast.For))
+        bound = Counter(one.id for one in names)
+        counters = Counter(one.id for one in loops if isinstance(one, ast.Name))
+        self.rebound = frozenset(name for name, count in bound.items() if count > 1 and count != counters[name])
 
     def obligations(self) -> Iterator[tuple[int, AccessKind, list[Obligation]]]:
         """Yield line, kind and obligations of each access, in the order of the text."""
@@ -133,21 +144,26 @@ class _Reader:
             yield from self._accesses(statement)
 
     def _loop(self, loop: ast.For) -> None:
+        """Note the value of a loop's counter if it runs from 0 to a number; forget an earlier one otherwise."""
         match loop:
             case ast.For(
                 target=ast.Name(id=name),
                 iter=ast.Call(func=ast.Name(id="range"), args=[ast.Constant(value=int(count))], keywords=[]),
-            ):
-                self.sizes[name], self.values[name] = count, Var(name)
+            ) if name not in self.rebound:
+                # Values that were computed from the counter of an earlier loop keep that one's bounds.
+                variable = f"{name}_{loop.lineno}" if name in self.sizes else name
+                self.sizes[variable], self.values[name] = count, Var(variable)
+            case ast.For(target=ast.Name(id=name)):
+                self.values.pop(name, None)
 
     def _assign(self, statement: ast.Assign) -> None:
-        """Note the value of a name, if it is an integer or a range of lanes; forget an earlier one otherwise."""
+        """Note the value of a name, if it is an integer or a range of lanes, and the only one that the name has."""
         (target,) = statement.targets
         if not isinstance(target, ast.Name):
             return
         name, value = target.id, statement.value
-        self.values.pop(name, None)
-        self.lanes.pop(name, None)
+        if name in self.rebound:
+            return
         bits = 32
         match value:
             case ast.Call(func=ast.Attribute(value=ast.Call() as inner, attr="to"), args=[kind]):

@@ -162,6 +162,18 @@ def test_random_graphs_and_operators_alone() -> None:
         assert all(decided(discharge_access_bounds(kit.case("x", graph, graph, raw=True).file)).values())
 
 
+def _first(text: str, line: str) -> str:
+    """Put a line before the others of the function."""
+    return text.replace("    r16 = ", f"    {line}\n    r16 = ")
+
+
+def _rebound(text: str, before: str = "pass", behind: str = "pass") -> str:
+    """Let an access of the loop read a name that is bound again, before the loop or at the end of each iteration."""
+    text = text.replace("W_ptr + step * 2 * 12 + pid_x * 4", "W_ptr + step * 2 * 12 + base")
+    text = text.replace("    acc_8 = tl.full", f"    base = pid_x * 4\n    {before}\n    acc_8 = tl.full")
+    return text.replace("        acc_8 = acc_8 + add_7\n", f"        acc_8 = acc_8 + add_7\n        {behind}\n")
+
+
 #: Changes of the text, and the accesses that they put out of bounds.
 WRONG: dict[str, tuple[str, str, str]] = {
     "offset": ("W_ptr + step * 2 * 12", "W_ptr + step * 2 * 13", "load W_ptr"),
@@ -222,6 +234,11 @@ def test_findings_are_those_of_an_evaluation() -> None:
         (lambda text: text.replace("B_ptr + pid_x * 4", "B_ptr + pid_x * 2000000000 // 2000000000"), "leave 32 bits"),
         (lambda text: text.replace("B_ptr + pid_x * 4", "B_ptr + pid_x * 4 // pid_x"), "divisor"),
         (lambda text: text.replace("(r16[:, None] < 2) &", "(X_0 < 2) &"), "not an expression of ids"),
+        (lambda text: _rebound(text, before="base += 1000"), "not an expression of ids"),
+        (lambda text: _rebound(text, behind="base = base + 1000"), "not an expression of ids"),
+        (lambda text: _rebound(text, before="for base in range(1000, 2000): pass"), "not an expression of ids"),
+        (lambda text: text.replace("range(4)", "range(100, 104)"), "not an expression of ids"),
+        (lambda text: _first(text, "for step in range(2): 0").replace("range(4)", "range(1, 9)"), "not an expression"),
     ],
 )  # fmt: skip
 def test_what_is_not_read_is_undecided(change: Callable[[str], str], reason: str) -> None:
@@ -234,6 +251,14 @@ def test_what_is_not_read_is_undecided(change: Callable[[str], str], reason: str
     ]
     assert said
     assert all(reason in one for one in said)
+
+
+def test_a_later_loop_does_not_bound_what_an_earlier_one_computed() -> None:
+    """The name of a counter may be bound by several loops; a value keeps the bounds of the loop that computed it."""
+    text = _first(LORA.text, "for step in range(100): base = step * 4").replace("B_ptr + pid_x * 4", "B_ptr + base")
+    assert find_violated_bounds(discharge_access_bounds(replace(LORA, text=text))) is not None
+    twice = text.replace("    B_3 = ", "    for step in range(2): 0\n    B_3 = ")
+    assert find_violated_bounds(discharge_access_bounds(replace(LORA, text=twice))) is not None
 
 
 @pytest.mark.parametrize("sizes", [(64, 64, 1 << 26, (64, 64, 64)), (64, 1 << 26, 64, (64, 1 << 12, 64))])
