@@ -47,8 +47,9 @@ def choose_default_directory(program: KernelGraph, settings: Settings, name: str
 def run_directory_in_store(program: KernelGraph, settings: Settings) -> Iterator[tuple[Path | None, Settings]]:
     """Yield the directory of a run whose evidence goes to the store, and the settings with which it is opened.
 
-    A search of the same program and options that its time limit has ended is continued there. The directory is None
-    where nothing is kept, and where the store cannot be written or another process searches the same.
+    A search of the same program and options that its time limit has ended is continued there. Another process that
+    searches the same is waited for, but not longer than the time limit. The directory is None where nothing is kept,
+    where the store cannot be written, and where that process needs longer.
     """
     key = entry_key("answer", make_job(program, settings), settings)
     if key is None or settings.resume:
@@ -57,7 +58,7 @@ def run_directory_in_store(program: KernelGraph, settings: Settings) -> Iterator
     place = SearchCache().unfinished(key)
     with ExitStack() as stack:
         try:
-            stack.enter_context(lock_directory(place, fallback=False))
+            stack.enter_context(lock_directory(place, settings.time_limit, fallback=False))
             known = any(same_search(place, settings.config, who) for who in _identities(program, settings))
             if not known:
                 SearchCache().remove_unfinished(key)

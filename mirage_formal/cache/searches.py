@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from mirage_formal.cache.cache_directory import Cache, StoredEntry, cache_root
-from mirage_formal.records import open_sealed, read_file, resolve_inside
+from mirage_formal.records import open_sealed, read_directory, read_file
 from mirage_formal.records.store_entry import (
     ENTRY_FILE,
     EVIDENCE,
@@ -73,8 +73,7 @@ class SearchCache(Cache[EntryKey, SearchOutcome]):
 
 def evidence_files(directory: Path) -> dict[str, bytes]:
     """Return the files of a finished run or whole program, by their paths in its entry."""
-    names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
-    return {f"{EVIDENCE}/{name}": read_file(resolve_inside(directory, name), MAX_JOURNAL_BYTES) for name in names}
+    return {f"{EVIDENCE}/{name}": data for name, data in read_directory(directory, MAX_JOURNAL_BYTES).items()}
 
 
 def evidence_of(entry: StoredSearch) -> dict[str, bytes]:

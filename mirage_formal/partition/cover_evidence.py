@@ -16,8 +16,7 @@ from mirage_formal.records import (
     VerdictRecord,
     decode_proof,
     json_line,
-    read_file,
-    resolve_inside,
+    read_directory,
     sha256,
     to_indented_json,
 )
@@ -60,7 +59,7 @@ def _cover_files(root: Path, program: KernelGraph, cover: CoverRecord) -> dict[s
         if part.candidate is not None:
             if part.directory not in places:
                 place = places[part.directory] = f"{PARTS}/{cover_name(len(places) + 1, part.candidate)}"
-                files |= {f"{place}/{name}": data for name, data in _read_all(root / part.directory).items()}
+                files |= {f"{place}/{name}": data for name, data in read_directory(root / part.directory).items()}
             place = places[part.directory]
             graph = from_json(files[f"{place}/{GRAPH_FILE}"], GRAPH_FILE)
             manifest, proof = (sha256(files[f"{place}/{name}"]) for name in (MANIFEST_FILE, EQUIVALENCE_FILE))
@@ -83,12 +82,6 @@ def _cover_files(root: Path, program: KernelGraph, cover: CoverRecord) -> dict[s
         VERIFICATION_FILE: to_indented_json(log),
         **files,
     }
-
-
-def _read_all(directory: Path) -> dict[str, bytes]:
-    """Return the files of a candidate's directory, by their paths in it."""
-    names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
-    return {name: read_file(resolve_inside(directory, name)) for name in names}
 
 
 __all__ = ["write_cover_evidence"]

@@ -216,6 +216,20 @@ def is_cover(root: Path) -> bool:
     return isinstance(value, dict) and value.get("basis") == "composition"
 
 
+def read_directory(directory: Path, limit: int = MAX_FILE_BYTES) -> dict[str, bytes]:
+    """Return all files below a directory, by their POSIX paths in it.
+
+    Args:
+        directory: The directory.
+        limit: Most bytes of one file.
+
+    Raises:
+        MirageError: A file is longer, or lies behind a link.
+    """
+    names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
+    return {name: read_file(resolve_inside(directory, name), limit) for name in names}
+
+
 def resolve_inside(root: Path, relative: str) -> Path:
     """The path of ``relative`` under ``root``, which it cannot leave.
 

@@ -24,6 +24,7 @@ from mirage_formal.records import (
     sha256,
 )
 from mirage_formal.records.partition import WHOLE_FILE
+from mirage_formal.support.errors import FormatError
 
 VerdictName = Literal["equivalent", "probable"]
 
@@ -88,13 +89,15 @@ def read_verdict(root: Path, name: str) -> VerdictName:
     """Return the verdict on a run's candidate or a whole program's cover, as its verification log has it.
 
     Raises:
-        MirageError: There is no such log.
+        MirageError: There is no such log, or it is not that of a reported candidate.
     """
     if (root / WHOLE_FILE).is_file():
         return "equivalent"  # a candidate that is only probable is part of no cover
     path = root / CANDIDATES / name / VERIFICATION_FILE
     kind = decode(read_file(path), VerificationRecord, str(path)).verdict.kind
-    return "equivalent" if kind == "equivalent" else "probable"
+    if kind == "different" or kind == "unknown":
+        raise FormatError(f"expected the verdict on a reported candidate, got {kind!r}", where=str(path))
+    return kind
 
 
 __all__ = ["VerdictName", "access_records", "read_verdict", "triton_log"]

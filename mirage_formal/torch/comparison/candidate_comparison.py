@@ -14,7 +14,7 @@ no intermediate tensor is rounded.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import sha256
 from typing import Any, Final
 
@@ -23,10 +23,9 @@ import torch
 
 from mirage_formal.codegen.numerics.numerics import draw_input
 from mirage_formal.codegen.numerics.rounding_simulation import MAX_ELEMENTS, overflowed_elements, simulate
-from mirage_formal.codegen.numerics.shrink import evaluation_size, shrink
+from mirage_formal.codegen.numerics.shrink import ShrunkPair, evaluation_size, shrink
 from mirage_formal.codegen.online_softmax.stabilize import stable_form
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.types import DType
 from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.semantics.typed_evaluation import run_typed
 from mirage_formal.torch.comparison.contract import TURNED
@@ -42,10 +41,9 @@ _STYLES: Final = ("x 4e2", *("rows of large numbers",) * 2, "normal", *("mixed",
 _BUDGET: Final = 1 << 23
 #: Largest finite number of the sets: a product of three such numbers, and sums of these, are finite in float32.
 _LARGEST: Final = 2.0**40
-_TORCH_TYPES: Final = {DType.FLOAT16: torch.float16, DType.BFLOAT16: torch.bfloat16, DType.FLOAT32: torch.float32}
 
 
-def bound_values(x: torch.Tensor) -> torch.Tensor:
+def clamp_values(x: torch.Tensor) -> torch.Tensor:
     """Return values of a tensor without those about which docs/torch.md promises nothing for candidates.
 
     Denormal float32 becomes zero; finite numbers of float32 and bfloat16 are at most 2^40.
@@ -61,24 +59,42 @@ def candidate_fault(piece: RegionPiece, candidate: KernelGraph) -> str:
     """Return how a candidate breaks the contract where it replaces a region; empty if it does not.
 
     Sound: a candidate is only refused here. One that is not has kept the contract on every set for which torch has
-    results, or, where the region is larger than ``_OWN_EXTENTS``, was finite on every set wherever the program is.
+    results, unless ``comparison_limit`` says otherwise.
 
     Args:
         piece: The region with its torch nodes.
         candidate: A µGraph with the inputs and outputs of the region's program.
     """
     seed = int.from_bytes(sha256(repr(piece.text).encode()).digest()[:4], "big")
-    if piece.drawable and evaluation_size(piece.program, candidate) <= _OWN_EXTENTS:
+    if _has_own_extents(piece, candidate):
         return next(_differences(piece, stable_form(candidate), seed), "")
-    pair = shrink(piece.program, candidate, MAX_ELEMENTS)
-    if evaluation_size(pair.program, pair.candidate) > MAX_ELEMENTS:
+    pair = _smaller_pair(piece.program, candidate)
+    return "" if pair is None else next(_overflows(pair.program, stable_form(pair.candidate), seed), "")
+
+
+def comparison_limit(piece: RegionPiece, candidate: KernelGraph) -> str:
+    """Return a remark for a report on what the comparison of a candidate leaves out; empty if it is nothing."""
+    if _has_own_extents(piece, candidate):
         return ""
-    return next(_overflows(pair.program, stable_form(pair.candidate), seed), "")
+    if _smaller_pair(piece.program, candidate) is None:
+        return "its candidate is too large to be compared"
+    return "its candidate was compared at smaller extents, for overflow alone"
+
+
+def _has_own_extents(piece: RegionPiece, candidate: KernelGraph) -> bool:
+    return piece.drawable and evaluation_size(piece.program, candidate) <= _OWN_EXTENTS
+
+
+@lru_cache(maxsize=4)
+def _smaller_pair(program: KernelGraph, candidate: KernelGraph) -> ShrunkPair | None:
+    """Return a program and a candidate at smaller extents; None if they are still too large to be evaluated."""
+    pair = shrink(program, candidate, MAX_ELEMENTS)
+    return pair if evaluation_size(pair.program, pair.candidate) <= MAX_ELEMENTS else None
 
 
 def _differences(piece: RegionPiece, candidate: KernelGraph, seed: int) -> Iterator[str]:
     for place, style in enumerate(_STYLES[: max(3, _BUDGET // piece.work)]):
-        leaves = {name: bound_values(x) for name, x in piece.draw(style, seed + place).items()}
+        leaves = {name: clamp_values(x) for name, x in piece.draw(style, seed + place).items()}
         try:
             expected = piece.expected(leaves)
         except RuntimeError:  # torch has no result
@@ -91,18 +107,15 @@ def _differences(piece: RegionPiece, candidate: KernelGraph, seed: int) -> Itera
 def _overflows(program: KernelGraph, candidate: KernelGraph, seed: int) -> Iterator[str]:
     types = kernel_types(program)
     forms: dict[str, Any] = {
-        str(number): torch.empty(item.tensor.shape, dtype=_TORCH_TYPES[item.tensor.dtype], device="meta")
+        str(number): torch.empty(item.tensor.shape, dtype=getattr(torch, item.tensor.dtype.value), device="meta")
         for number, item in enumerate(program.inputs)
         if item.tensor.dtype.floating
     }
     for place, style in enumerate(_STYLES):
-        drawn = {name: bound_values(x) for name, x in draw_tensors(forms, style, seed + place).items()}
-        arrays = [
-            np.asarray(drawn[str(number)].float().numpy())
-            if str(number) in drawn
-            else draw_input(item, number, place, 1.0)
-            for number, item in enumerate(program.inputs)
-        ]
+        drawn = {name: clamp_values(x) for name, x in draw_tensors(forms, style, seed + place).items()}
+        arrays = [draw_input(item, number, place, 1.0) for number, item in enumerate(program.inputs)]  # masks stay
+        for name, x in drawn.items():
+            arrays[int(name)] = x.double().numpy()
         expected = run_typed(program, arrays, stored=False)
         for output, (want, got) in enumerate(zip(expected, simulate(candidate, arrays), strict=True)):
             lost = overflowed_elements(got, np.asarray(want, np.float64), types[program.outputs[output]].dtype)

@@ -27,7 +27,7 @@ from mirage_formal.run.results.result import Result
 from mirage_formal.support import options
 from mirage_formal.support.errors import ClusterError, MirageError, RunError, SpaceError, TargetError, UnsupportedError
 from mirage_formal.torch.analysis.conditions import side_conditions
-from mirage_formal.torch.comparison.candidate_comparison import candidate_fault
+from mirage_formal.torch.comparison.candidate_comparison import candidate_fault, comparison_limit
 from mirage_formal.torch.comparison.import_comparison import ImportComparison, RegionPiece
 from mirage_formal.torch.import_result import Imported, Region, UnsupportedNode
 from mirage_formal.torch.modules.custom_operators import TorchOperator, torch_operator
@@ -170,8 +170,10 @@ def _search_region(
     best = choose_candidate(piece, found, report.unfused_us, guard=guard)
     if isinstance(best, str):
         return dataclasses.replace(report, kept=best), None
+    limit = comparison_limit(piece, best.graph)
     report = dataclasses.replace(
         report,
+        compared="; ".join(filter(None, (report.compared, limit))),
         added=best.verdict.added if isinstance(best.verdict, Equivalent) else (),
         candidate=best.digest,
         kernels=kernel_count(best.graph),

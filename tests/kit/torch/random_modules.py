@@ -20,7 +20,7 @@ import torch
 
 from mirage_formal.support.errors import MirageError
 from mirage_formal.torch import from_torch
-from mirage_formal.torch.comparison.candidate_comparison import bound_values
+from mirage_formal.torch.comparison.candidate_comparison import clamp_values
 from mirage_formal.torch.comparison.contract import TURNED, difference
 from mirage_formal.torch.comparison.import_comparison import RegionPiece, compare_with_torch
 from mirage_formal.torch.comparison.samples import STYLES, draw_tensors
@@ -358,7 +358,7 @@ def emulated(seed: int, place: Path, time_limit: float) -> Violation | None:
         except MirageError as error:
             return Violation(seed, f"no kernels: {type(error).__name__}: {error}", module.text)
         for turn, style in enumerate(("normal", *_MIXED)):
-            leaves = {name: bound_values(x) for name, x in draw_tensors(piece.leaves, style, seed * 8 + turn).items()}
+            leaves = {name: clamp_values(x) for name, x in draw_tensors(piece.leaves, style, seed * 8 + turn).items()}
             try:
                 expected = piece.expected(leaves)
             except RuntimeError:

@@ -17,7 +17,7 @@ from mirage_formal.codegen.numerics.rounding_simulation import simulate  # noqa:
 from mirage_formal.run.results.result import Result  # noqa: E402
 from mirage_formal.torch import from_torch  # noqa: E402
 from mirage_formal.torch.comparison import candidate_comparison  # noqa: E402
-from mirage_formal.torch.comparison.candidate_comparison import bound_values, candidate_fault  # noqa: E402
+from mirage_formal.torch.comparison.candidate_comparison import candidate_fault, clamp_values, comparison_limit  # noqa: E402
 from mirage_formal.torch.comparison.import_comparison import RegionPiece  # noqa: E402
 from mirage_formal.torch.modules.region_search import choose_candidate  # noqa: E402
 
@@ -48,6 +48,8 @@ def test_scores_that_are_stored_in_float16_are_refused(
     half = attention(torch.float16)
     assert "drawn: x 4e2" in candidate_fault(half, half.program)  # a kernel for each operator
     assert candidate_fault(half, fused.graph) == ""
+    limit = "" if bound else "its candidate was compared at smaller extents, for overflow alone"
+    assert comparison_limit(half, fused.graph) == limit
     short, single = attention(torch.bfloat16), attention(torch.float32)
     assert ("too far off" in candidate_fault(short, short.program)) == bool(bound)
     assert candidate_fault(single, single.program) == ""
@@ -60,6 +62,15 @@ def test_a_wrong_candidate_is_refused(fused: Result) -> None:
         tuple(torch.randn(2, 8, 16).half() for _ in range(3)),
     )
     assert "PyTorch" in candidate_fault(RegionPiece(scaled, 0), fused.graph)
+
+
+def test_a_candidate_that_is_too_large_is_said(fused: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidate_comparison, "_OWN_EXTENTS", 0)
+    monkeypatch.setattr(candidate_comparison, "MAX_ELEMENTS", 1)
+    half = attention(torch.float16)
+    candidate_comparison._smaller_pair.cache_clear()
+    assert comparison_limit(half, fused.graph) == "its candidate is too large to be compared"
+    candidate_comparison._smaller_pair.cache_clear()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -98,7 +109,7 @@ def test_the_first_candidate_that_keeps_the_contract_is_chosen(fused: Result) ->
 
 def test_values_of_the_promise() -> None:
     given = torch.tensor([1e-40, 1.0, -3e38, torch.inf, torch.nan])
-    assert bound_values(given).tolist()[:4] == [0.0, 1.0, -(2.0**40), torch.inf]
-    assert bound_values(given)[4].isnan()
+    assert clamp_values(given).tolist()[:4] == [0.0, 1.0, -(2.0**40), torch.inf]
+    assert clamp_values(given)[4].isnan()
     half = torch.tensor([6e-8, 65504.0]).half()
-    assert torch.equal(bound_values(half), half)
+    assert torch.equal(clamp_values(half), half)
