@@ -20,18 +20,17 @@ Extents are those of the arguments; arguments may be on the meta device.
 On every input, infinities and NaN among them, whatever computes a program (the CPU, kernels, Triton files):
 
 - Where PyTorch's result is finite, the program's is finite and near it. That holds up to the largest values at which
-PyTorch's own intermediates are finite, and also where what PyTorch's selections discard is infinite or NaN.
+  PyTorch's own intermediates are finite, and also where what PyTorch's selections discard is infinite or NaN.
 - Where PyTorch's result is no number because an operator has none there (0 / 0, the logarithm of a negative number, an
-operand that is NaN), the program's is not finite either.
+  operand that is NaN), the program's is not finite either.
 - Where PyTorch has only overflowed on the way, as log(exp(89)) does in float32, the program's result may be finite.
 
 Where PyTorch's result is an infinity that comes of infinite arguments, the program's is not finite, but may be NaN.
 Three exceptions are known:
 
 - A candidate computes in another order than PyTorch, so other intermediate results may overflow. Candidates are refused
-  that overflow where the module's operators do not when one argument, of float32 or bfloat16, has values of 1e25;
-  those that lose or overflow more in float16 come last. At larger values candidates may overflow, as FlashAttention
-  does, which divides a softmax by its sum at the end.
+  that overflow where the module's operators do not when one argument, of float32 or bfloat16, has values of 1e25. At
+  larger values candidates may overflow, as FlashAttention does, which divides a softmax by its sum at the end.
 - Products of float32 on tensor cores (docs/kernels.md) may be infinite above (1 - 2^-10) 2^128 (3.4e38), and may round
   operands below 2^-126, the smallest normal number, to multiples of 2^-136.
 - log(sum(exp(s))) that one kernel stores and another subtracts from s is rounded as the program's operators round it,
@@ -45,24 +44,26 @@ keep the promise is not imported: the conditions below say what that is.
 What follows from it:
 
 - Masks are booleans, one byte each; those of `tril`, `triu` and causal attention are no tensors of a call, because
-kernels compute them ([band masks](kernels.md)). `where`, `masked_fill`, `tril` and `triu` are selections: what is not
-chosen has no influence. Comparisons make masks, of results in narrower types as PyTorch has stored them; NaN compares
-as in PyTorch. A mask that is a result of the module stays with PyTorch.
+  kernels compute them ([band masks](kernels.md)). `where`, `masked_fill`, `tril` and `triu` are selections: what is not
+  chosen has no influence. Comparisons make masks, of results in narrower types as PyTorch has stored them; NaN compares
+  as in PyTorch. A mask that is a result of the module stays with PyTorch.
 - Constants (`zeros_like`, `full`, numbers) are attributes of what reads them, or tensors of one element. Programs have
-0 for 0 times anything, so a factor of 0 stays with PyTorch.
+  0 for 0 times anything, so a factor of 0 stays with PyTorch.
 - A row of a softmax that has nothing but minus infinity is NaN; a query of `scaled_dot_product_attention` without a key
-has zeros, with a mask of booleans, of numbers with minus infinity, or none. Scores at keys that a mask of booleans
-leaves out have no influence, not even on the maximum. Values there are multiplied by 0, which NaN survives, as it does
-in PyTorch.
+  has zeros, with a mask of booleans, of numbers with minus infinity, or none. Scores at keys that a mask of booleans
+  leaves out have no influence, not even on the maximum. Values there are multiplied by 0, which NaN survives, as it
+  does in PyTorch.
 - What PyTorch computes in several steps it computes in float32, and so do programs: squares, exponentials and sums of
-float16 and bfloat16 are cast to float32 before. Attention and a bias added to a product are exceptions: there the
-program's intermediate tensors have the narrower type, and their values are not rounded to it. A candidate that stores
-such a tensor does round it, and is judged for what that loses. Formulas are PyTorch's,
-such as logarithms in losses that are at least -100.
+  float16 and bfloat16 are cast to float32 before. Attention and a bias added to a product are exceptions: there the
+  program's intermediate tensors have the narrower type, and their values are not rounded to it. A candidate that stores
+  such a tensor between two kernels does round it, and replaces nothing if it breaks the promise: each candidate is
+  compared with PyTorch in its own element types before it is installed, up to values of 400 in all arguments, and to
+  the type's largest in some; large regions at smaller extents, for overflow alone. In attention the scores of float16
+  are such a tensor. Formulas are PyTorch's, such as logarithms in losses that are at least -100.
 - Between operators, values of narrower types need not be rounded, as in kernels of torch.compile. A cast to a narrower
-type is rounded (`round_to`) where its result becomes a wider type again, which is how fake quantization and split
-precision are written. Otherwise the report says "intermediate not rounded". With `rounding="exact"`, an option of
-`from_torch`, `optimize` and the backend, all casts and all results of narrower types are rounded.
+  type is rounded (`round_to`) where its result becomes a wider type again, which is how fake quantization and split
+  precision are written. Otherwise the report says "intermediate not rounded". With `rounding="exact"`, an option of
+  `from_torch`, `optimize` and the backend, all casts and all results of narrower types are rounded.
 
 Views are no operators. They become strides, offsets and index maps of the tensor that is read, and move behind
 operators until a product reads them, or the program ends. Casts to float32 whose results are all rounded again, as
