@@ -21,7 +21,7 @@ depend on the kernel's order, so negative zeros are ordered below and above othe
 
 One evaluation with random roundings poisons nothing: there only results overflow. A device may add in an order in which
 no sum before a square overflows; then the square does, and a quotient by it is 0, where float64 has the root of a
-negative number.
+negative number. And a poisoned query is NaN, where one that overflows has the score minus infinity.
 
 **Attention.** In float64 it is its definition by products and a softmax, because torch's kernels differ for a row of
 NaN. With random roundings it selects keys, so that scores of masked keys have no influence: torch adds minus infinity
@@ -257,6 +257,8 @@ class NodeEvaluator:
             place = None if seed is None else (seed, len(known) + 2 * self._place[node.name])
             if poisoned or target not in _OVERFLOWING:
                 found = _perturb_inside(node, args, kwargs, found, self._numbers.get(node.name), place)
+            elif target == _ATTENTION:
+                found = _selected_attention(_by_name(node, args, kwargs), lowered=False)[0]
             if place is None:
                 return found
             floor = _SINGLE if target in _NEAR_ONE else 0.0
@@ -335,7 +337,7 @@ def _widen_arguments(given: Any) -> Any:
 
 def _fill_type_defaults(node: Node, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the keyword arguments of a node, with defaults filled in that depend on the element type."""
-    target, given = str(node.target), {**dict(zip(_names(node), node.args, strict=False)), **kwargs}
+    target, given = str(node.target), _by_name(node, node.args, kwargs)
     found = dict(kwargs)
     if target == "aten.rms_norm.default" and given.get("eps") is None:
         found["eps"] = torch.finfo(torch.float32).eps
@@ -348,6 +350,10 @@ def _fill_type_defaults(node: Node, kwargs: dict[str, Any]) -> dict[str, Any]:
 
 def _names(node: Node) -> list[str]:
     return [item.name for item in node.target._schema.arguments]
+
+
+def _by_name(node: Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    return {**dict(zip(_names(node), args, strict=False)), **kwargs}
 
 
 def _perturb_inside(
@@ -368,7 +374,7 @@ def _perturb_inside(
         return _either_zero(node, args, kwargs, found, above=seed is not None and seed[0] % 2 == 0)
     if target not in _OVERFLOWING:
         return found
-    given = {**dict(zip(_names(node), args, strict=False)), **kwargs}
+    given = _by_name(node, args, kwargs)
     if target in _SQUARES:
         parts = ("weight", "bias")
         clipped = {name: _bound_weights(x) if name in parts else _perturb_squares(x, seed) for name, x in given.items()}

@@ -263,6 +263,17 @@ def test_scores_that_may_overflow_are_not_asked_where_minus_infinity_is_added_to
         assert all(bool((one[0] == 0).all()) is asked and not one[1].any() for one in moved)
 
 
+def test_a_query_that_overflows_has_no_weights_where_torch_adds_minus_infinity_to_nan() -> None:
+    """The score of the first query's only key is -inf, its result 0, and NaN if -inf is added to a masked NaN."""
+
+    def call(x: Any, w: Any, b: Any, k: Any) -> Any:
+        return F.scaled_dot_product_attention(F.linear(x, w, b), k, torch.ones_like(k), is_causal=True)
+
+    x, w, b = torch.tensor([[-3e38], [1.0]]), torch.tensor([[2.0]]), torch.zeros(1)
+    assert call(x, w, b, torch.tensor([[1.0], [NAN]]))[0].isnan().all()
+    assert compared(call, x, w, b, torch.tensor([[1.0], [NAN]]), sets=()).faults == {}
+
+
 def test_what_a_comparison_of_rounded_sums_decides_is_not_asked_of_sums_that_are_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
