@@ -567,11 +567,15 @@ def _round_randomly(tensor: Any, dtype: Any, floor: float, seed: tuple[int, int]
 
 
 def _perturb(tensor: Any, share: float, floor: float, seed: _Seed) -> Any:
-    """Return a tensor with each element perturbed by a relative share and an absolute floor, up or down at random."""
+    """Return a tensor with each element perturbed by a relative share and an absolute floor, up or down at random.
+
+    Seeds 2n - 1 and 2n have opposite signs of the floor, so that a value next to a bound crosses it in one of them.
+    """
     if seed is None:
         return tensor
     found = tensor * (1 + share * _signs(tensor, seed))
-    return found + floor * _signs(tensor, (~seed[0], seed[1])) if floor else found
+    side = floor if seed[0] % 2 else -floor
+    return found + side * _signs(tensor, (~((seed[0] + 1) // 2), seed[1])) if floor else found
 
 
 def _signs(tensor: Any, seed: tuple[int, int]) -> Any:

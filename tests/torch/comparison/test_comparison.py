@@ -309,6 +309,14 @@ def test_the_sign_of_a_zero_is_asked_unless_an_extreme_of_zeros_has_it(monkeypat
     assert fault.difference.index == (0, 0)
 
 
+def test_a_function_that_is_zero_only_by_rounding_at_one_is_moved_to_both_sides_of_it() -> None:
+    x = torch.linspace(-30, -12, 64)
+    own, exact, moved = twins(lambda x: F.gelu(x, approximate="tanh"), x)
+    assert not own.any()
+    assert not exact.any()
+    assert (moved[0] * moved[1] < 0).all()
+
+
 def test_a_variance_of_equal_numbers_is_as_far_from_zero_as_their_mean_is_rounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
