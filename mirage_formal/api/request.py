@@ -10,6 +10,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
+import msgspec
+
 from mirage_formal.run.preload import start_workers
 from mirage_formal.run.progress import Watch, ignore_progress
 from mirage_formal.support.errors import UnsupportedError
@@ -58,7 +60,7 @@ class Options(Overrides, total=False):
 
 _ENTRIES: Final = "".join(f"\n        {one.name}: {one.text}" for one in options_of(CallOptions, Settings))
 Options.__doc__ = f"{Options.__doc__}\n\n    Attributes:{_ENTRIES}\n    "
-#: Smallest share of a time limit for measurements; a search may use up to three quarters.
+#: Share of a time limit for measurements, which the search leaves to them.
 _TUNING: Final = 0.25
 
 
@@ -103,7 +105,6 @@ def stored_results(program: object, given: Options, bucket: str | None = None) -
     Raises:
         MirageError: A mistake in the program or the options.
     """
-    from mirage_formal.device import runtime
     from mirage_formal.run.result_cache.store_results import stored_results_of
     from mirage_formal.run.settings import as_program, check_limits
 
@@ -111,10 +112,11 @@ def stored_results(program: object, given: Options, bucket: str | None = None) -
     check_limits(settings)
     if call.out is not None:
         return None
+    settings, timed = _leave_time_to_measure(settings, call)
     found = stored_results_of(as_program(program), settings)
     if found is None:
         return None
-    if call.measure == 0 or not runtime.device_count():
+    if not timed:
         return _apply_back_end(found, call.backend)
     return search_into_store(program, given, bucket)
 
@@ -172,13 +174,22 @@ def _may_be_stored(program: object, settings: Settings) -> bool:
     return isinstance(frozen, KernelGraph) and SearchCache().knows(digest(frozen))
 
 
+def _leave_time_to_measure(settings: Settings, call: CallOptions) -> tuple[Settings, bool]:
+    """Return the settings of a search, and whether its candidates are then measured, in their share of the time."""
+    from mirage_formal.device import runtime
+
+    timed = call.measure != 0 and runtime.device_count() > 0
+    if timed and settings.time_limit is not None:
+        settings = msgspec.structs.replace(settings, time_limit=(1 - _TUNING) * settings.time_limit)
+    return settings, timed
+
+
 def _search_and_measure(program: object, settings: Settings, call: CallOptions, place: Path | None) -> Results:
     """Check the options, search the program and return the results; see ``superoptimize``."""
     name, backend = call.name, call.backend
     from mirage_formal.api.default_directory import choose_default_directory
     from mirage_formal.api.no_result_diagnosis import add_source_lines, find_reasons_for_no_result
     from mirage_formal.cache.lock import lock_directory
-    from mirage_formal.device import runtime
     from mirage_formal.frontend.origins import origins_of
     from mirage_formal.graph.canonical import digest
     from mirage_formal.partition.search_strategy import describe_extent, search_or_cover
@@ -188,7 +199,8 @@ def _search_and_measure(program: object, settings: Settings, call: CallOptions, 
     frozen = as_program(program)
     default = name if name != "program" else f"program-{digest(frozen)[:12]}"
     check_limits(settings)
-    begin = time.monotonic()
+    begin, limit = time.monotonic(), settings.time_limit
+    settings, timed = _leave_time_to_measure(settings, call)
     where, settings = choose_default_directory(frozen, settings, default) if place is None else (place, settings)
     origins = origins_of(program, frozen)
     with lock_directory(where):
@@ -200,13 +212,13 @@ def _search_and_measure(program: object, settings: Settings, call: CallOptions, 
             raise nothing
         cut, extent = report.summary.status == "time-limit", describe_extent(report)
         results = Results(report.results, extent, cut=cut)
-        if call.measure == 0 or not runtime.device_count():
+        if not timed:
             return _apply_back_end(results, backend)
         from mirage_formal.autotune.measured_order import MeasurementLimits, order_by_measurement
         from mirage_formal.autotune.timing import TimingProcess
         from mirage_formal.kernel_build.build import KernelWarning
 
-        measure, limit = MEASURED if call.measure is None else call.measure, settings.time_limit
+        measure = MEASURED if call.measure is None else call.measure
         left = None if limit is None else max(limit - (time.monotonic() - begin), _TUNING * limit)
         try:
             with TimingProcess() as device:

@@ -60,7 +60,7 @@ from mirage_formal.run.driver import RunArguments, open_executor, run_search
 from mirage_formal.run.progress import Watch, ignore_progress
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.results.run_report import RunReport
-from mirage_formal.run.settings import Job, Settings, escape_undecodable, identity, make_job
+from mirage_formal.run.settings import NO_TIME_S, Job, Settings, escape_undecodable, identity, make_job
 from mirage_formal.search.horizontal_fusion.slices import extract_subgraph
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
 from mirage_formal.search.preprocess import preprocess
@@ -72,8 +72,6 @@ from mirage_formal.workers.dispatch import Executor
 KEEP: Final = 1
 #: Most partitions of the program, each with the costs found by all searches so far.
 _ROUNDS: Final = 16
-#: Time limit for resuming a search when no time is left: its earlier results are verified.
-NO_TIME_S: Final = 1e-6
 #: Share of a time limit for searches of subgraphs; the rest is for covers and files.
 _SEARCHES: Final = 0.9
 #: Share of a time limit below which no further search is started.
@@ -311,8 +309,13 @@ class _CoverSearch:
         return min((us + (kernels - 1) * _KERNEL_US[-1] for kernels, us in self._found(part)), default=None)
 
     def _floor(self, part: KernelGraph, *, cuts: bool) -> float | None:
-        """Return ``floor_us`` of a part, or the cost that a search for the same graph found; None without either."""
+        """Return ``floor_us`` of a part, or the cost that a search for the same graph found; None without either.
+
+        Without time left no further part has a price, so that the partition ends soon.
+        """
         if (part, cuts) not in self.floors:  # every round asks for the same sets of operators
+            if self._is_over():
+                return None
             whole = self.tried and len(part.ops) == len(self.program.ops)
             most = self.job.space.max_block_inputs
             searched = not whole and is_searchable(part, self.job, self.settings) and not self._too_wide(part, most)
@@ -327,14 +330,14 @@ class _CoverSearch:
 
         Sound: such a search finds nothing. Kernels that are put together read more, see ``part_kernels``.
         """
-        plain = preprocess(part).program
+        plain = preprocess(part, proved=False).program
         wide = len(plain.inputs) > most and len(plain.outputs) == 1 and not is_fusible(plain)
         return wide and not self.settings.narrowed and is_single_kernel_best(part, self.target)
 
     def _look(self, part: KernelGraph) -> KernelGraph:
         """Return the graph that a part's search looks for: inputs named in order of first use, with default strides."""
         if part not in self.sought:
-            program = preprocess(part).program
+            program = preprocess(part, proved=False).program
             if program.ops:
                 every = range(len(program.ops))
                 program = extract_subgraph(program, kernel_types(program), every, program.outputs)[0]
@@ -361,8 +364,7 @@ class _CoverSearch:
         if program not in self.reports:
             code, left = digest(program), self._left()
             earlier = earlier_search(self.root, code, program) if self.settings.resume else None
-            if earlier is None and left is not None and left <= _TOO_LITTLE * (self.settings.time_limit or 0.0):
-                self.status, self.over = "time-limit", True
+            if earlier is None and self._is_over():
                 return None
             number = 1 + max((number_of(report.directory) for report in self.reports.values()), default=0)
             where = earlier or self.root / PARTS / f"{number:02}-{code[:12]}"
@@ -377,6 +379,13 @@ class _CoverSearch:
             )
             self.status = report.summary.status if report.summary.status != "complete" else self.status
         return self.reports[program]
+
+    def _is_over(self) -> bool:
+        """Return whether too little time is left for a further search; the run then ends at its time limit."""
+        left = self._left()
+        if left is not None and left <= _TOO_LITTLE * (self.settings.time_limit or 0.0):
+            self.status, self.over = "time-limit", True
+        return self.over
 
     def _left(self) -> float | None:
         limit = self.settings.time_limit
@@ -463,4 +472,4 @@ def _no_search(part: KernelGraph) -> None:
     """Return no price for any part, so that every operator stays as it is."""
 
 
-__all__ = ["KEEP", "NO_TIME_S", "WholeReport", "search_covers"]
+__all__ = ["KEEP", "WholeReport", "search_covers"]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from mirage_formal.cache.lock import lock_directory
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.partition.cover_search import NO_TIME_S, WholeReport, search_covers
+from mirage_formal.partition.cover_search import WholeReport, search_covers
 from mirage_formal.partition.partition import is_single_kernel_best
 from mirage_formal.partition.spaces import is_searchable
 from mirage_formal.partition.stored_covers import store_answer, write_stored_answer
@@ -19,7 +19,7 @@ from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.run.driver import RunArguments, open_executor, search_program
 from mirage_formal.run.result_cache.cache_lookup import claim_entry
 from mirage_formal.run.results.run_report import RunReport
-from mirage_formal.run.settings import Settings, make_job
+from mirage_formal.run.settings import NO_TIME_S, Settings, make_job
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.support.guard import keep_results_on_stop

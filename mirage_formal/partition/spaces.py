@@ -23,7 +23,7 @@ def is_searchable(part: KernelGraph, job: Job, settings: Settings) -> bool:
 
     Sound: a part that is refused stays as it is.
     """
-    plain = preprocess(part).program
+    plain = preprocess(part, proved=False).program
     kinds = _operator_kinds(plain)
     listed = (
         _listed_operators(job.space) if settings.config is not None else _preset_operators(part_config(part, settings))
@@ -63,7 +63,8 @@ def part_config(part: KernelGraph, settings: Settings) -> str:
         return config
     return (
         "default"
-        if _operator_kinds(preprocess(part).program) & (_preset_operators("default") - _preset_operators("mlp"))
+        if _operator_kinds(preprocess(part, proved=False).program)
+        & (_preset_operators("default") - _preset_operators("mlp"))
         else "mlp"
     )
 
@@ -86,7 +87,7 @@ def part_kernels(part: KernelGraph, settings: Settings, *, single: bool) -> int 
 
 def exceeds_one_kernel(part: KernelGraph, settings: Settings) -> bool:
     """Return whether a subgraph is too large for one kernel of its space, but its own operators can form one."""
-    plain = preprocess(part).program
+    plain = preprocess(part, proved=False).program
     most = settings.max_block_ops or load_space(part_config(part, settings)).max_block_ops
     return len(plain.ops) + len(plain.outputs) > most and is_fusible(plain)
 

@@ -231,8 +231,7 @@ class _Run:
             # The part's own kernel exists: a candidate that is not faster is not worth a proof.
             self.most_us = nextafter(self.unfused_us, 0.0)
             ranked = [found for found in ranked if found.estimated_us <= self.most_us]
-        limits = self.limits.behind_search(time.monotonic())
-        self.evidence = evidence = CandidateVerifier(self.job, self.executor, limits, self._show)
+        self.evidence = evidence = CandidateVerifier(self.job, self.executor, self.limits, self._show)
         try:
             verified = evidence.reported(ranked)
         except KeyboardInterrupt:

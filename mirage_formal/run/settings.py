@@ -39,10 +39,12 @@ _SUMS_OF_PRODUCTS: Final = frozenset({OpKind.MATMUL, OpKind.ADD, OpKind.SCALE})
 _NORMS: Final = frozenset({OpKind.RMS_NORM, OpKind.LAYER_NORM, OpKind.SQRT, OpKind.SQUARE, OpKind.MEAN})
 
 
-#: Shares of a time limit at the end of search, proofs, and all verification. The rest is for files.
-_SEARCH, _PROOFS, _VERIFIED = 0.75, 0.92, 0.97
-#: Least seconds for verification, for short time limits.
-_LEAST_S: Final = 3.0
+#: Share of a time limit for verification and files, their least seconds, and their largest share, for short limits.
+_REST, _LEAST_S, _MOST_REST = 0.25, 3.0, 0.5
+#: Shares of these seconds that are left at the end of proofs, and at the end of all verification.
+_PROOFS, _VERIFIED = 0.32, 0.12
+#: Time limit for resuming a search when no time is left: its earlier results are verified.
+NO_TIME_S: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +69,14 @@ class TimeLimits:
     @classmethod
     def of(cls, settings: Settings, begin: float) -> TimeLimits:
         """Return the limits of a run that began at ``begin``, in seconds of time.monotonic()."""
-        limit = float("inf") if settings.time_limit is None else settings.time_limit
-        ends = (begin + share * limit for share in (_SEARCH, _PROOFS, _VERIFIED))
-        return cls(settings.unit_limit, settings.proof_limit, *ends)
-
-    def behind_search(self, now: float) -> TimeLimits:
-        """Return limits with at least ``_LEAST_S`` seconds for verification after a search that ended at ``now``."""
-        proofs, verified = now + _LEAST_S, now + _LEAST_S * _VERIFIED / _PROOFS
-        return dataclasses.replace(self, proofs=max(self.proofs, proofs), verified=max(self.verified, verified))
+        limits = cls(settings.unit_limit, settings.proof_limit)
+        limit = settings.time_limit
+        if limit is None:
+            return limits
+        rest = min(max(_REST * limit, _LEAST_S), _MOST_REST * limit) if limit > NO_TIME_S else _LEAST_S
+        search = begin + max(limit - rest, 0.0)
+        proofs, verified = (search + (1 - left) * rest for left in (_PROOFS, _VERIFIED))
+        return dataclasses.replace(limits, search=search, proofs=proofs, verified=verified)
 
 
 @dataclass(frozen=True, slots=True)

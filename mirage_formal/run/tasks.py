@@ -74,6 +74,10 @@ FINAL_MULTIPLICATIONS: Final = 1 << 30
 PADDED: Final = "padded: "
 #: Most elements for a rounding estimate at the program's own extents.
 _OWN_EXTENTS: Final = 1 << 17
+#: Most elements for special values at the program's own extents, and the least extent of a tile at smaller ones: so
+#: many special values stand in one set of inputs that more elements only repeat them.
+_OWN_SPECIAL_EXTENTS: Final = 1 << 12
+_LEAST_TILE: Final = 16
 #: Ratio to the unfused estimate above which a unit's best candidate may be no better than the unfused program, because
 #: estimates are within about a third. Split-K variants of other patterns of such a unit are tried, too.
 _CLOSE: Final = 2 / 3
@@ -353,7 +357,8 @@ def evaluate_special_values(program: KernelGraph, graph: KernelGraph) -> Special
     Returns:
         The record, the first wrong element as a ``SpecialValueFault``, or None if the candidate is too large.
     """
-    pair = _shrink_for_evaluation(program, graph)
+    large = evaluation_size(program, graph) > _OWN_SPECIAL_EXTENTS
+    pair = shrink(program, graph, MAX_ELEMENTS, _LEAST_TILE) if large else ShrunkPair(program, graph, {})
     if evaluation_size(pair.program, pair.candidate) > MAX_ESTIMATED:
         return None
     return check_special_values(pair.program, stable_form(pair.candidate), stable_form(pair.program))

@@ -13,7 +13,7 @@ so the search sees its result as an input. Where views stand between operators, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -39,6 +39,8 @@ _OF_ZERO = frozenset(
 )
 #: Larger programs are not searched as one, and proofs about them take long: they are left as they are.
 _MOST_OPERATORS = 32
+#: Decides whether a rewritten program counts as equal to the program.
+_Judge = Callable[[KernelGraph, KernelGraph], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +73,26 @@ class PreprocessedProgram:
 
 
 @lru_cache(maxsize=4096)
-def preprocess(program: KernelGraph) -> PreprocessedProgram:
+def preprocess(program: KernelGraph, *, proved: bool = True) -> PreprocessedProgram:
     """Return the program without maxima that zeros can replace, and without views of its inputs and of its results.
 
     Sound: nothing is accepted for it. It says where to look, and every candidate is proved equal to the program as it
     was given. What is written anew is what the prover has shown to be equal, so that the search is not in vain.
+
+    Args:
+        program: The program.
+        proved: Whether the prover is asked. Costs of the many parts of a partition are estimated without it.
     """
+    equal = _is_proved_equal if proved else _is_expected_equal
     plain = first = program
     if len(program.ops) <= _MOST_OPERATORS:
         simple = _simplify(program)
-        plain = first = _without_maxima(program if simple is None or not _is_proved_equal(program, simple) else simple)
+        plain = first = _without_maxima(program if simple is None or not equal(program, simple) else simple, equal)
         anew = normalize_layout_ops(plain)
-        if anew is not None and _is_proved_equal(program, anew):
+        if anew is not None and equal(program, anew):
             plain = anew
     found = _strip_views(plain) or PreprocessedProgram(plain, program.inputs, None)
-    return found if _is_searchable(found.program) else _hoist_moves(program, first) or found
+    return found if _is_searchable(found.program) else _hoist_moves(program, first, equal) or found
 
 
 def _is_searchable(program: KernelGraph) -> bool:
@@ -94,7 +101,7 @@ def _is_searchable(program: KernelGraph) -> bool:
     return OpKind.MATMUL in kinds or not moved_tensors(program)
 
 
-def _hoist_moves(program: KernelGraph, plain: KernelGraph) -> PreprocessedProgram | None:
+def _hoist_moves(program: KernelGraph, plain: KernelGraph, equal: _Judge) -> PreprocessedProgram | None:
     """Preprocess a program without products by hoisting its moves to the inputs; return None if some of them remain.
 
     A program of moves only is a copy. One copy is a predefined operator, and no kernel is searched in its place.
@@ -102,11 +109,12 @@ def _hoist_moves(program: KernelGraph, plain: KernelGraph) -> PreprocessedProgra
     Args:
         program: The program.
         plain: The same without maxima that do not matter.
+        equal: Function that decides whether a rewritten program counts as equal.
     """
     if len(plain.ops) > _MOST_OPERATORS:
         return None
     for anew in dict.fromkeys(hoist_layout_ops(plain, behind=behind) or plain for behind in (False, True)):
-        if anew == program or _is_proved_equal(program, anew):
+        if anew == program or equal(program, anew):
             found = _strip_views(anew, kernels=True)
             if found is not None and not moved_tensors(found.program):
                 return found
@@ -127,6 +135,10 @@ def _is_proved_equal(program: KernelGraph, anew: KernelGraph) -> bool:
     from mirage_formal.prove.equality.prove import prove  # most programs are sought as they are
 
     return isinstance(prove(program, anew), Equivalent)
+
+
+def _is_expected_equal(program: KernelGraph, anew: KernelGraph) -> bool:
+    return True
 
 
 # --- maxima -----------------------------------------------------------------------------------------------------------
@@ -150,13 +162,13 @@ def cancelling_maxima(program: KernelGraph) -> frozenset[int]:
     return frozenset(n for n in range(len(plain.ops)) if len(plain.inputs) + n not in live)
 
 
-def _without_maxima(program: KernelGraph) -> KernelGraph:
+def _without_maxima(program: KernelGraph, equal: _Judge) -> KernelGraph:
     types = kernel_types(program)
     for first, op in _maxima(program).items():
         single = op.attrs.dim is not None and types[op.operands[0]].shape[op.attrs.dim] == 1
         plain = _replace_result(program, first, op.operands[0]) if single else _replace_by_zeros(program, first)
-        if plain is not None and _is_proved_equal(program, plain := eliminate_dead_code(plain)):
-            return _without_maxima(plain)
+        if plain is not None and equal(program, plain := eliminate_dead_code(plain)):
+            return _without_maxima(plain, equal)
     return program
 
 

@@ -26,6 +26,15 @@ from tests.kit.graphs.graph_strategies import kernel_graphs
 F16 = DType.FLOAT16
 
 
+def test_types_of_a_graph_are_its_own_when_others_have_come_and_gone() -> None:
+    known = [KernelGraph((tensor("X", 1, n),), (), (0,)) for n in range(1, 40)]
+    for _ in range(3):
+        for n, graph in enumerate(known, 1):
+            assert kernel_types(graph) == (DTensor((1, n), F16),)
+            for m in range(1, 40):  # their identities may be those of graphs that are gone
+                assert kernel_types(KernelGraph((tensor("X", 1, 100 * m),), (), (0,)))[0].shape == (1, 100 * m)
+
+
 def tensor(name: str, *shape: int, dtype: DType = F16) -> Input:
     return Input(name, DTensor(shape, dtype), row_major(shape))
 

@@ -28,6 +28,7 @@ from mirage_formal.graph.graph import KernelGraph, operators
 from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernel_build.build import build, build_run
+from mirage_formal.partition import cover_search
 from mirage_formal.partition.cover_search import WholeReport, search_covers
 from mirage_formal.partition.cover_table import describe_best_cover, print_any, reports_values
 from mirage_formal.partition.search_strategy import needs_partitioning, search_or_cover
@@ -273,6 +274,17 @@ def test_without_time_the_operators_stay(tmp_path: Path) -> None:
     assert found.record.best.kernels == found.record.unfused_kernels
     agree(layers(), found.result.graph)
     assert check([str(out), "--jobs", "1"]) == 0
+
+
+def test_without_time_no_part_is_priced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    priced: list[KernelGraph] = []
+    asked = cover_search.is_searchable
+    monkeypatch.setattr(cover_search, "is_searchable", lambda part, *rest: priced.append(part) or asked(part, *rest))
+    found = search_covers(layers(), Settings(**TINY, time_limit=1e-9), tmp_path / "layers")
+    assert found.record.status == "time-limit"
+    assert not priced
+    search_covers(layers(), Settings(**TINY, time_limit=60.0), tmp_path / "longer")
+    assert priced
 
 
 def test_directories_of_others_are_left_alone(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from mirage_formal.records import (
 )
 from mirage_formal.run.candidate_table import explain_verdicts
 from mirage_formal.run.candidate_verification import CandidateEvidence, CandidateVerifier
-from mirage_formal.run.settings import Settings, TimeLimits, make_job, preprocess_job
+from mirage_formal.run.settings import NO_TIME_S, Settings, TimeLimits, make_job, preprocess_job
 from mirage_formal.run.task_values import AcceptedCandidate, RejectedCandidate
 from mirage_formal.run.tasks import discharge_texts, verify_candidate
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
@@ -188,9 +188,10 @@ def test_every_step_has_its_time() -> None:
     assert len(mine.reported(RANKED)) == 3
     assert pool.deadlines["certify"] == pool.deadlines["verify_candidate"] == limits.proofs
     assert pool.deadlines["discharge_texts"] == pool.deadlines["predict_rounding_error"] == limits.verified
-    assert limits.behind_search(1050.0) == limits
-    late = limits.behind_search(1099.0)
-    assert 1099.0 < late.proofs < late.verified
+    short = TimeLimits.of(Settings(time_limit=2.0), 1000.0)
+    assert 1001.0 == short.search < short.proofs < short.verified < 1002.0
+    none = TimeLimits.of(Settings(time_limit=NO_TIME_S), 1000.0)  # what was searched before is verified
+    assert 1000.0 == none.search < none.proofs < none.verified
     assert TimeLimits.of(Settings(), 1000.0).verified == float("inf")
 
 

@@ -1,4 +1,4 @@
-"""Shrinking of a candidate and its program to smaller extents: the same tiles, fewer blocks and iterations.
+"""Shrinking of a candidate and its program to smaller extents: fewer blocks and iterations, and smaller tiles if asked.
 
 Equal extents of the program's inputs stay equal, so shapes that fit continue to fit. Grids and loop ranges become
 divisors of their old values, at least 2 where they were more than 1, so that every index expression keeps all its
@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +51,9 @@ class ShrunkPair:
     extents: Extents
 
 
-def shrink(program: KernelGraph, candidate: KernelGraph, most: int | None = None) -> ShrunkPair:
+def shrink(
+    program: KernelGraph, candidate: KernelGraph, most: int | None = None, least_tile: int | None = None
+) -> ShrunkPair:
     """Return the smallest equivalent pair; the given pair if nothing can be shrunk.
 
     If all extents are shrunk and the two no longer agree, one extent is kept unchanged, and then more and more of them.
@@ -60,15 +63,26 @@ def shrink(program: KernelGraph, candidate: KernelGraph, most: int | None = None
         candidate: A µGraph that computes it.
         most: Elements that an evaluation may hold (``working_set_size``): a pair that needs more is not evaluated, and
             counts as one that does not agree. None is no bound.
+        least_tile: Extent to which tiles of inputs may shrink, for uses in which rounding along a tile does not matter.
+            None keeps these tiles.
 
     Returns:
         A pair that agrees in float64 on random inputs.
     """
-    least = _shrink_extents(program, candidate, frozenset())
-    for found in (least, *_pairs_with_kept_extents(program, candidate, least)) if least.extents else ():
+    pair = _FullPair(program, candidate, least_tile)
+    least = _shrink_extents(pair, frozenset())
+    for found in (least, *_pairs_with_kept_extents(pair, least)) if least.extents else ():
         if (most is None or evaluation_size(found.program, found.candidate) <= most) and _agree(found):
             return found
     return ShrunkPair(program, candidate, {})
+
+
+class _FullPair(NamedTuple):
+    """A program and a candidate at their own extents, and the least extent of a tile that shrinks."""
+
+    program: KernelGraph
+    candidate: KernelGraph
+    least_tile: int | None
 
 
 def evaluation_size(program: KernelGraph, candidate: KernelGraph) -> int:
@@ -76,7 +90,7 @@ def evaluation_size(program: KernelGraph, candidate: KernelGraph) -> int:
     return max(working_set_size(program), working_set_size(candidate))
 
 
-def _pairs_with_kept_extents(program: KernelGraph, candidate: KernelGraph, least: ShrunkPair) -> Iterator[ShrunkPair]:
+def _pairs_with_kept_extents(pair: _FullPair, least: ShrunkPair) -> Iterator[ShrunkPair]:
     """Yield pairs in which one extent that ``least`` shrinks is kept, the smallest pair first; then two, and more."""
     seen = {tuple(sorted(least.extents.items()))}
 
@@ -86,30 +100,29 @@ def _pairs_with_kept_extents(program: KernelGraph, candidate: KernelGraph, least
         seen.add(known)
         return new
 
-    ones = [_shrink_extents(program, candidate, frozenset({extent})) for extent in least.extents]
+    ones = [_shrink_extents(pair, frozenset({extent})) for extent in least.extents]
     yield from filter(fresh, sorted(ones, key=lambda found: evaluation_size(found.program, found.candidate)))
     order = list(least.extents)
     for count in range(2, len(order)):
-        found = _shrink_extents(program, candidate, frozenset(order[:count]))
+        found = _shrink_extents(pair, frozenset(order[:count]))
         if fresh(found):
             yield found
 
 
-def _shrink_extents(program: KernelGraph, candidate: KernelGraph, kept: frozenset[int]) -> ShrunkPair:
+def _shrink_extents(pair: _FullPair, kept: frozenset[int]) -> ShrunkPair:
     """Return the pair with extents shrunk one by one, the largest first, as far as possible, except ``kept``."""
+    program, candidate, least_tile = pair
     found = ShrunkPair(program, candidate, {})
     own = {extent for item in program.inputs for extent in item.tensor.shape}
     own |= {extent for op in program.ops if isinstance(op, Op) for extent in op.attrs.shape or ()}
-    least = 1 if any(isinstance(op, GraphDefined) for op in candidate.ops) else _LEAST
+    least = least_tile or 1 if any(isinstance(op, GraphDefined) for op in candidate.ops) else _LEAST
     for extent in sorted(own - kept, reverse=True):
         if extent not in found.extents:
-            found = _shrink_one(found, (program, candidate), extent, own - kept, least)
+            found = _shrink_one(found, pair, extent, own - kept, least)
     return found
 
 
-def _shrink_one(
-    found: ShrunkPair, pair: tuple[KernelGraph, KernelGraph], extent: int, free: Collection[int], least: int
-) -> ShrunkPair:
+def _shrink_one(found: ShrunkPair, pair: _FullPair, extent: int, free: Collection[int], least: int) -> ShrunkPair:
     """Return the pair with one more extent shrunk as far as possible, alone or together with one or two others.
 
     A reshape ties extents to each other: 4096 becomes smaller only if one of 32 and 128 does. So does a grid axis that
@@ -122,19 +135,20 @@ def _shrink_one(
         tied = [n for n in sorted(free, reverse=True) if n < extent and n not in found.extents and n % factor == 0]
         tied = [n for n in tied if n // factor >= min(least, n)]
         for also in ((), *combinations(tied, 1), *combinations(tied, 2)):
-            tried = _pair_at(*pair, {**found.extents, extent: less, **{n: n // factor for n in also}})
+            tried = _pair_at(pair, {**found.extents, extent: less, **{n: n // factor for n in also}})
             if tried is not None:
                 return tried
     return found
 
 
 @none_on_match_failure
-def _pair_at(program: KernelGraph, candidate: KernelGraph, extents: Extents) -> ShrunkPair | None:
-    """Return both graphs at these extents; None if shapes do not fit or a tile of an input would change."""
+def _pair_at(pair: _FullPair, extents: Extents) -> ShrunkPair | None:
+    """Return both graphs at these extents; None if shapes do not fit or a tile of an input would change too much."""
+    program, candidate, least_tile = pair
     inputs = tuple(_resize_input(item, extents) for item in program.inputs)
     small = replace(program, inputs=inputs, ops=tuple(_resize_operator(op, extents) for op in program.ops))
     types = kernel_types(small)
-    fitted = _fit_candidate(candidate, inputs, extents)
+    fitted = _fit_candidate(candidate, inputs, extents, least_tile)
     if fitted is None or [kernel_types(fitted)[n] for n in fitted.outputs] != [types[n] for n in small.outputs]:
         return None
     return ShrunkPair(small, fitted, extents)
@@ -164,15 +178,18 @@ def _attrs(attrs: Attrs, extents: Extents) -> Attrs:
 
 
 @none_on_match_failure
-def _fit_candidate(candidate: KernelGraph, inputs: tuple[Input, ...], extents: Extents) -> KernelGraph | None:
+def _fit_candidate(
+    candidate: KernelGraph, inputs: tuple[Input, ...], extents: Extents, least_tile: int | None
+) -> KernelGraph | None:
     """Return the candidate on smaller inputs; None if it does not fit them."""
     before, new = kernel_types(candidate), KernelGraphBuilder(inputs, share=())
     for op in candidate.ops:
         if isinstance(op, Op):
             new.emit(op.kind, *op.operands, attrs=_attrs(op.attrs, extents))
             continue
-        operands, fixed = tuple(new.types[n] for n in op.operands), [n < len(inputs) for n in op.operands]
-        block = _shrink_block(op.graph, [before[n] for n in op.operands], operands, fixed)
+        operands = tuple(new.types[n] for n in op.operands)
+        least = [least_tile if n < len(inputs) else 1 for n in op.operands]
+        block = _shrink_block(op.graph, [before[n] for n in op.operands], operands, least)
         if block is None:
             return None
         new.define(block, op.operands)
@@ -180,7 +197,7 @@ def _fit_candidate(candidate: KernelGraph, inputs: tuple[Input, ...], extents: E
 
 
 def _shrink_block(
-    block: BlockGraph, before: Sequence[DTensor], operands: tuple[DTensor, ...], fixed: Sequence[bool]
+    block: BlockGraph, before: Sequence[DTensor], operands: tuple[DTensor, ...], least: Sequence[int | None]
 ) -> BlockGraph | None:
     """Return the block graph on smaller operands, with as few changed tiles, then blocks and iterations, as possible.
 
@@ -188,7 +205,7 @@ def _shrink_block(
         block: The block graph.
         before: The original operands.
         operands: The smaller ones.
-        fixed: For each of them, whether it is an input of the program, whose tiles must not change.
+        least: For each of them, the least extent of a tile that changes; None if its tiles must not change.
     """
     old = [iterator_type(block.grid, block.forloop_range, it, t) for it, t in zip(block.inputs, before, strict=True)]
     read = [{dim.imap[axis] for dim in block.inputs} != {None} for axis in range(3)]
@@ -201,9 +218,10 @@ def _shrink_block(
         tiles = [iterator_type(grid, loop, it, t) for it, t in zip(block.inputs, operands, strict=True)]
         if any(isinstance(tile, str) for tile in tiles):
             continue
-        moved = [_changed_extents(a, b) for a, b in zip(old, tiles, strict=True)]
-        if not any(count for count, whole in zip(moved, fixed, strict=True) if whole):
-            found.append((sum(moved), prod(grid) * loop, replace(block, grid=grid, forloop_range=loop)))
+        changes = [_changed_extents(a, b) for a, b in zip(old, tiles, strict=True)]
+        if all(min(new, default=n or 0) >= n if n else not new for new, n in zip(changes, least, strict=True)):
+            count = sum(map(len, changes))
+            found.append((count, prod(grid) * loop, replace(block, grid=grid, forloop_range=loop)))
     for _, _, made in sorted(found, key=lambda item: item[:2]):
         try:
             block_outputs(made, operands)
@@ -213,11 +231,11 @@ def _shrink_block(
     return None
 
 
-def _changed_extents(a: STensor | str, b: STensor | str) -> int:
-    """Return the number of extents in which two tiles differ."""
+def _changed_extents(a: STensor | str, b: STensor | str) -> list[int]:
+    """Return the extents of a tile that differ from those of another."""
     assert isinstance(a, STensor)
     assert isinstance(b, STensor)
-    return sum(m != n for m, n in zip(a.shape, b.shape, strict=True))
+    return [n for m, n in zip(a.shape, b.shape, strict=True) if m != n]
 
 
 def _smaller_values(extent: int) -> list[int]:

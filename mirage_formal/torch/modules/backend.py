@@ -5,6 +5,7 @@ torch.compile(model, backend="mirage_formal", options={"time_limit": 60})
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -177,7 +178,7 @@ def _replace_regions(
         timing: Compilers for the timing: the graph with operators is compiled by each, the graph without by the first.
             Empty for no timing.
     """
-    nothing = ModuleReport((), (), ())
+    begin, nothing = time.monotonic(), ModuleReport((), (), ())
     if _stops_gradients(module) and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
         return ProfitableGraph(None, nothing)
     if has_dynamic_extents(module, inputs):
@@ -188,9 +189,8 @@ def _replace_regions(
     except UnsupportedError as error:
         warnings.warn(f"backend mirage_formal: a graph stays with torch: {error.what}", stacklevel=2)
         return ProfitableGraph(None, nothing)
-    operators, report = choose_operators(
-        found, asked, comparison=compare_with_torch(found, arguments_of(found, inputs))
-    )
+    comparison = compare_with_torch(found, arguments_of(found, inputs))
+    operators, report = choose_operators(found, asked, comparison=comparison, begin=begin)
     if timing and len(set(operators.values())) > 1:
         operators, report = faster_regions(found, operators, report, timing[0])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import time
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -94,10 +95,11 @@ def optimize_module(
 def _plan_module(
     module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], asked: Mapping[str, Any], rounding: str, *, guard: bool
 ) -> tuple[FunctionPlan | None, ModuleReport]:
+    begin = time.monotonic()
     traced = trace_module(module, *given, rounding)
     rewrite(traced.imported, {})  # what cannot be rewritten is not searched
     comparison = compare_with_torch(traced.imported, arguments_of(traced.imported, pytree.tree_leaves(given)))
-    operators, report = choose_operators(traced.imported, asked, comparison=comparison, guard=guard)
+    operators, report = choose_operators(traced.imported, asked, comparison=comparison, guard=guard, begin=begin)
     if asked.get("measure", options.MEASURED) and has_gpu_tensors(pytree.tree_leaves(given)):
         operators, report = faster_regions(traced.imported, operators, report, eager_compile)
     plan = None

@@ -35,7 +35,9 @@ from mirage_formal.torch.modules.module_report import ModuleReport, RegionReport
 
 _PACKAGE: Final = Path(__file__).parents[2]
 #: Least seconds of a search.
-_LEAST_S: Final = 2.0
+_LEAST_S: Final = 1.0
+#: Share of a time limit for searches; in the rest the candidates found are compared with torch.
+_SEARCHES: Final = 0.9
 #: Most candidates that are compared with torch.
 _TRIALS: Final = 32
 #: Errors in the options; other errors are reasons why a region has no candidate.
@@ -57,6 +59,7 @@ def choose_operators(
     comparison: ImportComparison | None = None,
     *,
     guard: bool = False,
+    begin: float | None = None,
 ) -> tuple[dict[int, TorchOperator], ModuleReport]:
     """Return operators for the regions where a candidate is expected to be faster than torch's separate operators.
 
@@ -68,6 +71,8 @@ def choose_operators(
         comparison: Comparison of the regions with torch: those that differ stay with it.
         guard: Whether calls check conditions: then only candidates without further conditions than their program's are
             taken.
+        begin: Value of time.monotonic() from which ``time_limit`` counts, such as the start of the import; now if left
+            out.
 
     Returns:
         Operators by the numbers of regions, and the report on all regions.
@@ -82,7 +87,7 @@ def choose_operators(
     limit = asked.get("time_limit")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0):
         raise SpaceError(f"expected seconds above 0, got {limit!r}", where="time_limit")
-    deadline = None if limit is None else time.monotonic() + limit
+    deadline = None if limit is None else (time.monotonic() if begin is None else begin) + _SEARCHES * limit
     equal: dict[str, list[int]] = {}
     comparison = comparison or ImportComparison()
     for number, region in enumerate(imported.regions):

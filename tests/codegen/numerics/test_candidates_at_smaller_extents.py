@@ -63,6 +63,21 @@ def test_the_fastest_candidates_become_smaller(row: str) -> None:
     assert shrink(found.program, found.candidate) == ShrunkPair(found.program, found.candidate, {})
 
 
+@pytest.mark.parametrize("row", [row for row in kit.fastest() if row.endswith("-b1")])
+def test_tiles_become_smaller_where_that_is_allowed(row: str) -> None:
+    program, candidate = kit.real(row.removesuffix("-b1")), kit.fastest()[row]
+    found, plain = shrink(program, candidate, None, 16), shrink(program, candidate)
+    assert evaluation_size(found.program, found.candidate) < evaluation_size(plain.program, plain.candidate)
+    assert isinstance(prove(found.program, found.candidate), Equivalent)
+    for small, own in zip(tiles(found.candidate), tiles(candidate), strict=True):
+        for one, other in zip(small, own, strict=True):
+            assert all(n == m or 16 <= n < m for n, m in zip(one, other, strict=True))
+    for small_block, block in zip(blocks(found.candidate), blocks(candidate), strict=True):
+        extents = (*block.graph.grid, block.graph.forloop_range)
+        for less, extent in zip((*small_block.graph.grid, small_block.graph.forloop_range), extents, strict=True):
+            assert (less > 1) == (extent > 1)
+
+
 def test_extents_that_a_constant_belongs_to_stay() -> None:
     """A mean of 256 elements as a product with 1/256 is no mean of fewer."""
     size = {"b": 2, "k": 256, "n": 192}
