@@ -4,6 +4,6 @@ Takes a module, its regions and their candidates. Returns an optimized module th
 codegen, device, frontend, graph, partition, run, semantics, support, torch, torch.analysis, torch.comparison and
 torch.dynamic_shapes.
 
-A region stays with torch for one of three reasons: it has no program (``torch/analysis/regions.py``), no candidate was
-found (``region_search.py``), or torch is as fast (``profitability.py``).
+A region stays with torch for one of four reasons: it has no program (``torch/analysis/regions.py``), it is one operator
+or no candidate was found (``region_search.py``), or torch is as fast (``profitability.py``).
 """
