@@ -5,6 +5,9 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from sysconfig import get_paths
+from traceback import extract_tb
 from types import FunctionType
 from typing import Any
 
@@ -55,6 +58,7 @@ def capture(
 
     Raises:
         UnsupportedError: It is neither, or torch.export refuses it.
+        Exception: What a statement of the user's code raises, as it is.
     """
     if not callable(target):
         text = f"{entry}: expected a torch module or a function, got {type(target).__name__}"
@@ -69,12 +73,22 @@ def capture(
             program = torch.export.export(module, *given, strict=False, dynamic_shapes=varying)
             program = _make_functional(program)
     except Exception as error:  # the user's code and torch may raise anything
+        if _is_raised_by_user(error):
+            raise
         first = str(error).strip().splitlines() or [type(error).__name__]
         text = f"{entry}: torch.export has no graph of {_name(target)}: {type(error).__name__}: {first[0]}"
         raise error_at_user_line(
             UnsupportedError, text, "see whether torch.export.export(module, args) works"
         ) from None
     return _exported(program, args, kwargs or {})
+
+
+def _is_raised_by_user(error: Exception) -> bool:
+    """Return whether an exception comes from a statement of the user's own code, and not from an installed package."""
+    last = Path(extract_tb(error.__traceback__)[-1].filename)
+    paths = get_paths()
+    others = (Path(torch.__file__).parent, Path(__file__).parents[1], Path(paths["stdlib"]), Path(paths["purelib"]))
+    return last.is_file() and not any(last.is_relative_to(place) for place in others)
 
 
 def capture_graph(module: Any, inputs: Sequence[Any]) -> CapturedGraph:

@@ -36,7 +36,7 @@ class Model(nn.Module):  # type: ignore[misc,name-defined]  # torch has no types
 
 
 def options(place: Path, **more: Any) -> dict[str, Any]:
-    return {"rest": "eager", "workers": 1, "time_limit": 60, "out": place, **more}
+    return {"rest": "eager", "workers": 1, "time_limit": 600, "out": place, **more}
 
 
 def close(found: Any, wanted: Any) -> None:

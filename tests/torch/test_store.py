@@ -80,6 +80,17 @@ def test_a_second_process_finds_what_the_first_has_searched(
     again = mf.optimize(model, given, workers=1, time_limit=60)
     assert again.mirage_report().regions[0].candidate == region.candidate
 
+    class Renamed(nn.Module):  # the same program, whose inputs have other names
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = model
+
+        def forward(self, features: Any) -> Any:
+            return self.second(self.first(features))
+
+    renamed = mf.optimize(Renamed(), given, workers=1, time_limit=60)
+    assert renamed.mirage_report().regions[0].candidate == region.candidate
+
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run([sys.executable, "-c", FRESH], capture_output=True, text=True, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

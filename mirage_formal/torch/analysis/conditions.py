@@ -188,20 +188,19 @@ class ConditionGuard:
             return ""
         with torch.no_grad():
             wide = [x.detach().float() if x.is_floating_point() else x.detach() for x in tensors]
-            met = torch.stack([_is_met(x, one) for x, one in zip(self._function(*wide), self.conditions, strict=True)])
+            pairs = zip(self._function(*wide), self.conditions, strict=True)
+            least = torch.stack([_least_value(x, one) for x, one in pairs])
+            bounds = [one.need is ConditionKind.NONNEGATIVE for one in self.conditions]
+            met = (least > 0) | ((least == 0) & torch.tensor(bounds, device=least.device))
             if bool(met.all()):
                 return ""
-            return str(self.conditions[int(met.to(torch.int8).argmin())])
+            first = int(met.to(torch.int8).argmin())
+            return f"{self.conditions[first]}, got {float(least[first]):.6g}"
 
 
-def _is_met(tensor: Any, condition: Condition) -> Any:
-    match condition.need:
-        case ConditionKind.NONZERO:
-            return (tensor.abs() > 0).all()
-        case ConditionKind.NONNEGATIVE:
-            return (tensor >= 0).all()
-        case ConditionKind.POSITIVE:
-            return (tensor > 0).all()
+def _least_value(tensor: Any, condition: Condition) -> Any:
+    """Return the value of a tensor that decides a condition: NaN, or the least, of magnitudes where 0 is excluded."""
+    return (tensor.abs() if condition.need is ConditionKind.NONZERO else tensor).amin()
 
 
 def _condition_program(program: KernelGraph, wanted: Sequence[Condition]) -> KernelGraph:

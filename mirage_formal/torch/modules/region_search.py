@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,7 +82,9 @@ def choose_operators(
         MirageError: An option is at fault.
     """
     if unknown := sorted(set(asked) - set(Options.__annotations__)):
-        hint = "the options are " + ", ".join(Options.__annotations__)
+        near = [name for one in sorted(unknown) for name in get_close_matches(one, Options.__annotations__, n=1)]
+        hint = f"did you mean {', '.join(near)}? " if near else ""
+        hint += "the options are " + ", ".join(Options.__annotations__)
         raise error_at_user_line(UnsupportedError, f"optimize: no option is called {', '.join(unknown)}", hint)
     target = load_target(str(asked.get("target", options.Settings().target)))
     limit = asked.get("time_limit")
@@ -92,7 +95,7 @@ def choose_operators(
     comparison = comparison or ImportComparison()
     for number, region in enumerate(imported.regions):
         differs = f" {number}" if number in comparison.faults else ""
-        equal.setdefault(_digest_without_names(region.program) + differs, []).append(number)
+        equal.setdefault(digest(_number_inputs(region.program)) + differs, []).append(number)
     gains = {
         key: 0.0 if same[0] in comparison.faults else len(same) * _gain(imported.regions[same[0]].program, target)
         for key, same in equal.items()
@@ -163,10 +166,11 @@ def _search_region(
     if asked.get("out") is not None:
         given["out"] = _unused_directory(Path(asked["out"]) / f"region-{report.digest[:12]}")
     try:
-        results = stored_results(region.graph, earlier)
+        program = _number_inputs(region.program)
+        results = stored_results(program, earlier)
         if results is None and share is not None and share < _LEAST_S:
             return dataclasses.replace(report, kept="no time was left for a search"), None
-        found = results or search_into_store(region.graph, given)
+        found = results or search_into_store(program, given)
     except MirageError as error:
         if isinstance(error, _ASKED):
             raise
@@ -242,10 +246,10 @@ def _device(imported: Imported, region: Region) -> str:
     return next((str(value.device.type) for value in values if isinstance(value, torch.Tensor)), "cpu")
 
 
-def _digest_without_names(program: KernelGraph) -> str:
-    """Return the digest of a program with numbered inputs, because layers of a model differ in names only."""
+def _number_inputs(program: KernelGraph) -> KernelGraph:
+    """Return a program with numbered inputs: layers of a model, and modules, that differ in names share a search."""
     inputs = (dataclasses.replace(item, name=f"x{number}") for number, item in enumerate(program.inputs))
-    return digest(dataclasses.replace(program, inputs=tuple(inputs)))
+    return dataclasses.replace(program, inputs=tuple(inputs))
 
 
 def _gain(program: KernelGraph, target: Target) -> float:

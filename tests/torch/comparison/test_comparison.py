@@ -589,7 +589,7 @@ def test_optimize_keeps_a_region_that_differs_and_says_where(monkeypatch: pytest
         return torch.tanh(x @ w) * torch.exp(x[:, :1])
 
     given = (torch.randn(16, 32), torch.randn(32, 16))
-    optimized = mf.optimize(call, given, workers=1, time_limit=30, out=tmp_path)
+    optimized = mf.optimize(call, given, workers=1, time_limit=600, out=tmp_path)
     torch.testing.assert_close(optimized(*given), call(*given))
     report = optimized.mirage_report()
     (region,) = report.regions
@@ -609,7 +609,7 @@ def test_regions_that_agree_are_replaced_beside_one_that_differs(
         return torch.exp(y) * 3 + y
 
     given = (torch.randn(16, 32), torch.randn(32, 16))
-    optimized = mf.optimize(call, given, workers=1, time_limit=30, out=tmp_path)
+    optimized = mf.optimize(call, given, workers=1, time_limit=600, out=tmp_path)
     torch.testing.assert_close(optimized(*given), call(*given), rtol=1e-4, atol=1e-5)
     first, second = optimized.mirage_report().regions
     assert (first.kept, bool(first.candidate)) == ("", True)
@@ -624,7 +624,7 @@ def test_the_backend_keeps_a_region_that_differs(monkeypatch: pytest.MonkeyPatch
         return torch.tanh(x @ w) * torch.exp(x[:, :1])
 
     given = (torch.randn(16, 32), torch.randn(32, 16))
-    asked = {"workers": 1, "time_limit": 30, "out": str(tmp_path), "rest": "eager"}
+    asked = {"workers": 1, "time_limit": 600, "out": str(tmp_path), "rest": "eager"}
     compiled = torch.compile(call, backend="mirage_formal", options=asked)
     torch.testing.assert_close(compiled(*given), call(*given))
     report = REPORTS[-1]

@@ -36,7 +36,7 @@ class Scaled(torch.nn.Module):  # type: ignore[misc]
 def plan(tmp_path_factory: pytest.TempPathFactory) -> FunctionPlan:
     """A plan as if its module had been on the first GPU at the import."""
     place: Path = tmp_path_factory.mktemp("scaled")
-    options: dict[str, Any] = {"workers": 1, "time_limit": 60, "out": place}
+    options: dict[str, Any] = {"workers": 1, "time_limit": 600, "out": place}
     found: FunctionPlan = mf.optimize(Scaled().requires_grad_(False), (torch.randn(4, 32),), **options)._mirage_plan
     return on(found, FIRST)
 

@@ -40,7 +40,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
 
 
 def compiled(function: Any, place: Path, **more: Any) -> Any:
-    given = {"rest": "eager", "workers": 1, "time_limit": 20, "out": place, "cache": False, **more}
+    given = {"rest": "eager", "workers": 1, "time_limit": 400, "out": place, "cache": False, **more}
     return torch.compile(function, backend=backend.mirage_formal, options=given, fullgraph=True)
 
 
@@ -97,7 +97,7 @@ def test_a_static_cache_is_one_program(searches: list[Any], tmp_path: Path) -> N
         cache.index_copy_(1, place, x)
         return F.scaled_dot_product_attention(x, cache, cache, attn_mask=kept)
 
-    given = {"rest": "eager", "workers": 1, "time_limit": 20, "out": tmp_path, "cache": False}
+    given = {"rest": "eager", "workers": 1, "time_limit": 400, "out": tmp_path, "cache": False}
     run = torch.compile(write, backend=backend.mirage_formal, options=given, fullgraph=True)
     mine, theirs = torch.zeros(1, 24, 4), torch.zeros(1, 24, 4)
     with torch.no_grad():
@@ -142,7 +142,7 @@ def test_generate_with_a_dynamic_cache(searches: list[Any], tmp_path: Path, monk
     prompt = torch.randint(3, 64, (1, 5))
     wanted = model.generate(prompt, **given)
     shapes = Buckets(1, 256, 32)
-    run = {"rest": "eager", "workers": 1, "time_limit": 30, "shapes": shapes}
+    run = {"rest": "eager", "workers": 1, "time_limit": 600, "shapes": shapes}
     model.forward = torch.compile(model.forward, backend=backend.mirage_formal, options=run)
     found = model.generate(prompt, **given)
     assert torch.equal(found, wanted)

@@ -45,7 +45,7 @@ def arguments(length: int) -> tuple[Any, ...]:
 
 
 def options(place: Path) -> dict[str, Any]:
-    return {"workers": 1, "time_limit": 40, "out": place, "cache": False}
+    return {"workers": 1, "time_limit": 400, "out": place, "cache": False}
 
 
 def silent(module: Any, *args: Any) -> Any:

@@ -117,7 +117,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
     torch.manual_seed(0)
     module = Scaled()
     place = tmp_path_factory.mktemp("guarded")
-    return module, mf.optimize(module, drawn(), guard=True, workers=1, time_limit=60, out=place)
+    return module, mf.optimize(module, drawn(), guard=True, workers=1, time_limit=600, out=place)
 
 
 def test_a_report_has_the_conditions_and_their_lines(made: tuple[Any, Any]) -> None:
@@ -141,7 +141,7 @@ def test_a_call_in_which_one_does_not_hold_is_the_modules(made: tuple[Any, Any])
         warnings.simplefilter("error", FallbackWarning)
         torch.testing.assert_close(optimized(x, y), module(x, y), rtol=1e-4, atol=1e-5)
     y[1] = torch.tensor([1.0, -1.0, 2.0, -2.0, 0.5, -0.5])
-    with pytest.warns(FallbackWarning, match="above 0|nonzero"):
+    with pytest.warns(FallbackWarning, match=", got -?[0-9]"):
         found = optimized(x, y)
     assert torch.equal(found.nan_to_num(7.0), module(x, y).nan_to_num(7.0))
     assert torch.equal(optimized.calls, module.calls), "nothing was written before it was seen"
@@ -174,7 +174,7 @@ def test_gradients_go_through(made: tuple[Any, Any]) -> None:
 
 def test_without_a_guard_nothing_is_looked_at(tmp_path: Path) -> None:
     module = Scaled()
-    optimized = mf.optimize(module, drawn(), workers=1, time_limit=60, out=tmp_path)
+    optimized = mf.optimize(module, drawn(), workers=1, time_limit=600, out=tmp_path)
     assert "expect_met" not in optimized._mirage_plan.source
     assert "not looked at in calls:" in str(optimized.mirage_report())
     (region,) = [one for one in optimized.mirage_report().regions if not one.kept]

@@ -34,7 +34,7 @@ def causal(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, tuple[Any, ..
     torch.manual_seed(0)
     given = tuple(torch.randn(1, 16, 2, 16, dtype=torch.float16) for _ in range(3))
     place = tmp_path_factory.mktemp("causal")
-    return mf.optimize(Causal(), given, workers=1, time_limit=60, out=place), given
+    return mf.optimize(Causal(), given, workers=1, time_limit=600, out=place), given
 
 
 def test_a_causal_mask_is_no_tensor_of_a_call(causal: tuple[Any, tuple[Any, ...]]) -> None:
@@ -105,7 +105,7 @@ def test_arguments_of_another_structure_are_left_to_the_module(shape: str, tmp_p
         "by name": ((x,), {"scale": w}),
     }
     args, kwargs = forms[shape]
-    module = mf.optimize(Sum(), args, kwargs, workers=1, time_limit=60, out=tmp_path)
+    module = mf.optimize(Sum(), args, kwargs, workers=1, time_limit=600, out=tmp_path)
     plan = module._mirage_plan
     wanted = Sum()(*args, **kwargs)
     for name, (others, more) in forms.items():

@@ -6,6 +6,7 @@ import copy
 import io
 import pickle
 import re
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 import torch.nn.functional as F  # noqa: E402
 
 import mirage_formal as mf  # noqa: E402
+from mirage_formal.torch.modules import region_search  # noqa: E402
 from mirage_formal.torch.modules.optimize import FallbackWarning  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
@@ -58,7 +60,7 @@ class Attention(nn.Module):  # type: ignore[misc,name-defined]
 
 
 def options(place: Path) -> dict[str, Any]:
-    return {"workers": 1, "time_limit": 60, "out": place}
+    return {"workers": 1, "time_limit": 600, "out": place}
 
 
 def close(found: Any, wanted: Any) -> None:
@@ -335,7 +337,7 @@ def test_compile_and_export(mlp: tuple[Any, Any]) -> None:
 
 def test_one_operator_stays_with_torch_without_a_search() -> None:
     module, x = nn.Linear(16, 8, bias=False).half(), torch.randn(4, 16).half()
-    optimized = mf.optimize(module, (x,), time_limit=60)
+    optimized = mf.optimize(module, (x,), time_limit=600)
     (region,) = optimized.mirage_report().regions
     assert region.kept == "it is one operator"
     assert optimized._mirage_plan is None
@@ -447,3 +449,26 @@ def test_mistakes_are_said() -> None:
     hooked[0].register_forward_hook(lambda *_: None)
     with pytest.raises(mf.UnsupportedError, match="hooks"):
         mf.optimize(hooked, (x,))
+
+
+def test_what_the_users_code_raises_keeps_its_traceback() -> None:
+    class Faulty(nn.Module):
+        def forward(self, x: Any) -> Any:
+            raise KeyError(f"no weights for {x.shape[-1]} features")
+
+    with pytest.raises(KeyError, match="no weights for 8 features") as raised:
+        mf.optimize(Faulty(), (torch.randn(4, 8),))
+    assert Path(str(raised.traceback[-1].path)).name == "test_optimize.py"
+
+
+def test_time_counts_from_the_start_of_the_import(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An import that uses the time limit up leaves none for a search."""
+
+    class Later:
+        @staticmethod
+        def monotonic() -> float:
+            return time.monotonic() + 50.0
+
+    monkeypatch.setattr(region_search, "time", Later)
+    found = mf.optimize(Mlp(), (torch.randn(1, 4, 32),), time_limit=50, out=tmp_path)
+    assert {region.kept for region in found.mirage_report().regions} == {"no time was left for a search"}

@@ -129,7 +129,7 @@ def test_results_lie_as_those_of_the_module(name: str) -> None:
 @pytest.mark.parametrize("name", ["a row of a result", "a copy of what was written"])
 def test_those_of_an_optimized_module(name: str, tmp_path: Path) -> None:
     call = CASES[name]
-    optimized = mf.optimize(call, tuple(drawn()), workers=1, time_limit=30, out=tmp_path)
+    optimized = mf.optimize(call, tuple(drawn()), workers=1, time_limit=600, out=tmp_path)
     assert optimized._mirage_plan is not None, optimized.mirage_report()
     with warnings.catch_warnings():
         warnings.simplefilter("error", FallbackWarning)
@@ -146,7 +146,7 @@ def test_some_lie_together_and_some_apart() -> None:
 
 def test_through_torch_compile() -> None:
     call = CASES["a row of a result"]
-    compiled = torch.compile(call, backend="mirage_formal", options={"rest": "eager", "workers": 1, "time_limit": 30})
+    compiled = torch.compile(call, backend="mirage_formal", options={"rest": "eager", "workers": 1, "time_limit": 600})
     assert check(call, compiled)
     torch._dynamo.reset()
 
@@ -176,7 +176,7 @@ class Counted(torch.nn.Module):  # type: ignore[misc]  # torch has no types wher
 
 def test_gradients_of_a_module_that_writes_what_it_reads(tmp_path: Path) -> None:
     x, found = torch.randn(4, 6), []
-    modules = [Counted(), mf.optimize(Counted(), (x,), workers=1, time_limit=30, out=tmp_path)]
+    modules = [Counted(), mf.optimize(Counted(), (x,), workers=1, time_limit=600, out=tmp_path)]
     assert modules[1]._mirage_plan is not None
     for module in modules:
         for _ in range(2):
