@@ -143,24 +143,23 @@ def _fields(tuned: Any) -> dict[str, Any]:
 
 
 def _print(root: Path, tuned: Any, place: Any, console: Console) -> None:
-    from rich import box
-    from rich.table import Table  # for this command alone, as the progress
+    from mirage_formal.support.result_tables import result_table  # for this command alone, as the progress
 
     head = f"{root}: {tuned.kernels} kernels considered, {tuned.ready} may run, {tuned.timed} timed"
     if tuned.added:
         head += f"; {tuned.added} more than asked for, without which no whole candidate could be compared"
     console.print(escape_line(head), markup=False, highlight=False, soft_wrap=True)
     if tuned.rows:
-        table = Table("candidate", "us", "sum", "estimate", "by model", box=box.SIMPLE_HEAD, pad_edge=False)
+        rows = []
         for row in tuned.rows:
             name = row.name if not row.form else f"{row.name} {row.form}"
             us = "failed" if row.said else "-" if row.us is None else f"{row.us:.2f}"
-            sums = f"{row.composed_us:.2f}", f"{row.estimated_us:.2f}"
-            table.add_row(escape_line(name, 40), us, *sums, str(row.model_rank))
+            rows.append((name, us, f"{row.composed_us:.2f}", f"{row.estimated_us:.2f}", str(row.model_rank)))
         for file in _shown(tuned.triton):
             us = "failed" if file.us is None else f"{file.us:.2f}"
-            table.add_row(escape_line(f"{file.name} in Triton, {file.options}", 60), us, "-", "-", "-")
-        console.print(table)
+            rows.append((f"{file.name} in Triton, {file.options}", us, "-", "-", "-"))
+        columns = (("candidate", True), *((name, False) for name in ("us", "sum", "estimate", "by model")))
+        console.print(result_table("", columns, rows, console.width))
         for row in tuned.rows:
             if row.said:
                 console.print(escape_line(f"{row.name}: {row.said}"), markup=False, highlight=False, soft_wrap=True)

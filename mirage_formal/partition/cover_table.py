@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgspec
-from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.graph.ops import OpKind
@@ -22,10 +20,15 @@ from mirage_formal.run.candidate_table import CONDITIONS, describe_kernels, prin
 from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import display_path
 from mirage_formal.support.errors import NothingFoundError
+from mirage_formal.support.result_tables import result_table
 from mirage_formal.support.terminal import escape_line
 
 #: Most characters of a line under the table.
 _LONG: Final = 1200
+_PART_COLUMNS: Final = (
+    *((name, False) for name in ("part", "kernels", "est. us")),
+    *((name, True) for name in ("operators", "in their place")),
+)
 
 
 def print_any(report: RunReport | WholeReport, console: Console, nothing: NothingFoundError | None = None) -> None:
@@ -40,18 +43,11 @@ def print_any(report: RunReport | WholeReport, console: Console, nothing: Nothin
 def print_whole(report: WholeReport, console: Console) -> None:
     """Print the best cover by subgraph, all covers, and warnings in bold red."""
     if report.covers:
-        title = Text(escape_line(f"{report.record.program}: {len(report.parts)} parts"))
-        parts = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-        for column in ("part", "kernels", "est. us"):
-            parts.add_column(column, justify="right", no_wrap=True)
-        parts.add_column("operators")
-        parts.add_column("in their place")
-        for number, one in enumerate(report.parts, 1):
-            parts.add_row(
-                *(Text(escape_line(cell)) for cell in _row(report.record.best.parts[number - 1], number, one))
-            )
-        console.print(parts)
-        console.print(_covers(report.record))
+        title = f"{report.record.program}: {len(report.parts)} parts"
+        best = zip(report.record.best.parts, report.parts, strict=True)
+        rows = [_row(part, number, one) for number, (part, one) in enumerate(best, 1)]
+        console.print(result_table(title, _PART_COLUMNS, rows, console.width))
+        console.print(_covers(report.record, console.width))
     for text in describe_best_cover(report):
         console.print(escape_line(text, _LONG), markup=False, highlight=False, soft_wrap=True)
     for run in report.searches:
@@ -60,18 +56,15 @@ def print_whole(report: WholeReport, console: Console) -> None:
             console.print(said, style="bold red", markup=False, highlight=False)
 
 
-def _covers(record: WholeRecord) -> Table:
+def _covers(record: WholeRecord, width: int) -> Table:
     """Return the table of all covers, best first."""
-    count = len(record.covers)
-    title = f"{count} cover{'s' if count > 1 else ''}; the first one's parts are above"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for column in ("cover", "kernels", "est. us", "parts"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("digest", no_wrap=True)
+    count, rows = len(record.covers), []
     for number, one in enumerate(record.covers, 1):
         kernels, us = f"{one.kernels} of {record.unfused_kernels}", f"{one.estimated_us:.1f} of {record.unfused_us:.1f}"
-        table.add_row(str(number), kernels, us, str(len(one.parts)), one.graph_digest[:12])
-    return table
+        rows.append((str(number), kernels, us, str(len(one.parts)), one.graph_digest[:12]))
+    title = f"{count} cover{'s' if count > 1 else ''}; the first one's parts are above"
+    columns = [(name, False) for name in ("cover", "kernels", "est. us", "parts")]
+    return result_table(title, [*columns, ("digest", True)], rows, width)
 
 
 def _row(part: PartRecord, number: int, one: WholePart) -> tuple[str, ...]:

@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from rich import box
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.formats.text import to_text
@@ -21,6 +19,7 @@ from mirage_formal.records import EXHAUSTED_FILE, AuditRecord, ExhaustedRecord, 
 from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import display_path
 from mirage_formal.support.errors import NothingFoundError
+from mirage_formal.support.result_tables import result_table
 from mirage_formal.support.terminal import escape_line
 
 #: Kinds of side conditions of a proof.
@@ -39,29 +38,23 @@ def print_report(report: RunReport, console: Console, nothing: NothingFoundError
     """Print the table of candidates or the reason why there is none, the notes, and warnings in bold red."""
     print_no_result(nothing, console)
     if report.results:
-        console.print(_table(report))
+        console.print(_table(report, console.width))
     for text in describe_run(report):
         console.print(escape_line(text, _LONG), markup=False, highlight=False, soft_wrap=True)
     for text in warnings(report):
         console.print(escape_line(text, _LONG), style="bold red", markup=False, highlight=False, soft_wrap=True)
 
 
-def _table(report: RunReport) -> Table:
-    summary = report.summary
-    title = f"{summary.program}: {len(report.results)} of {summary.found} candidates"
-    table = Table(
-        title=Text(escape_line(title)), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1)
-    )
-    for column, justify in (("rank", "right"), ("id", "left"), ("est. us", "right"), ("verdict", "left")):
-        table.add_column(column, justify="right" if justify == "right" else "left", no_wrap=column != "verdict")
-    table.add_column("kernels", overflow="fold")
+def _table(report: RunReport, width: int) -> Table:
+    summary, rows = report.summary, []
     apart = describe_differences([result.graph for result in report.results])
     for result, item, words in zip(report.results, summary.candidates, apart, strict=True):
         if item.outside:
             words += f"; outside at scale {', '.join(f'{scale:g}' for scale in item.outside)}"
-        row = (str(result.rank), result.digest[:12], f"{result.cost:.1f}", verdict_label(result.verdict), words)
-        table.add_row(*(Text(escape_line(cell)) for cell in row))
-    return table
+        rows.append((str(result.rank), result.digest[:12], f"{result.cost:.1f}", verdict_label(result.verdict), words))
+    columns = (("rank", False), ("id", True), ("est. us", False), ("verdict", True), ("kernels", True))
+    title = f"{summary.program}: {len(report.results)} of {summary.found} candidates"
+    return result_table(title, columns, rows, width)
 
 
 def describe_run(report: RunReport) -> list[str]:

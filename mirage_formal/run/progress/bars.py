@@ -21,7 +21,6 @@ from mirage_formal.support.terminal import escape_line
 #: Most bars shown at once; earlier phases are removed.
 _BARS: Final = 6
 _NAME: Final = 24
-_WIDTH: Final = 60
 #: Seconds between two drawings in a notebook.
 _EVERY_S: Final = 0.25
 
@@ -67,11 +66,12 @@ class _BarsWithText(Progress):
 
     def __init__(self, console: Console) -> None:
         self.facts: list[str] = []
-        self._wide = min(_WIDTH, console.width)
+        self._wide = console.width - 1
         name = TextColumn("{task.description}", markup=False)
         done = TextColumn("{task.completed:,.0f}/{task.fields[of]}", markup=False)
         left = TextColumn("{task.fields[time]}", markup=False)
-        super().__init__(name, BarColumn(12), done, left, console=console, transient=True, refresh_per_second=4)
+        columns = (name, BarColumn(None), done, left)
+        super().__init__(*columns, console=console, transient=True, refresh_per_second=4, expand=True)
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Yield the bars and the lines of text."""

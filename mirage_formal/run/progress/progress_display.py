@@ -145,7 +145,7 @@ def facts(event: ProgressEvent) -> list[str]:
     verified = f", {event.proved} proved, {event.refused} refused" if event.proved or event.refused else ""
     pruned = sum(event.pruned.values())
     return [
-        f"{event.states:,} states, {event.states_per_s:,.0f}/s",
+        f"{event.states:,} states" + (f", {event.states_per_s:,.0f}/s" if event.states_per_s >= 1 else ""),
         f"pruned {pruned:,}" + (f": {reasons}" if reasons else ""),
         f"{event.candidates:,} candidates{best}{verified}",
     ]
