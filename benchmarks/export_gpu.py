@@ -2,10 +2,10 @@
 
     python3 benchmarks/export_gpu.py FOLDER... [--ways cupy library torch]
 
-FOLDER is what `mirage-formal export` has written, perhaps elsewhere. Each is copied, and its test.py is run in every way
-that this machine can: with CuPy and NVRTC; with the library that CMake and nvcc build, if they are here; with PyTorch, if
-it is here. Then one exact value is changed, and the test has to fail. There is one line for each folder and way, and the
-exit code is 0 only if all are right. This file needs Python and NumPy, its processes CuPy.
+FOLDER is what `mirage-formal export` has written, perhaps elsewhere. Each is copied, and its test.py is run in every
+way that this machine can: with CuPy and NVRTC; with the library that CMake and nvcc build, if they are here; with
+PyTorch, if it is here. Then one exact value is changed, and the test has to fail. There is one line for each folder and
+way, and the exit code is 0 only if all are right. This file needs Python and NumPy, its processes CuPy.
 """
 
 from __future__ import annotations

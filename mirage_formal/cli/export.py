@@ -15,7 +15,7 @@ from mirage_formal.cli.utilities import (
     choice_option,
     count_option,
     option,
-    refuse_options,
+    reject_options,
     run_command,
     single_command,
 )
@@ -52,9 +52,9 @@ def export_command(
     as that project's definition, solutions and traces; kernels that were not built are made.
     """
     if to == _BENCH:
-        refuse_options({"--candidate": candidate}, f"--to {', '.join(TARGETS)}")
+        reject_options({"--candidate": candidate}, f"--to {', '.join(TARGETS)}")
         return _export_records(directory, out or Path("flashinfer-trace"), count or 4, op_type or "fused", json)
-    refuse_options({"--count": count, "--op-type": op_type}, f"--to {_BENCH}")
+    reject_options({"--count": count, "--op-type": op_type}, f"--to {_BENCH}")
     from mirage_formal.export.folder import export_candidate
 
     found = export_candidate(directory, to, out, candidate)

@@ -19,7 +19,7 @@ from mirage_formal.cli.utilities import (
     flag_option,
     invoke_command,
     option,
-    refuse_options,
+    reject_options,
     seed_option,
     single_command,
 )
@@ -97,7 +97,7 @@ def build_command(
     from mirage_formal.run.progress.choice import display
 
     triton = backend == "triton"
-    refuse_options(
+    reject_options(
         {"--arch": arch, "--forms": forms} if triton else {"--out": out},
         "--backend cuda" if triton else "--backend triton",
     )

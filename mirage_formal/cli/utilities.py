@@ -61,7 +61,7 @@ def choice_option(name: str, choices: Sequence[str], help: str) -> Any:
     return option(name, "|".join(choices), help, parser=one, autocompletion=lambda: list(choices))
 
 
-def refuse_options(given: Mapping[str, object], needed: str) -> None:
+def reject_options(given: Mapping[str, object], needed: str) -> None:
     """Refuse options that another one makes meaningless.
 
     Args:

@@ -27,19 +27,10 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _TEMPLATES: Final = Path(__file__).resolve().parent / "templates"
-_HOST_FILES: Final = (
-    "launch.h",
-    "launch.cu",
-    "CMakeLists.txt",
-    "example.cpp",
-    "load_cupy.py",
-    "load_torch.py",
-    "test.py",
-)
 
 
 @dataclass(frozen=True, slots=True)
-class ExportedFolder:
+class FolderSummary:
     """A folder that was written.
 
     Attributes:
@@ -59,7 +50,7 @@ class ExportedFolder:
     remarks: tuple[str, ...]
 
 
-def export_candidate(path: Path, target: str, out: Path | None = None, candidate: int | None = None) -> ExportedFolder:
+def export_candidate(path: Path, target: str, out: Path | None = None, candidate: int | None = None) -> FolderSummary:
     """Write a built candidate as a folder that needs nothing of this package.
 
     Sound: see ``export.built_candidate.load_built_candidate``, which checks everything before it is read.
@@ -94,7 +85,7 @@ def export_candidate(path: Path, target: str, out: Path | None = None, candidate
             made.replace(folder)
     except OSError as error:
         raise RunError(f"expected a folder that can be written, got: {error}", where=str(folder)) from None
-    return ExportedFolder(str(folder), target, one.evidence.name, len(sizes), sum(sizes), one.stored.remarks)
+    return FolderSummary(str(folder), target, one.evidence.name, len(sizes), sum(sizes), one.stored.remarks)
 
 
 def _expect_empty(folder: Path) -> None:
@@ -127,8 +118,7 @@ def _write_cuda(one: BuiltCandidate, target: str, folder: Path) -> None:
         "steps": [output["step"] for output in test["outputs"]],
         "scale": test["scale"],
     }
-    names = (*_HOST_FILES, *(("torch_operator.py",) if target == "torch" else ()))
-    _write_texts(one, target, folder, names, {**values, **more})
+    _write_texts(one, target, folder, ("every", "cuda", "torch")[: 2 + (target == "torch")], {**values, **more})
 
 
 def _write_triton(one: BuiltCandidate, target: str, folder: Path) -> None:
@@ -146,20 +136,19 @@ def _write_triton(one: BuiltCandidate, target: str, folder: Path) -> None:
     log = triton_log(made.code, digest(made.stable.graph), one.verdict.kind, made.accesses)
     (folder / "program.py").write_text(made.code, encoding="utf-8")
     (folder / "program.json").write_bytes(to_indented_json(log))
-    _write_texts(one, target, folder, (), {"name": one.name})
+    _write_texts(one, target, folder, ("every",), {"name": one.name})
 
 
-def _write_texts(
-    one: BuiltCandidate, target: str, folder: Path, names: tuple[str, ...], values: dict[str, Any]
-) -> None:
-    """Write the evidence, and the files that templates of these names make, with the README."""
+def _write_texts(one: BuiltCandidate, target: str, folder: Path, sets: tuple[str, ...], values: dict[str, Any]) -> None:
+    """Write the evidence, and what the templates in these subdirectories make of values."""
     evidence = f"{one.evidence.parent.name}/{one.evidence.name}"
     shutil.copytree(one.evidence, folder / "proof" / evidence)
     about = {"target": target, "verdict": one.verdict, "stored": one.stored, "evidence": evidence}
     environment = _environment()
-    for name in (*names, "README.md"):
-        text = environment.get_template(f"{name}.jinja").render(**values, **about)
-        (folder / name).write_text(text, encoding="utf-8")
+    for name in environment.list_templates():
+        if (place := Path(name)).parent.name in sets:
+            text = environment.get_template(name).render(**values, **about)
+            (folder / place.stem).write_text(text, encoding="utf-8")
 
 
 def _environment() -> Environment:
@@ -178,4 +167,4 @@ def _environment() -> Environment:
     return made
 
 
-__all__ = ["ExportedFolder", "export_candidate"]
+__all__ = ["FolderSummary", "export_candidate"]

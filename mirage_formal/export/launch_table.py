@@ -82,7 +82,7 @@ class LaunchTable(msgspec.Struct, frozen=True):
     launches: tuple[dict[str, Any], ...]
 
 
-def passed_inputs(executable: Executable) -> tuple[int, ...]:
+def call_inputs(executable: Executable) -> tuple[int, ...]:
     """Return the numbers of the inputs that a caller passes: all but band masks that no launch reads."""
     read = {executable.base(value) for launch in executable.launches for value in read_and_written_values(launch)[0]}
     return tuple(i for i, item in enumerate(executable.graph.inputs) if item.band is None or i in read)
@@ -90,7 +90,7 @@ def passed_inputs(executable: Executable) -> tuple[int, ...]:
 
 def launch_table(executable: Executable, name: str, headers: tuple[str, ...]) -> LaunchTable:
     """Return the launch table of an executable."""
-    passed, (offsets, end) = passed_inputs(executable), workspace(executable)
+    passed, (offsets, end) = call_inputs(executable), workspace(executable)
 
     def place(value: int, offset: int = 0) -> Place:
         base = executable.base(value)
@@ -155,4 +155,4 @@ def _products(executable: Executable, launch: ProductLaunch, place: Any) -> list
     return found
 
 
-__all__ = ["NUMPY_TYPES", "LaunchTable", "Place", "TensorEntry", "launch_table", "passed_inputs"]
+__all__ = ["NUMPY_TYPES", "LaunchTable", "Place", "TensorEntry", "call_inputs", "launch_table"]

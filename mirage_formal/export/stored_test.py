@@ -17,7 +17,7 @@ from mirage_formal.codegen.numerics.correlated_rounding import rounding_drift
 from mirage_formal.codegen.numerics.numerics import draw_all, expected_results, nonfinite_reference_elements
 from mirage_formal.codegen.numerics.rounding import LARGEST, unit_roundoff
 from mirage_formal.device.elements import floats_to_bits
-from mirage_formal.export.launch_table import NUMPY_TYPES, passed_inputs
+from mirage_formal.export.launch_table import NUMPY_TYPES, call_inputs
 from mirage_formal.graph.types import DType
 from mirage_formal.support.errors import UnsupportedError
 
@@ -60,7 +60,7 @@ def stored_test(executable: Executable) -> StoredTest:
     Raises:
         UnsupportedError: No element of an output is known at any scale.
     """
-    program, numbers = executable.program, passed_inputs(executable)
+    program, numbers = executable.program, call_inputs(executable)
     dtypes = [executable.values[value].dtype for value in executable.outputs]
     known = [np.zeros(1, bool)]
     for scale in SCALES:

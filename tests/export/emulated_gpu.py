@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -153,6 +154,7 @@ def as_cupy(gpu: EmulatedGpu) -> dict[str, ModuleType]:
         device=SimpleNamespace(get_cublas_handle=lambda: 1),
         cublas=SimpleNamespace(gemmStridedBatchedEx=multiply),
         get_current_stream=lambda: SimpleNamespace(ptr=0),
+        ExternalStream=lambda handle: nullcontext(),
     )
     cupy = ModuleType("cupy")
     vars(cupy).update(
