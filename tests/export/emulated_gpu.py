@@ -88,7 +88,7 @@ class Array(np.ndarray):
     """An array of NumPy with an address as CuPy's arrays have one."""
 
     @property
-    def data(self) -> Any:  # type: ignore[override]
+    def data(self) -> Any:
         return SimpleNamespace(ptr=self.__array_interface__["data"][0])
 
 

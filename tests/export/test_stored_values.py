@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import shutil
@@ -145,3 +146,25 @@ def test_every_element_of_small_outputs_is_compared(exported: Mapping[str, Path]
     for folder in exported.values():
         table = json.loads((folder / "launch.json").read_text())
         assert [one["step"] for one in table["test"]["outputs"]] == [1] * len(table["outputs"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (lambda array: array.astype(np.float32), r"expected Q as launch\.json has it, got float32"),
+        (lambda array: array[:, :4], r"got float16\[2, 4, 4\]"),
+        (
+            lambda array: np.ascontiguousarray(array.swapaxes(1, 2)).swapaxes(1, 2),
+            r"with strides \[64, 2, 16\] in bytes",
+        ),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(
+    wrong: Callable[[Any], Any], said: str, exported: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = EmulatedGpu(exported["one"])
+    module = load_test(exported["one"], monkeypatch, gpu)
+    given = [module.read_input(place) for place in range(3)]
+    with pytest.raises(ValueError, match=said):
+        importlib.import_module("load_cupy").run(wrong(given[0]), *given[1:])
+    assert gpu.launched == []
