@@ -167,7 +167,7 @@ class Region:
         return digest(replace(self.program, inputs=inputs))
 
     @property
-    def call_inputs(self) -> tuple[Binding, ...]:
+    def passed_inputs(self) -> tuple[Binding, ...]:
         """Return the bindings of the inputs that callers pass: all but band masks."""
         pairs = zip(self.inputs, self.program.inputs, strict=True)
         return tuple(item for item, own in pairs if own.band is None)

@@ -18,11 +18,15 @@ from mirage_formal.export import TARGETS
 from mirage_formal.export import folder as folders
 from mirage_formal.export.built_candidate import load_built_candidate
 from mirage_formal.export.folder import export_candidate
+from mirage_formal.kernel_build.build import build_run
 from mirage_formal.kernel_build.built_kernels import KernelRejected
 from mirage_formal.kernel_build.triton import triton_generator
+from mirage_formal.partition.search_strategy import search_or_cover
 from mirage_formal.revalidate.evidence_replay import replay_directory
 from mirage_formal.run.result_cache.stored_kernel_check import stored_kernels
 from mirage_formal.support.errors import FormatError, RunError, SpaceError, UnsupportedError
+from mirage_formal.support.options import Settings
+from tests.kit.graphs.workloads import TINY, layers
 
 NAMES = ("one", "two", "product", "masked")
 HOST = ["CMakeLists.txt", "README.md", "example.cpp", "launch.cu", "launch.h", "launch.json"]
@@ -116,6 +120,19 @@ def test_modules_of_a_folder_import_nothing_of_the_package(name: str, exported: 
     for path in (exported[name]).rglob("*"):
         if path.suffix in (".h", ".cpp", ".txt") or path.name == "launch.cu":
             assert "SPDX-License-Identifier: Apache-2.0" in path.read_text()
+
+
+@pytest.mark.slow
+def test_a_cover_of_a_large_program_comes_with_the_proofs_of_its_parts(tmp_path: Path) -> None:
+    search_or_cover(layers(), Settings(**TINY), tmp_path / "layers", name="layers")
+    ((name, outcome),) = build_run(tmp_path / "layers", 1, ())
+    assert outcome.startswith("built")
+    made = export_candidate(tmp_path / "layers" / "covers" / name, "cuda", tmp_path / "out")
+    assert made.candidate == name
+    (shown,) = replay_directory(tmp_path / "out" / "proof" / "covers" / name).shown
+    assert stored_kernels(tmp_path / "out" / "proof" / "kernels" / name).about.candidate == shown.digest
+    assert f"mirage-formal check proof/covers/{name}" in (tmp_path / "out" / "README.md").read_text()
+    assert "CMAKE_CUDA_ARCHITECTURES 90a" in (tmp_path / "out" / "CMakeLists.txt").read_text()  # of the target
 
 
 def test_the_candidate_is_chosen_by_rank_and_by_its_directory(built_runs: Mapping[str, Path], tmp_path: Path) -> None:

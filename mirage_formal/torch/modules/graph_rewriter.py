@@ -102,7 +102,7 @@ class _Rewrite:
         region = self._imported.regions[number]
         inputs: list[Any] = []
         # Torch may read more nodes, such as a view of a region's input that is also used outside.
-        read = {item.node for item in region.call_inputs}
+        read = {item.node for item in region.passed_inputs}
         stack, seen = [output.node for output in region.outputs], set()
         while stack:
             name = stack.pop()
@@ -135,7 +135,7 @@ class _Rewrite:
             if number is None:
                 needed = [node.name for node in self._nodes[name].all_input_nodes]
             else:
-                needed = [item.node for item in self._imported.regions[number].call_inputs]
+                needed = [item.node for item in self._imported.regions[number].passed_inputs]
             missing = [n for n in needed if n not in self._known]
             if missing:
                 stack += missing
@@ -211,7 +211,7 @@ class _Rewrite:
         return sum(arg is node for arg in (*user.args, *user.kwargs.values())) == 1
 
     def _region(self, region: Region, overload: Any) -> None:
-        given = [self._read(item) for item in region.call_inputs]
+        given = [self._read(item) for item in region.passed_inputs]
         if self._guard:
             self._call(expect_conditions, overload._schema.name.partition("::")[2], *given)
         found = self._call(overload, *given)

@@ -75,7 +75,7 @@ class NamedProgram:
     @property
     def inputs(self) -> tuple[tuple[int, Input], ...]:
         """The inputs that callers pass, with their numbers: all but band masks."""
-        return _call_inputs(self.program)
+        return _passed_inputs(self.program)
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def name_inputs(program: KernelGraph, title: str) -> NamedProgram:
     Raises:
         UnsupportedError: An input is not dense in memory, which the records cannot describe.
     """
-    passed = _call_inputs(program)
+    passed = _passed_inputs(program)
     orders = tuple(_order(item) for _, item in passed)
     names: list[str] = []
     for number, item in passed:
@@ -102,7 +102,7 @@ def name_inputs(program: KernelGraph, title: str) -> NamedProgram:
     return NamedProgram(program, title, tuple(names), orders)
 
 
-def _call_inputs(program: KernelGraph) -> tuple[tuple[int, Input], ...]:
+def _passed_inputs(program: KernelGraph) -> tuple[tuple[int, Input], ...]:
     return tuple((number, item) for number, item in enumerate(program.inputs) if item.band is None)
 
 
