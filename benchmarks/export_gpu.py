@@ -47,7 +47,8 @@ def build_library(folder: Path) -> str:
 
 def run_test(folder: Path, way: str, blocked: Path) -> tuple[int, str]:
     """Run a folder's test where mirage_formal cannot be imported; the exit code, and the last of what it said."""
-    environment = {**os.environ, "PYTHONPATH": str(blocked)}
+    path = os.pathsep.join([str(blocked), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path}
     command = [sys.executable, str(folder / "test.py"), way]
     try:
         done = subprocess.run(
