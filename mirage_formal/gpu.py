@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import msgspec
 
-from mirage_formal.codegen.executable import LAUNCH_FILE, Executable, KernelLaunch, describe
+from mirage_formal.codegen.executable import Executable, KernelLaunch, describe
 from mirage_formal.device.runtime import arch_of, current_device, device_count
 from mirage_formal.kernel_build.device_records import record_numerics, record_time
-from mirage_formal.records import KERNELS
+from mirage_formal.kernel_build.save import find_kernels
 from mirage_formal.records.answer import answer_text
 from mirage_formal.support import options
 from mirage_formal.support.errors import MirageError, RunError, UnsupportedError
@@ -76,27 +76,6 @@ def _parser() -> argparse.ArgumentParser:
     info.add_argument("--json", action="store_true", help=f"{_JSON} {_OFF}")
     info.set_defaults(action=_info)
     return parser
-
-
-def directories(root: Path, candidate: int | None = None) -> list[Path]:
-    """Return the directories of kernels in a run, by rank; or the directory itself, if it is one.
-
-    Raises:
-        RunError: There is none, or none of this rank.
-    """
-    if (root / LAUNCH_FILE).is_file():
-        return [root]
-    found = sorted(path.parent for path in (root / KERNELS).glob(f"*/{LAUNCH_FILE}"))
-    if not found:
-        hint = "mirage-formal tools build RUN_DIR makes them, where the solvers are installed"
-        raise RunError("expected a run with kernels, got none", where=str(root), hint=hint)
-    if candidate is None:
-        return found
-    chosen = [path for path in found if path.name.split("-")[0] == f"{candidate:03}"]
-    if not chosen:
-        ranks = ", ".join(path.name.split("-")[0] for path in found)
-        raise RunError(f"expected a candidate of rank {ranks}, got {candidate}", where=str(root))
-    return chosen
 
 
 def run_one(directory: Path, *, measure: bool, numerics: bool, seed: int = 0, library: bool = True) -> dict[str, Any]:
@@ -176,7 +155,7 @@ def run_all(
         hint = "leave --without-library out: what is measured and compared has its products from cuBLAS"
         what = "expected no --measure and no --numerics with --without-library"
         raise UnsupportedError(what, where="gpu run", hint=hint)
-    found = directories(root, candidate)
+    found = find_kernels(root, candidate)
     return [run_one(path, measure=measure, numerics=numerics, seed=seed, library=library) for path in found]
 
 

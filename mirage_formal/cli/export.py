@@ -1,4 +1,4 @@
-"""Command ``mirage-formal tools export``: a run in another project's format."""
+"""Command ``mirage-formal export``: a candidate as a folder of its own, or a run in another project's format."""
 
 from __future__ import annotations
 
@@ -9,41 +9,72 @@ from typing import Annotated, Final
 
 import typer
 
-from mirage_formal.cli.utilities import Json, answer, count_option, option, run_command, single_command
+from mirage_formal.cli.utilities import (
+    Json,
+    answer,
+    choice_option,
+    count_option,
+    option,
+    reject_options,
+    run_command,
+    single_command,
+)
+from mirage_formal.export import TARGETS
 from mirage_formal.support.errors import SpaceError
 from mirage_formal.support.terminal import escape_line
 
-_FORMATS: Final = ("flashinfer-bench",)
+_BENCH: Final = "flashinfer-bench"
 _WORD: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
-_Run = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Directory of a run, or of a whole program's search.")]
-_Out = Annotated[Path, option("--out", "DIR", "Data set to write to; other files there stay.")]
-_Format = Annotated[str, option("--format", "flashinfer-bench", "What is written.")]
-_Count = Annotated[int, count_option("--count", "Most candidates")]
-_Kind = Annotated[str, option("--op-type", "WORD", "The definition's op_type: lower-case letters, digits and _.")]
+_Run = Annotated[Path, typer.Argument(metavar="DIR", help="A run with kernels, or one of its candidates.")]
+_FOLDER = "Folder to write, which is new or empty; of flashinfer-bench the data set, where other files stay."
+_Out = Annotated[Path | None, option("--out", "DIR", _FOLDER, "NAME-export, or flashinfer-trace")]
+_WHAT = "What is written: a folder with kernels or one Triton file, or FlashInfer-Bench's records."
+_To = Annotated[str, choice_option("--to", (*TARGETS, _BENCH), _WHAT)]
+_Rank = Annotated[int | None, count_option("--candidate", "The candidate of this rank", "the best that is built")]
+_Count = Annotated[int | None, count_option("--count", "Of flashinfer-bench: most candidates", "4")]
+_OP_TYPE = "Of flashinfer-bench: the definition's op_type, of lower-case letters, digits and _."
+_Kind = Annotated[str | None, option("--op-type", "WORD", _OP_TYPE, "fused")]
 
 
 def export_command(
     directory: _Run,
-    out: _Out = Path("flashinfer-trace"),
-    format: _Format = _FORMATS[0],
-    count: _Count = 4,
-    op_type: _Kind = "fused",
+    to: _To = TARGETS[0],
+    out: _Out = None,
+    candidate: _Rank = None,
+    count: _Count = None,
+    op_type: _Kind = None,
     json: Json = False,
 ) -> None:
-    """Write a run's program, kernels and measurements as FlashInfer-Bench's definition, solutions and traces.
+    """Write a candidate as a folder that needs nothing of this package: code, launch code, loaders, a test, the proof.
 
-    Kernels that were built and measured are taken from the run; for other candidates they are made.
+    Everything is checked before it is read. With --to flashinfer-bench, write a run's program, kernels and measurements
+    as that project's definition, solutions and traces; kernels that were not built are made.
     """
-    if format not in _FORMATS:
-        raise SpaceError(f"expected {' or '.join(_FORMATS)}, got {format!r}", where="--format")
+    if to == _BENCH:
+        reject_options({"--candidate": candidate}, f"--to {', '.join(TARGETS)}")
+        return _export_records(directory, out or Path("flashinfer-trace"), count or 4, op_type or "fused", json)
+    reject_options({"--count": count, "--op-type": op_type}, f"--to {_BENCH}")
+    from mirage_formal.export.folder import export_candidate
+
+    found = export_candidate(directory, to, out, candidate)
+    if json:
+        raise typer.Exit(answer("export", 0, asdict(found)))
+    print(escape_line(f"{found.directory}: {found.candidate}, {found.files} files, {found.bytes:,} bytes", 4000))
+    for text in found.remarks:
+        print(escape_line(f"not checked: {text}", 4000))
+    test = "program.py" if to == "triton" else "test.py"
+    print(escape_line(f"on a machine with a GPU: python {found.directory}/{test}", 4000))
+
+
+def _export_records(directory: Path, out: Path, count: int, op_type: str, as_json: bool) -> None:
     if _WORD.fullmatch(op_type) is None:
         hint = "it names directories: lower-case letters, digits and _, a letter first"
         raise SpaceError(f"expected a word, got {op_type!r}", where="--op-type", hint=hint)
     from mirage_formal.torch.integrations.flashinfer.dataset_export import export_best
 
     found = export_best(directory, out, count, op_type)
-    if json:
+    if as_json:
         raise typer.Exit(answer("export", 0, {"out": str(out), **asdict(found)}))
     print(escape_line(f"{out}: definition {found.definition}", 4000))
     print(escape_line(f"solutions: {', '.join(found.solutions)}; measurements: {found.traces}", 4000))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -19,6 +19,7 @@ from mirage_formal.cli.utilities import (
     flag_option,
     invoke_command,
     option,
+    reject_options,
     seed_option,
     single_command,
 )
@@ -96,7 +97,10 @@ def build_command(
     from mirage_formal.run.progress.choice import display
 
     triton = backend == "triton"
-    _fitting({"--arch": arch, "--forms": forms} if triton else {"--out": out}, "cuda" if triton else "triton")
+    reject_options(
+        {"--arch": arch, "--forms": forms} if triton else {"--out": out},
+        "--backend cuda" if triton else "--backend triton",
+    )
     if out is not None and len(run) > 1:
         raise SpaceError("expected one RUN_DIR with it, got several", where="--out", hint="leave it out")
     found = []
@@ -124,17 +128,6 @@ def build_command(
             f"they are first loaded on a machine that has it. To have it here: {nvrtc_hint()}."
         )
     raise typer.Exit(code)
-
-
-def _fitting(given: Mapping[str, object], other: str) -> None:
-    """Refuse options of another back end.
-
-    Raises:
-        SpaceError: One is given; names it.
-    """
-    for name, value in given.items():
-        if value:
-            raise SpaceError(f"expected it with --backend {other} only", where=name, hint="leave it out")
 
 
 def emulate_command(

@@ -61,6 +61,21 @@ def choice_option(name: str, choices: Sequence[str], help: str) -> Any:
     return option(name, "|".join(choices), help, parser=one, autocompletion=lambda: list(choices))
 
 
+def reject_options(given: Mapping[str, object], needed: str) -> None:
+    """Refuse options that another one makes meaningless.
+
+    Args:
+        given: Values of options by name; those that were not given are false.
+        needed: What they need, as "--backend triton".
+
+    Raises:
+        SpaceError: One is given; names it.
+    """
+    for name, value in given.items():
+        if value:
+            raise SpaceError(f"expected it with {needed} only", where=name, hint="leave it out")
+
+
 def add_options(command: Callable[..., Any], *kinds: type[msgspec.Struct]) -> Callable[..., Any]:
     """Return a command with the options of some classes as parameters, before --json, in place of its ``**given``."""
     *own, _ = signature(command, eval_str=True).parameters.values()

@@ -67,7 +67,7 @@ def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
         raise UnsupportedError(
             f"expected an architecture of NVRTC {nvrtc.version} ({known}), got {arch!r}", where="arch"
         )
-    headers = _headers([source])
+    headers = device_headers([source])
     if fresh:
         return _parse_ptxas_log(*nvrtc.compile(source, headers, arch), nvrtc.version)
     key = (_digest(source), _digest(*headers.values()), arch, nvrtc.version, *nvrtc.options)
@@ -80,10 +80,10 @@ def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
 
 def compilation_environment_digest(sources: Iterable[str]) -> str:
     """Return a digest of the compilation environment of sources: device layer, included headers, and options."""
-    return _digest(*_headers(sources).values(), *_OPTIONS)
+    return _digest(*device_headers(sources).values(), *_OPTIONS)
 
 
-def _headers(sources: Iterable[str]) -> dict[str, str]:
+def device_headers(sources: Iterable[str]) -> dict[str, str]:
     """Return the headers of sources by name: the device layer, and the headers that they include."""
     named = {name for source in sources for name in _INCLUDE.findall(source)} - {_HEADER}
     files = {name: data_dir("gpu") / "include" / name for name in (_HEADER, *sorted(named))}

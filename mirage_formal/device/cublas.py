@@ -80,6 +80,60 @@ def _is_uniform(extents: Shape, strides: tuple[tuple[int, ...], ...]) -> bool:
     return True
 
 
+@dataclass(frozen=True, slots=True)
+class ProductCall:
+    """Arguments of one call of cublasGemmStridedBatchedEx: row-major C = A B, which column-major is C' = B' A'.
+
+    Triples are of A, B and C.
+
+    Attributes:
+        transposed: Whether A and B are read transposed, as column-major matrices.
+        extents: Rows of C, columns of C, and the extent that is summed over.
+        leading: Leading dimensions.
+        starts: First elements, in bytes from the start of each tensor.
+        steps: Elements between consecutive products.
+        count: Number of products.
+        cuda_type: Value of cudaDataType of all three.
+    """
+
+    transposed: tuple[bool, bool]
+    extents: tuple[int, int, int]
+    leading: tuple[int, int, int]
+    starts: tuple[int, int, int]
+    steps: tuple[int, int, int]
+    count: int
+    cuda_type: int
+
+
+def product_calls(a: DTensor, b: DTensor, strides: tuple[tuple[int, ...], tuple[int, ...]]) -> list[ProductCall]:
+    """Return the calls of cuBLAS that compute a product.
+
+    Args:
+        a: The left operand.
+        b: The right operand.
+        strides: Strides of both, in elements.
+
+    Raises:
+        UnsupportedError: An operand has neither rows nor columns contiguous.
+    """
+    shape = (*a.shape[:-1], b.shape[-1])
+    left, right = matrix_side(a.shape, strides[0]), matrix_side(b.shape, strides[1])
+    size = a.dtype.bytes
+    lead = tuple(s[: len(shape) - 2] for s in (*strides, row_major(shape)))
+    return [
+        ProductCall(
+            transposed=(left.transposed, right.transposed),
+            extents=(shape[-2], shape[-1], a.shape[-1]),
+            leading=(left.leading, right.leading, shape[-1]),
+            starts=(batch.starts[0] * size, batch.starts[1] * size, batch.starts[2] * size),
+            steps=batch.steps,
+            count=batch.count,
+            cuda_type=_TYPES[a.dtype],
+        )
+        for batch in strided_batches(shape[:-2], lead)
+    ]
+
+
 class Cublas:
     """A handle of cuBLAS on the current device, which must stay the current one in every call.
 
@@ -118,39 +172,26 @@ class Cublas:
             strides: Strides of both, in elements.
             address: Function that returns the address of the left operand, the right one or the result, by number.
         """
-        shape = (*a.shape[:-1], b.shape[-1])
-        own = row_major(shape)
-        m, n, k = shape[-2], shape[-1], a.shape[-1]
-        left, right = matrix_side(a.shape, strides[0]), matrix_side(b.shape, strides[1])
-        kind, size = _TYPES[a.dtype], a.dtype.bytes
-        # Row-major C = A B is column-major C' = B' A'.
-        fixed = (
-            self._handle,
-            ctypes.c_int(int(right.transposed)),
-            ctypes.c_int(int(left.transposed)),
-            ctypes.c_int(n),
-            ctypes.c_int(m),
-            ctypes.c_int(k),
-            ctypes.byref(self._one),
-        )
-        zero, last = ctypes.byref(self._zero), (ctypes.c_int(_COMPUTE_32F), ctypes.c_int(_DEFAULT_ALGORITHM))
+        one, zero = ctypes.byref(self._one), ctypes.byref(self._zero)
+        last = (ctypes.c_int(_COMPUTE_32F), ctypes.c_int(_DEFAULT_ALGORITHM))
         function = self._library.cublasGemmStridedBatchedEx
-        cuda_type = ctypes.c_int(kind)
 
-        def call(batch: StridedBatch) -> Callable[[], None]:
-            offsets = [start * size for start in batch.starts]
-            steps = [ctypes.c_longlong(step) for step in batch.steps]
-            leading = [ctypes.c_int(x) for x in (left.leading, right.leading, n)]
-            count = ctypes.c_int(batch.count)
+        def prepare(one_call: ProductCall) -> Callable[[], None]:
+            (m, n, k), kind = one_call.extents, ctypes.c_int(one_call.cuda_type)
+            left, right = (ctypes.c_int(int(side)) for side in one_call.transposed)
+            fixed = (self._handle, right, left, ctypes.c_int(n), ctypes.c_int(m), ctypes.c_int(k), one)
+            leading = [ctypes.c_int(x) for x in one_call.leading]
+            steps = [ctypes.c_longlong(step) for step in one_call.steps]
+            count = ctypes.c_int(one_call.count)
 
             def run() -> None:
-                pointers = [ctypes.c_void_p(address(i) + offsets[i]) for i in range(3)]
+                pointers = [ctypes.c_void_p(address(i) + one_call.starts[i]) for i in range(3)]
                 done = function(
                     *fixed,
-                    *(pointers[1], cuda_type, leading[1], steps[1]),
-                    *(pointers[0], cuda_type, leading[0], steps[0]),
+                    *(pointers[1], kind, leading[1], steps[1]),
+                    *(pointers[0], kind, leading[0], steps[0]),
                     zero,
-                    *(pointers[2], cuda_type, leading[2], steps[2]),
+                    *(pointers[2], kind, leading[2], steps[2]),
                     count,
                     *last,
                 )
@@ -158,8 +199,7 @@ class Cublas:
 
             return run
 
-        lead = tuple(s[: len(shape) - 2] for s in (*strides, own))
-        return [call(batch) for batch in strided_batches(shape[:-2], lead)]
+        return [prepare(one_call) for one_call in product_calls(a, b, strides)]
 
     def _check(self, name: str, status: int) -> None:
         if status != 0:

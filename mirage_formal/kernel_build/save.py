@@ -18,6 +18,8 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.kernel_build.built_kernels import BuiltKernels
 from mirage_formal.records import (
+    KERNELS,
+    LAUNCH_FILE,
     MANIFEST_FILE,
     OBLIGATIONS_FILE,
     PLAN_FILE,
@@ -36,6 +38,7 @@ from mirage_formal.records import (
     to_indented_json,
 )
 from mirage_formal.run_directory.directory_layout import KERNELS_OF_ONE, list_contents, remove
+from mirage_formal.support.errors import RunError
 
 
 def save_built(built: BuiltKernels, directory: Path) -> None:
@@ -96,4 +99,25 @@ def _write(built: BuiltKernels, building: Path) -> None:
     (building / MANIFEST_FILE).write_bytes(seal_record(manifest))
 
 
-__all__ = ["move_built", "save_built"]
+def find_kernels(root: Path, candidate: int | None = None) -> list[Path]:
+    """Return the directories of kernels in a run, by rank; or the directory itself, if it is one.
+
+    Raises:
+        RunError: There is none, or none of this rank.
+    """
+    if (root / LAUNCH_FILE).is_file():
+        return [root]
+    found = sorted(path.parent for path in (root / KERNELS).glob(f"*/{LAUNCH_FILE}"))
+    if not found:
+        hint = "mirage-formal tools build RUN_DIR makes them, where the solvers are installed"
+        raise RunError("expected a run with kernels, got none", where=str(root), hint=hint)
+    if candidate is None:
+        return found
+    chosen = [path for path in found if path.name.split("-")[0] == f"{candidate:03}"]
+    if not chosen:
+        ranks = ", ".join(path.name.split("-")[0] for path in found)
+        raise RunError(f"expected a candidate of rank {ranks}, got {candidate}", where=str(root))
+    return chosen
+
+
+__all__ = ["find_kernels", "move_built", "save_built"]

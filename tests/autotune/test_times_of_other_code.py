@@ -174,5 +174,5 @@ def test_the_text_is_that_of_what_is_built(
                 assert found[one.key] == made.origin.text == code_digest.digest_of_text([made.launch], sources)
     assert len(found) > KERNELS // 2
     assert len(set(found.values())) > 1
-    monkeypatch.setattr(compiler, "_headers", lambda _sources: {"mirage_formal/device.cuh": "// another\n"})
+    monkeypatch.setattr(compiler, "device_headers", lambda _sources: {"mirage_formal/device.cuh": "// another\n"})
     assert timing_cache.kernel_text_digest(ask) not in found.values()

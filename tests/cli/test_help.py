@@ -23,7 +23,7 @@ COMMANDS: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
     ("verify",): ("mirage_formal.verify", ("PROGRAM", "GRAPH")),
     ("tools", "build"): ("mirage_formal.kernel_build", ("RUN_DIR",)),
     ("tune",): ("mirage_formal.cli.tune", ("RUN_DIR",)),
-    ("tools", "export"): ("mirage_formal.cli.export", ("RUN_DIR",)),
+    ("export",): ("mirage_formal.cli.export", ("DIR",)),
     ("tools", "kernelbench"): ("mirage_formal.cli.kernelbench", ("DIR",)),
     ("report",): ("mirage_formal.cli.report", ("RUN",)),
     ("tools", "emulate"): ("mirage_formal.emulate", ("RUN_DIR",)),

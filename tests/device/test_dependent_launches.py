@@ -47,7 +47,7 @@ class _Ptx(nvrtc._Nvrtc):
 
 def ptx(text: str, arch: str) -> list[str]:
     """Instructions that NVRTC makes of a kernel for a virtual architecture."""
-    code, _ = _Ptx(nvrtc._nvrtc()._library).compile(text, nvrtc._headers([text]), arch)
+    code, _ = _Ptx(nvrtc._nvrtc()._library).compile(text, nvrtc.device_headers([text]), arch)
     return [line.strip() for line in code.rstrip(b"\0").decode().splitlines()]
 
 

@@ -16,7 +16,7 @@ from mirage_formal.check.cuda.manifest import EstablishedKernels
 from mirage_formal.codegen.executable import Executable, load_executable
 from mirage_formal.graph.canonical import digest
 from mirage_formal.records import CANDIDATES, KERNELS, MANIFEST_FILE
-from mirage_formal.records.partition import WHOLE_FILE
+from mirage_formal.records.partition import COVERS, WHOLE_FILE
 from mirage_formal.revalidate.evidence_replay import replay_directory
 from mirage_formal.revalidate.rederive import derive_kernels
 from mirage_formal.support.errors import FormatError
@@ -80,6 +80,17 @@ def _has_solvers() -> bool:
     return all(find_spec(name) is not None for name in ("z3", "cvc5"))
 
 
+def find_evidence(directory: Path) -> Path | None:
+    """Return the directory of the candidate or cover that kernels lie beside; None if there is none.
+
+    Args:
+        directory: The directory of kernels.
+    """
+    place = directory.resolve()
+    sets = (place.parent.parent / name for name in (CANDIDATES, COVERS))
+    return next((one / place.name for one in sets if (one / place.name).is_dir()), None)
+
+
 def _is_bound_to_candidate(directory: Path, about: EstablishedKernels) -> bool:
     """Return whether the kernels' candidate lies in the run around them; then replay its evidence."""
     place = directory.resolve()
@@ -88,10 +99,11 @@ def _is_bound_to_candidate(directory: Path, about: EstablishedKernels) -> bool:
         return False
     if (root / WHOLE_FILE).is_file():
         found = replay_directory(root)
-    elif (root / CANDIDATES / place.name).is_dir():
-        found = replay_directory(root / CANDIDATES / place.name)
     else:
-        return False
+        evidence = find_evidence(place)
+        if evidence is None:
+            return False
+        found = replay_directory(evidence)
     with step(directory / MANIFEST_FILE, "whose kernels"):
         if about.candidate not in (known := [one.digest for one in found.shown]):
             raise FormatError(f"expected kernels of {', '.join(known)[:300]}, got those of {about.candidate}")
@@ -99,4 +111,4 @@ def _is_bound_to_candidate(directory: Path, about: EstablishedKernels) -> bool:
     return True
 
 
-__all__ = ["StoredKernels", "stored_kernels"]
+__all__ = ["StoredKernels", "find_evidence", "stored_kernels"]
