@@ -192,7 +192,8 @@ def _replace_regions(
     comparison = compare_with_torch(found, arguments_of(found, inputs))
     operators, report = choose_operators(found, asked, comparison=comparison, begin=begin)
     if timing and len(set(operators.values())) > 1:
-        operators, report = faster_regions(found, operators, report, timing[0])
+        others = {} if timing[0] is eager_compile else {"eager": eager_compile}
+        operators, report = faster_regions(found, operators, report, timing[0], others)
 
     def build(operators: Mapping[int, TorchOperator]) -> GraphModule:
         graph = rewrite(found, {n: operator.overload for n, operator in operators.items()})

@@ -21,8 +21,13 @@ from mirage_formal.torch.dynamic_shapes.bucket_search import ShapesReport
 from mirage_formal.torch.dynamic_shapes.dynamic_plans import plan_for
 from mirage_formal.torch.modules.function_plan import FunctionPlan, has_hooks, plan_module
 from mirage_formal.torch.modules.graph_rewriter import rewrite
-from mirage_formal.torch.modules.module_report import FallbackWarning, ModuleReport
-from mirage_formal.torch.modules.profitability import eager_compile, faster_regions, has_gpu_tensors
+from mirage_formal.torch.modules.module_report import COMPILER, FallbackWarning, ModuleReport
+from mirage_formal.torch.modules.profitability import (
+    default_compile,
+    eager_compile,
+    faster_regions,
+    has_gpu_tensors,
+)
 from mirage_formal.torch.modules.region_search import choose_operators
 from mirage_formal.torch.modules.trace import FunctionModule, trace_module
 
@@ -101,7 +106,11 @@ def _plan_module(
     comparison = compare_with_torch(traced.imported, arguments_of(traced.imported, pytree.tree_leaves(given)))
     operators, report = choose_operators(traced.imported, asked, comparison=comparison, guard=guard, begin=begin)
     if asked.get("measure", options.MEASURED) and has_gpu_tensors(pytree.tree_leaves(given)):
-        operators, report = faster_regions(traced.imported, operators, report, eager_compile)
+        limit = asked.get("time_limit")
+        deadline = float("inf") if limit is None else begin + limit
+        operators, report = faster_regions(
+            traced.imported, operators, report, eager_compile, {COMPILER: default_compile}, deadline
+        )
     plan = None
     if operators:
         chosen = {number: found.overload for number, found in operators.items()}

@@ -12,6 +12,7 @@ timed compilation itself is kept, because a compiler that autotunes may produce 
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import getitem
@@ -35,13 +36,26 @@ def eager_compile(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., A
     return module.forward  # type: ignore[no-any-return]  # a method of a class without types
 
 
+def default_compile(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    """Return the graph as torch.compile makes it without options."""
+    from torch._inductor.compile_fx import compile_fx
+
+    compiled: Callable[..., Any] = compile_fx(module, list(inputs))
+    return compiled
+
+
 def has_gpu_tensors(inputs: Sequence[Any]) -> bool:
     """Return whether some tensors lie on an available GPU."""
     return any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs) and bool(torch.cuda.is_available())
 
 
 def faster_regions(
-    imported: Imported, operators: Mapping[int, TorchOperator], report: ModuleReport, compile: Compile
+    imported: Imported,
+    operators: Mapping[int, TorchOperator],
+    report: ModuleReport,
+    compile: Compile,
+    others: Mapping[str, Compile] | None = None,
+    deadline: float = float("inf"),
 ) -> tuple[dict[int, TorchOperator], ModuleReport]:
     """Return the operators that are faster than a compilation of their regions, and the updated report.
 
@@ -50,6 +64,8 @@ def faster_regions(
         operators: Operators by the numbers of regions.
         report: Report on all regions.
         compile: Compiler that the operators are compared with.
+        others: Further compilers by name: the report has their times, which decide nothing.
+        deadline: Value of time.monotonic() after which no further compiler is timed.
     """
     kept = dict(operators)
     rows: list[RegionReport] = []
@@ -62,8 +78,25 @@ def faster_regions(
                 row = dataclasses.replace(row, kept="it is faster there, as measured")
                 for number in row.numbers:
                     kept.pop(number, None)
+            row = dataclasses.replace(row, compilers_us=_times_of_others(imported, row, operator, others, deadline))
         rows.append(row)
     return kept, dataclasses.replace(report, regions=tuple(rows))
+
+
+def _times_of_others(
+    imported: Imported,
+    row: RegionReport,
+    operator: TorchOperator | None,
+    others: Mapping[str, Compile] | None,
+    deadline: float,
+) -> tuple[tuple[str, float], ...]:
+    """Return the microseconds of a region as further compilers make it, by name; without those that are not timed."""
+    found: list[tuple[str, float]] = []
+    for name, compile in (others or {}).items():
+        if operator is not None and time.monotonic() < deadline:
+            timed = _time_operator(imported, row.numbers[0], operator, compile)
+            found += [] if timed is None else [(name, timed.theirs)]
+    return tuple(found)
 
 
 def _time_operator(imported: Imported, number: int, operator: TorchOperator, compile: Compile) -> TimedPair | None:
@@ -194,6 +227,7 @@ def _replace_row(report: ModuleReport, row: RegionReport, **changed: Any) -> Mod
 __all__ = [
     "Compile",
     "ProfitableGraph",
+    "default_compile",
     "eager_compile",
     "faster_regions",
     "has_gpu_tensors",
