@@ -8,7 +8,7 @@ between two kernels is rounded to its element type, so it is infinite beyond tha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -87,7 +87,9 @@ def round_to_dtype(values: Array, dtype: DType) -> Singles:
             return found
 
 
-def run_typed(graph: KernelGraph, arrays: Sequence[Array], *, stored: bool = True) -> tuple[Singles, ...]:
+def run_typed(
+    graph: KernelGraph, arrays: Sequence[Array], *, stored: bool | Collection[int] = True
+) -> tuple[Singles, ...]:
     """Return the outputs of a µGraph, computed in its element types.
 
     Args:
@@ -95,7 +97,8 @@ def run_typed(graph: KernelGraph, arrays: Sequence[Array], *, stored: bool = Tru
         arrays: One array for each input, of the input's shape; masks are booleans, or zeros and ones.
         stored: Whether tensors between kernels are rounded to their element types. If not, only inputs, outputs and
             results of rounding operators are rounded, as in one kernel that keeps all other tensors in registers. This
-            is the meaning of a program under the condition "intermediates not rounded".
+            is the meaning of a program under the condition "intermediates not rounded". Numbers of tensors: these are
+            rounded as well.
 
     Returns:
         One array of float32 for each output, in order, of numbers that its element type has. Overflow gives an infinite
@@ -124,7 +127,8 @@ def run_typed(graph: KernelGraph, arrays: Sequence[Array], *, stored: bool = Tru
             else:
                 results = evaluate(extract_kernel(op, types), operands, domain)
             for found in results:
-                held[number] = round_to_dtype(found, types[number].dtype) if stored else found
+                rounded = stored if isinstance(stored, bool) else number in stored
+                held[number] = round_to_dtype(found, types[number].dtype) if rounded else found
                 number += 1
             for read in set(op.operands):
                 if last[read] == index:

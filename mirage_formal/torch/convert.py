@@ -425,7 +425,12 @@ class _GraphImport:
             mask=self._mask,
             host=places == {"cpu"},
         )
-        draft.values[name] = self._rounded_result(node, row.write(call), draft)
+        draft.values[name] = found = self._rounded_result(node, row.write(call), draft)
+        draft.program.graph.stored |= {
+            one.base.number
+            for one in (found if isinstance(found, tuple) else (found,))
+            if isinstance(one.base, Tensor) and not self._is_free(name)
+        }
         draft.notes += [ImportRemark(name, note, where) for note in call.notes]
 
     def _argument(self, arg: Any, draft: _Draft) -> Any:

@@ -166,6 +166,11 @@ class Region:
         inputs = tuple(replace(item, name=f"input{number}") for number, item in enumerate(self.program.inputs))
         return digest(replace(self.program, inputs=inputs))
 
+    @cached_property
+    def stored(self) -> frozenset[int]:
+        """Tensors of the program that torch stores in their element types; it may keep others in float32."""
+        return self.graph.stored_results()
+
     @property
     def passed_inputs(self) -> tuple[Binding, ...]:
         """Return the bindings of the inputs that callers pass: all but band masks."""

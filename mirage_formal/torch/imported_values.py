@@ -37,6 +37,7 @@ class ImportedGraph(Graph):
     def __init__(self) -> None:
         super().__init__()
         self.line: Origin | None = None
+        self.stored: set[int] = set()  # numbers of the tensors that torch stores: results of its operators
         self._known: dict[Op, tuple[Tensor, ...]] = {}
         self._makers: dict[int, Op] = {}
 
@@ -53,6 +54,11 @@ class ImportedGraph(Graph):
             self._steps[-1] = replace(self._steps[-1], origin=self.line)
             self._makers[self._known[op][0].number] = op
         return self._known[op]
+
+    def stored_results(self) -> frozenset[int]:
+        """Return the tensors of the frozen program that torch stores; others are inside of one of its operators."""
+        every = [*self.inputs, *(tensor for step in self._kept() for tensor in step.results)]
+        return frozenset(n for n, tensor in enumerate(every) if tensor.number in self.stored)
 
     def _recognised(self, op: Op) -> Op | None:
         """Return the RMS norm that a product computes, or None.

@@ -7,8 +7,8 @@ torch keeps in float32 may overflow there in float16. So a candidate is simulate
 contract (comparison/contract.py) like the import's.
 
 The work is bounded. A region above the bound is compared at smaller extents of the program's inputs
-(codegen/numerics/shrink.py), where torch has no results: there the candidate has to be finite where the program is, if
-no intermediate tensor is rounded.
+(codegen/numerics/shrink.py), where torch has no results: there the candidate has to be finite where the program is,
+both if no intermediate tensor is rounded, and if each result of one of torch's operators is.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def candidate_fault(piece: RegionPiece, candidate: KernelGraph) -> str:
     if _has_own_extents(piece, candidate):
         return next(_differences(piece, stable_form(candidate), seed), "")
     pair = _smaller_pair(piece.program, candidate)
-    return "" if pair is None else next(_overflows(pair.program, stable_form(pair.candidate), seed), "")
+    if pair is None:
+        return ""
+    return next(_overflows(pair.program, piece.region.stored, stable_form(pair.candidate), seed), "")
 
 
 def comparison_limit(piece: RegionPiece, candidate: KernelGraph) -> str:
@@ -104,7 +106,7 @@ def _differences(piece: RegionPiece, candidate: KernelGraph, seed: int) -> Itera
                 yield f"{how} (drawn: {style})"
 
 
-def _overflows(program: KernelGraph, candidate: KernelGraph, seed: int) -> Iterator[str]:
+def _overflows(program: KernelGraph, stored: frozenset[int], candidate: KernelGraph, seed: int) -> Iterator[str]:
     types = kernel_types(program)
     forms: dict[str, Any] = {
         str(number): torch.empty(item.tensor.shape, dtype=getattr(torch, item.tensor.dtype.value), device="meta")
@@ -116,8 +118,9 @@ def _overflows(program: KernelGraph, candidate: KernelGraph, seed: int) -> Itera
         arrays = [draw_input(item, number, place, 1.0) for number, item in enumerate(program.inputs)]  # masks stay
         for name, x in drawn.items():
             arrays[int(name)] = x.double().numpy()
-        expected = run_typed(program, arrays, stored=False)
-        for output, (want, got) in enumerate(zip(expected, simulate(candidate, arrays), strict=True)):
-            lost = overflowed_elements(got, np.asarray(want, np.float64), types[program.outputs[output]].dtype)
+        expected = zip(*(run_typed(program, arrays, stored=which) for which in (False, stored)), strict=True)
+        for output, (wide, got) in enumerate(zip(expected, simulate(candidate, arrays), strict=True)):
+            want = np.where(np.isfinite(wide[1]), wide[0], np.inf).astype(np.float64)
+            lost = overflowed_elements(got, want, types[program.outputs[output]].dtype)
             if bool(lost.any()):
                 yield f"{int(lost.sum())} of {lost.size} elements of output {output} overflow (drawn: {style})"

@@ -55,6 +55,21 @@ def test_scores_that_are_stored_in_float16_are_refused(
     assert candidate_fault(single, single.program) == ""
 
 
+@pytest.mark.parametrize("bound", [1 << 20, 0], ids=["against torch", "at smaller extents"])
+def test_what_torch_itself_stores_in_float16_may_overflow(bound: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A product of two results of torch overflows in torch as well, as one of scores inside of attention does not."""
+    monkeypatch.setattr(candidate_comparison, "_OWN_EXTENTS", bound)
+
+    def gated(x: Any, g: Any, u: Any) -> Any:
+        return torch.relu(x @ g) * (x @ u) * 2**-30
+
+    given = tuple(torch.randn(shape).half() for shape in ((4, 64), (64, 96), (64, 96)))
+    piece = RegionPiece(from_torch(gated, given), 0)
+    assert candidate_fault(piece, piece.program) == ""
+    monkeypatch.setitem(vars(piece.region), "stored", frozenset())  # as if torch stored none of them
+    assert ("overflow" in candidate_fault(piece, piece.program)) == (not bound)
+
+
 def test_a_wrong_candidate_is_refused(fused: Result) -> None:
     """The comparison is of values, not only of whether they are finite."""
     scaled = from_torch(
