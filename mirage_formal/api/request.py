@@ -90,7 +90,9 @@ def superoptimize(program: object, **given: Unpack[Options]) -> Results:
     return _search_and_measure(program, settings, call, Path(call.out) if call.out else None)
 
 
-def stored_results(program: object, given: Options, bucket: str | None = None) -> Results | None:
+def stored_results(
+    program: object, given: Options, bucket: str | None = None, left: float | None = None
+) -> Results | None:
     """Return the store's results for a call of ``superoptimize`` without ``out``; None if it has no valid ones.
 
     Nothing is searched. On a machine with a GPU candidates are chosen by their times, which the store does not have.
@@ -101,6 +103,7 @@ def stored_results(program: object, given: Options, bucket: str | None = None) -
         program: The program.
         given: See ``Options``.
         bucket: Range of extents that the program stands for in the store; None for its own.
+        left: Seconds for measurements, where less is left than the time limit of the search; None for that limit.
 
     Raises:
         MirageError: A mistake in the program or the options.
@@ -118,7 +121,7 @@ def stored_results(program: object, given: Options, bucket: str | None = None) -
         return None
     if not timed:
         return _apply_back_end(found, call.backend)
-    return search_into_store(program, given, bucket)
+    return search_into_store(program, given if left is None else {**given, "time_limit": left}, bucket)
 
 
 def search_into_store(program: object, given: Options, bucket: str | None = None) -> Results:

@@ -136,7 +136,7 @@ def test_on_a_gpu_what_the_store_has_is_measured_within_the_limit(
     found = mf.optimize(model, given, workers=1, time_limit=60)
     ((there, seconds),) = told
     assert there
-    assert 15 <= seconds <= 60
+    assert 13 <= seconds <= 54  # the import has used some of it, and a quarter is theirs
     assert prepared == [0]
     (region,) = found.mirage_report().regions
     assert region.evidence is not None

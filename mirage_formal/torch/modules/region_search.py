@@ -167,7 +167,7 @@ def _search_region(
         given["out"] = _unused_directory(Path(asked["out"]) / f"region-{report.digest[:12]}")
     try:
         program = _number_inputs(region.program)
-        results = stored_results(program, earlier)
+        results = stored_results(program, earlier, left=None if share is None else max(share, _LEAST_S))
         if results is None and share is not None and share < _LEAST_S:
             return dataclasses.replace(report, kept="no time was left for a search"), None
         found = results or search_into_store(program, given)
