@@ -247,6 +247,9 @@ class _CoverSearch:
             self.limited = max(self.limited, cut.limited)
             fresh = [part for part in cut.parts if part.searched and part.program not in self.known]
             for part in sorted(fresh, key=self._gain, reverse=True):
+                if not is_searchable(part.program, self.job, self.settings):  # it was priced without a proof
+                    self.known[part.program] = ()
+                    continue
                 report = self._search(part)
                 if self.status == "interrupted":
                     return cut
@@ -318,7 +321,11 @@ class _CoverSearch:
                 return None
             whole = self.tried and len(part.ops) == len(self.program.ops)
             most = self.job.space.max_block_inputs
-            searched = not whole and is_searchable(part, self.job, self.settings) and not self._too_wide(part, most)
+            searched = (
+                not whole
+                and is_searchable(part, self.job, self.settings, proved=False)
+                and not self._too_wide(part, most)
+            )
             self.floors[part, cuts] = floor_us(part, self.target, most, cuts=cuts) if searched else None
         us = self.floors[part, cuts]
         if us is None or not self.alike or (found := self.alike.get(self._look(part))) is None:

@@ -18,15 +18,23 @@ from mirage_formal.support.errors import UnsupportedError
 _MOVES: Final = frozenset({OpKind.RESHAPE, OpKind.TRANSPOSE})
 
 
-def is_searchable(part: KernelGraph, job: Job, settings: Settings) -> bool:
+def is_searchable(part: KernelGraph, job: Job, settings: Settings, *, proved: bool = True) -> bool:
     """Return whether a search takes a subgraph: its engine supports it, and its digest can be computed.
 
     Sound: a part that is refused stays as it is.
+
+    Args:
+        part: The subgraph.
+        job: Job of the whole program.
+        settings: Settings of the user.
+        proved: Whether its preprocessing is proved, as it is before a search; costs are estimated without.
     """
-    plain = preprocess(part, proved=False).program
+    plain = preprocess(part, proved=proved).program
     kinds = _operator_kinds(plain)
     listed = (
-        _listed_operators(job.space) if settings.config is not None else _preset_operators(part_config(part, settings))
+        _listed_operators(job.space)
+        if settings.config is not None
+        else _preset_operators(part_config(part, settings, proved=proved))
     )
     if job.engine == "guided" and not settings.narrowed and is_fusible(plain):
         return _has_digest(part)
@@ -52,21 +60,22 @@ def _has_digest(part: KernelGraph) -> bool:
     return True
 
 
-def part_config(part: KernelGraph, settings: Settings) -> str:
+def part_config(part: KernelGraph, settings: Settings, *, proved: bool = True) -> str:
     """Return the search space of a subgraph.
 
     The default space has two graph-defined kernels and more, which only attention needs. Other subgraphs get the
     smaller "mlp" space, unless it lacks one of their operators.
+
+    Args:
+        part: The subgraph.
+        settings: Settings of the user.
+        proved: As for ``is_searchable``.
     """
     config = settings.config or choose_config(part)
     if config != "default" or settings.config is not None:
         return config
-    return (
-        "default"
-        if _operator_kinds(preprocess(part, proved=False).program)
-        & (_preset_operators("default") - _preset_operators("mlp"))
-        else "mlp"
-    )
+    kinds = _operator_kinds(preprocess(part, proved=proved).program)
+    return "default" if kinds & (_preset_operators("default") - _preset_operators("mlp")) else "mlp"
 
 
 def part_kernels(part: KernelGraph, settings: Settings, *, single: bool) -> int | None:
@@ -87,7 +96,7 @@ def part_kernels(part: KernelGraph, settings: Settings, *, single: bool) -> int 
 
 def exceeds_one_kernel(part: KernelGraph, settings: Settings) -> bool:
     """Return whether a subgraph is too large for one kernel of its space, but its own operators can form one."""
-    plain = preprocess(part, proved=False).program
+    plain = preprocess(part).program
     most = settings.max_block_ops or load_space(part_config(part, settings)).max_block_ops
     return len(plain.ops) + len(plain.outputs) > most and is_fusible(plain)
 

@@ -279,12 +279,33 @@ def test_without_time_the_operators_stay(tmp_path: Path) -> None:
 def test_without_time_no_part_is_priced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     priced: list[KernelGraph] = []
     asked = cover_search.is_searchable
-    monkeypatch.setattr(cover_search, "is_searchable", lambda part, *rest: priced.append(part) or asked(part, *rest))
+    monkeypatch.setattr(
+        cover_search, "is_searchable", lambda part, *rest, **more: priced.append(part) or asked(part, *rest, **more)
+    )
     found = search_covers(layers(), Settings(**TINY, time_limit=1e-9), tmp_path / "layers")
     assert found.record.status == "time-limit"
     assert not priced
     search_covers(layers(), Settings(**TINY, time_limit=60.0), tmp_path / "longer")
     assert priced
+
+
+def test_a_part_whose_preprocessing_is_not_proved_is_not_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its costs are estimated as if it were, and no search takes a maximum."""
+    graph = mf.new_kernel_graph()
+    x, w = graph.new_input((8, 16)), graph.new_input((16, 8))
+    weights = graph.exp(x - graph.max(x, 1))
+    graph.mark_output(graph.rms_norm((weights / graph.sum(weights, 1)) @ w))
+    monkeypatch.setattr("mirage_formal.search.preprocess._is_proved_equal", lambda program, anew: False)
+    preprocess.cache_clear()
+    try:
+        found = search_or_cover(graph.freeze(), Settings(workers=1), tmp_path / "out")
+    finally:
+        preprocess.cache_clear()
+    assert isinstance(found, WholeReport)
+    assert found.result is not None
+    agree(graph.freeze(), found.result.graph)
 
 
 def test_directories_of_others_are_left_alone(tmp_path: Path) -> None:
