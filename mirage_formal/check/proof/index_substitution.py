@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
-from mirage_formal.check.proof.ring import Digits, Index, Key, Mono, Poly, ProofError, Ring, require
+from mirage_formal.check.proof.ring import ONE, Digits, Index, Key, Mono, Poly, ProofError, Ring, require
 
 #: Digits that are substituted together, most significant first, and the index that replaces them.
 Place = tuple[tuple[int, ...], Index]
@@ -16,15 +16,19 @@ class Substitution:
 
     Sound: one digit becomes an index that stays in its range; several digits become one index only where each index
     holds none of them, or all with the strides of a mixed-radix number, so that the index depends on that number alone.
-    A digit that a factor binds is another one, and what is put in must not be bound where it goes.
+    A digit that a factor binds is another one, and what is put in must not be bound where it goes. ``cases`` are masks
+    with numbers that they are, for some values of their digits; ``guards`` says that only those of ``keep`` are told.
     """
 
-    def __init__(self, ring: Ring, places: Iterable[Place]) -> None:
-        self.ring = ring
+    def __init__(
+        self, ring: Ring, places: Iterable[Place], cases: Mapping[int, int] | None = None, *, guards: bool = False
+    ) -> None:
+        self.ring, self.cases, self.guards = ring, cases or {}, guards
         self.places = tuple(places)
         self.domain: Digits = frozenset(d for olds, _ in self.places for d in olds)
         self._memo: dict[int, Poly] = {}
-        self._inner: dict[tuple[Place, ...], Substitution] = {self.places: self}
+        self._inner: dict[object, Substitution] = {(self.places, frozenset(self.cases)): self}
+        self._held: dict[int, bool] = {}
 
     def index(self, index: Index) -> Index:
         """Return an index after substitution."""
@@ -51,13 +55,13 @@ class Substitution:
 
     def polynomial(self, poly: Poly) -> Poly:
         """Return a polynomial after substitution."""
-        if self.domain.isdisjoint(self.ring.free_in(poly)):
+        if not any(self._holds(f) for mono in poly for f, _ in mono):
             return poly
         return self.ring.combined((self.monomial(mono), coef) for mono, coef in poly.items())
 
     def monomial(self, mono: Mono) -> Poly:
         """Return a monomial after substitution."""
-        touched = [(f, e) for f, e in mono if not self.domain.isdisjoint(self.ring.free[f])]
+        touched = [(f, e) for f, e in mono if self._holds(f)]
         out: Poly = {tuple(item for item in mono if item not in touched): 1}
         for f, e in touched:
             if f not in self._memo:
@@ -66,8 +70,19 @@ class Substitution:
             out = self.ring.mul(out, self.ring.power(self._memo[f], e))
         return out
 
+    def _holds(self, f: int) -> bool:
+        """Return whether a factor changes: by its digits, or as it is or holds a mask of a case, at any depth."""
+        if f not in self._held:
+            found = f in self.cases or not self.domain.isdisjoint(self.ring.free[f])
+            inner = (g for mono in self.ring.inside(f)[2] for g, _ in mono)
+            deep = bool(self.cases) and not self.ring.is_mask(f)
+            self._held[f] = found or (deep and any(self._holds(g) for g in inner))
+        return self._held[f]
+
     def _factor(self, f: int) -> Poly:
         ring, payload = self.ring, self.ring.payloads[f]
+        if f in self.cases:
+            return {((f, 2),): 1} if self.guards else ring.add({}, ONE, self.cases[f])
         match ring.kinds[f]:
             case "in":
                 moved = (payload[0], tuple(self.index(index) for index in payload[1]))
@@ -87,7 +102,8 @@ class Substitution:
             case "top":
                 return ring.top(self.polynomial(dict(key)) for key in payload)
             case "keep":
-                return ring.keep(*(self.polynomial(dict(key)) for key in payload))
+                told = Substitution(ring, self.places, self.cases)
+                return ring.keep(told.polynomial(dict(payload[0])), self.polynomial(dict(payload[1])))
             case "fn":
                 return ring.function(payload[0], self.polynomial(dict(payload[1])))
         raise AssertionError(ring.kinds[f])
@@ -103,9 +119,11 @@ class Substitution:
         for olds, (_, news) in places:
             good = free.issuperset(olds) and bound.isdisjoint(d for d, _ in news)
             require(good, f"expected digits {olds} and what replaces them not to be captured")
-        if places not in self._inner:
-            self._inner[places] = Substitution(self.ring, places)
-        return self._inner[places]
+        cases = {f: n for f, n in self.cases.items() if bound.isdisjoint(self.ring.free[f])}
+        key = places, frozenset(cases)
+        if key not in self._inner:
+            self._inner[key] = Substitution(self.ring, places, cases, guards=self.guards)
+        return self._inner[key]
 
 
 def value(ring: Ring, string: Sequence[int]) -> Index:

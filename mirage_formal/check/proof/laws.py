@@ -175,6 +175,17 @@ def _content(reader: Reader, poly: object, e2: object, mono: object, q: object, 
     return (frozenset(whole.items()), power), (outside, factor, inner)
 
 
+def _square(reader: Reader, poly: object, root: object) -> Filed:
+    """Check a polynomial that is a square.
+
+    Sound: the square is multiplied out, and no divisor or root is new.
+    """
+    ring, whole, found = reader.ring, reader.polynomial(poly), reader.polynomial(root)
+    good = ring.mul(found, found) == whole and ring.partial(found) <= ring.partial(whole)
+    require(good, "expected the square of the root, without a new divisor or root")
+    return frozenset(whole.items()), found
+
+
 def _largest(reader: Reader, bound: object, polys: object, *parts: object) -> Filed:
     """Check a summand, a factor and an increasing function that are taken out of the largest value of polynomials.
 
@@ -200,5 +211,6 @@ def _largest(reader: Reader, bound: object, polys: object, *parts: object) -> Fi
 
 _LAWS: dict[str, tuple[Callable[..., Filed], int]]
 _LAWS = {
-    "sum": (_sum, 5), "max": (_max, 6), "pmax": (_pmax, 7), "content": (_content, 6), "largest": (_largest, 7),
+    "sum": (_sum, 5), "max": (_max, 6), "pmax": (_pmax, 7), "content": (_content, 6), "square": (_square, 3),
+    "largest": (_largest, 7),
 }  # fmt: skip

@@ -34,7 +34,7 @@ ROUNDINGS: Final = ("round_float16", "round_bfloat16")
 ODD: Final = ("erf", *ROUNDINGS)
 INCREASING: Final = ("", "exp", "erf", "round_float16", "round_bfloat16")
 MAX_BITS: Final = 26_000
-LAWS: Final = ("sum", "max", "pmax", "content", "largest")
+LAWS: Final = ("sum", "max", "pmax", "content", "square", "largest")
 #: Most work of a replay, in products of monomials, substituted factors, bits of large numbers and so on: some seconds.
 BUDGET: Final = 500_000
 NONE: Final[Digits] = frozenset()
@@ -77,6 +77,7 @@ class Ring:
         used: Numbers of the lemmas that were used.
         facts: Extents of the digits that were split or folded.
         signed: Inputs and atoms without a negative element, by a side condition.
+        masks: Inputs whose elements are 0 and 1, for they are of booleans.
     """
 
     def __init__(self, extents: tuple[int, ...], bases: tuple[int, ...] = ()) -> None:
@@ -89,7 +90,7 @@ class Ring:
         self._squares: dict[int, tuple[int, int]] = {}
         self._budget = BUDGET
         self.lemmas: dict[str, dict[Any, tuple[int, Any]]] = {law: {} for law in LAWS}
-        self.used, self.facts, self.signed = set[int](), set[tuple[int, ...]](), set[int]()
+        self.used, self.facts, self.signed, self.masks = set[int](), set[tuple[int, ...]](), set[int](), set[int]()
 
     def charge(self, work: int = 1) -> None:
         """Count work against the budget, so that hostile proofs end soon."""
@@ -172,12 +173,38 @@ class Ring:
         """
         if factor not in self._signs:
             kind, payload = self.kinds[factor], self.payloads[factor]
-            found = kind in ("exp", "surd") or (kind == "fn" and payload[0] in MASKS)
+            found = kind in ("exp", "surd") or self.is_mask(factor)
             found = found or (kind == "in" and payload[0] in self.signed)
             found = found or (kind == "sum" and self._signed(payload[1]))
             found = found or (kind in ("pow", "max") and self.evident(dict(payload if kind == "pow" else payload[1])))
             self._signs[factor] = found or (kind == "top" and self.covered({}, map(dict, payload)))
         return self._signs[factor]
+
+    def is_mask(self, factor: int) -> bool:
+        """Return whether a factor is 0 or 1."""
+        kind, payload = self.kinds[factor], self.payloads[factor]
+        return (kind == "fn" and payload[0] in MASKS) or (kind == "in" and payload[0] in self.masks)
+
+    def positive(self, factor: int) -> bool:
+        """Return whether a factor is above 0, as far as its form shows.
+
+        Sound: exp and roots of numbers are; so are sums of products of such, and polynomials ``above`` 0.
+        """
+        kind, payload = self.kinds[factor], self.payloads[factor]
+        found = kind in ("exp", "surd") or (kind == "sum" and all(self.positive(f) for f, _ in payload[1]))
+        return found or (kind == "pow" and self.above(dict(payload)))
+
+    def above(self, poly: Poly) -> bool:
+        """Return whether a polynomial is above 0, as far as its form shows.
+
+        Sound: no product of it is negative, and one has factors above 0 only.
+        """
+        return self.evident(poly) and any(all(self.positive(f) for f, _ in mono) for mono in poly)
+
+    def needs(self, poly: Poly) -> Digits:
+        """Return the values in ``partial`` that may be 0, or negative under a root."""
+        known = (n for n in self.partial(poly) if not (self.nonnegative(~n) if n < 0 else self.positive(n)))
+        return frozenset(known)
 
     def evident(self, poly: Poly) -> bool:
         """Return whether no product of a polynomial is negative, as far as its form shows."""
@@ -231,7 +258,7 @@ class Ring:
 
         Sound: exponents of one factor add; exp(a)^(e/2) exp(b) = exp(e/2 a + b); surds multiply exactly; an even power
         of a polynomial is its expansion, and r(p)^e = p^(e // 2) r(p)^(e mod 2); powers and roots of a mask are the
-        mask; and (m - a) (m - b) = 0 for the larger m of a and b.
+        mask; (m - a) (m - b) = 0 for the larger m of a and b; and p is 0, or its inverse that is 0 at 0 is not.
         """
         exponents: dict[int, int] = {}
         for f, e in items:
@@ -251,7 +278,7 @@ class Ring:
             elif kind == "surd":
                 scale *= Fraction(payload) ** (e // 2)
                 surd *= payload ** (e % 2)
-            elif kind == "fn" and e > 0 and payload[0] in MASKS:
+            elif e > 0 and self.is_mask(f):
                 plain.append((f, 2))
             elif kind == "top" and e >= 4 and len(payload) == 2:
                 a, b = map(dict, payload)
@@ -264,6 +291,9 @@ class Ring:
                 plain += [(f, 1)] * (e % 2)
             else:
                 plain.append((f, e))
+        fns = {self.payloads[f] for f, e in plain if e > 0 and self.kinds[f] == "fn"}
+        if any(name == "zero" and ("inv0", key) in fns for name, key in fns):
+            return {}
         if argument:
             plain.append((self.intern("exp", frozenset(argument.items())), 2))
         outside, surd = self.squares(surd)
@@ -288,8 +318,8 @@ class Ring:
         """Return poly^(e / 2).
 
         Sound: where e is negative the value is not 0 (side condition or occurrence in a divisor), so no factor of a
-        product is; where e is odd it is not negative. A several-monomial base becomes one factor, after its content was
-        taken out as a content lemma says.
+        product is; where e is odd it is not negative, and the root of a square is an absolute value. A several-monomial
+        base becomes one factor, after its content was taken out as a content lemma says.
         """
         if not poly:
             require(e > 0, "expected a divisor that is not 0")
@@ -301,23 +331,27 @@ class Ring:
             ((mono, coef),) = poly.items()
             return self._whole(poly, e // 2) if e % 2 == 0 else self._root(mono, coef, e)
         key = frozenset(poly.items())
-        found = self.lemma("content", (key, e))
-        if found is None:
-            return self.prod([(self.intern("pow", key), e)])
-        mono, q, rest = found
-        return self.mul(self.power({mono: q}, e), self.prod([(self.intern("pow", frozenset(rest.items())), e)]))
+        if (found := self.lemma("content", (key, e))) is not None:
+            mono, q, rest = found
+            return self.mul(self.power({mono: q}, e), self.power(rest, e))
+        if e % 2 and (root := self.lemma("square", key)) is not None:
+            return self.power(self.absolute(root), 2 * e)
+        return self.prod([(self.intern("pow", key), e)])
 
     def function(self, name: str, poly: Poly) -> Poly:
         """Return a function of a polynomial, as a factor if no law says more.
 
         Sound: whether p is 0, or negative, is the same of its product with a positive number and an exponential, and
-        whether it is 0 is the same of -p. Roundings to nearest and erf are odd, and rounding twice is rounding once.
+        whether it is 0 is the same of -p; of numbers it is known. Roundings to nearest and erf are odd, and rounding
+        twice is rounding once.
         """
         laws: Mapping[str, Callable[[Poly], Poly]]
         laws = {"": dict, "exp": self.exponential, "inv0": self._inverse, "log": self._logarithm, "relu": self._relu}
         if name in laws:
             return laws[name](poly)
         _, q, rest = self._apart(poly) if name in MASKS or name in ODD else ((), 1, poly)
+        if name in MASKS and rest in ({}, ONE):
+            return ONE if name == ("negative" if rest and q < 0 else "" if rest else "zero") else {}
         if name not in ODD:
             return self._opaque(name, rest if q > 0 or name == "zero" else self.add({}, rest, -1))
         sign = -1 if q < 0 else 1
@@ -355,7 +389,12 @@ class Ring:
         return self.combined(parts)
 
     def keep(self, mask: Poly, poly: Poly) -> Poly:
-        """Return the factor of a value masked to 0; it is equal only for equal masks and values."""
+        """Return the factor of a value masked to 0; it is equal only for equal masks and values.
+
+        Sound: for the masks 0 and 1 it is 0 and the value.
+        """
+        if mask in ({}, ONE):
+            return dict(poly) if mask else {}
         return {((self.intern("keep", (frozenset(mask.items()), frozenset(poly.items()))), 2),): 1}
 
     def _inverse(self, poly: Poly) -> Poly:

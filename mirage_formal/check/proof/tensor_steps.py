@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import product
 from math import prod
 
 from mirage_formal.check.proof.index_substitution import Substitution, folding_substitution, require_lemma, value
@@ -14,6 +15,8 @@ from mirage_formal.check.proof.ring import ONE, Poly, ProofError, require
 from mirage_formal.graph.types import MAX_RANK
 
 Strings = tuple[tuple[int, ...], ...]
+#: Most masks whose cases are told apart.
+MAX_MASKS = 4
 RANK = MAX_RANK + LOOP + 1
 BINARY = ("add", "sub", "mul", "div", "max", "select", "eq", "lt", "le", "div_no_nan")
 #: Steps, with the smallest and the largest length of their entries.
@@ -21,6 +24,7 @@ LENGTHS = {
     "input": (3, 3), "split": (5, 5), "fold": (3, 3), "rename": (3, 3), "unary": (3, 3), "binary": (4, 4),
     "matmul": (3, 3), "scale": (3, 3), "offset": (3, 3), "sum": (4, 4), "max": (3, 3), "running_max": (3, 4),
     "carry": (3, 4), "rescaled": (3, 3), "reshape": (3, 3), "transpose": (3, 3), "repeat": (4, 4), "slice": (6, 6),
+    "rewrite": (5, 5),
 }  # fmt: skip
 
 
@@ -69,6 +73,41 @@ class TensorReplay:
         number = parse_integer(raw, 0, len(self.tensors) - 1)
         self.used.add(number)
         return self.tensors[number]
+
+    def difference(self, a: Poly, b: Poly, divided: object) -> Poly:
+        """Return the difference of two polynomials times a multiplier, in which equal maxima alone may be left.
+
+        Sound: a multiplier is a product of positive powers of divisors, or of what they are divided by themselves,
+        which is not 0, so the difference is 0 if its product with the multiplier is; and that is if its two parts have
+        the same largest value, each alone.
+        """
+        ring, multiplier = self.ring, self.reader.monomial(divided)
+        divisors = ring.partial((*a, *b))
+        require(all(f in divisors and e > 0 for f, e in multiplier), "expected a multiplier of divisors")
+        items = ring.add(a, b, -1).items()
+        rest = ring.combined((ring.prod((*mono, *multiplier)), coef) for mono, coef in items)
+        below = {m: -c for m, c in rest.items() if c < 0 and any(ring.kinds[f] == "top" for f, _ in m)}
+        require(ring.same_largest([ring.add(rest, below)], [below]), "expected equal elements")
+        return rest
+
+    def _rewrite(self, raw: object, poly: object, divided: object, masks: object) -> CheckedTensor:
+        """Return a tensor with its element written as another polynomial.
+
+        Sound: no divisor or root is new that may be 0 or negative, and the two are equal: by a multiplier, or in each
+        case of masks, which are 0 or 1 wherever the element is. There each needs values of the same divisors and roots,
+        so that what a selection discards stays discarded.
+        """
+        a, new, ring = self.tensor(raw), self.reader.polynomial(poly), self.ring
+        require(ring.needs(new) <= ring.needs(a.poly), "expected no new divisor or root")
+        given = [self.reader.factor(mask) for mask in parse_list(masks, high=MAX_MASKS)]
+        require(all(map(ring.is_mask, given)), "expected masks")
+        for case in product((0, 1), repeat=len(given)):
+            told = Substitution(ring, (), dict(zip(given, case, strict=True)), guards=True)
+            pair = [told.polynomial(p) for p in (a.poly, new)]
+            require(not given or ring.needs(pair[0]) == ring.needs(pair[1]), "expected the same divisors in each case")
+            told = Substitution(ring, (), told.cases)
+            self.difference(told.polynomial(pair[0]), told.polynomial(pair[1]), divided)
+        return CheckedTensor(a.term, a.strings, new)
 
     def _size(self, string: Sequence[int]) -> int:
         return prod(self.ring.extents[d] for d in string)

@@ -108,9 +108,10 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         self._names: dict[object, int] = {}
         self._inputs = 0
 
-    def inputs(self, shapes: Sequence[Shape]) -> list[TensorGrid]:
-        """Return the inputs of the programs."""
+    def inputs(self, shapes: Sequence[Shape], masks: Iterable[int] = ()) -> list[TensorGrid]:
+        """Return the inputs of the programs; the elements of ``masks`` are 0 and 1."""
         self._inputs = len(shapes)
+        self.tensors.masks = frozenset(masks)
         return [single_piece(shape, self.tensors.input(i, shape)) for i, shape in enumerate(shapes)]
 
     def outputs(self, number: int, graph: KernelGraph, inputs: Sequence[TensorGrid]) -> tuple[TensorGrid, ...]:

@@ -41,6 +41,8 @@ MAX_DEPTH: Final = 60
 #: Most values in a maximum, and most in one that is searched for values between two others.
 MAX_MEMBERS: Final = 256
 MAX_EXTREMES: Final = 24
+#: Most terms of a polynomial whose root is looked for.
+MAX_SQUARE_TERMS: Final = 55
 #: Functions that do not decrease, and have no other law that a maximum needs.
 INCREASING: Final = ("erf", "round_float16", "round_bfloat16")
 
@@ -167,6 +169,11 @@ class TermInterner:
         self._work = 0
         #: Inputs without a negative element, by a side condition of one of the graphs.
         self.signed: frozenset[int] = frozenset()
+        #: Inputs whose elements are 0 and 1.
+        self.masks: frozenset[int] = frozenset()
+        self._needs: dict[int, frozenset[int]] = {}
+        #: Roots of polynomials that are squares; None for others.
+        self.squares: dict[Polynomial, Polynomial | None] = {}
         self._taken: dict[tuple[frozenset[int], tuple[Polynomial, ...]], LargestParts | None] = {}
         #: Numbers of signatures (see colour_refinement.py).
         self.signatures: dict[object, int] = {}
@@ -323,7 +330,7 @@ class TermInterner:
 
     def product(self, items: dict[int, int]) -> Polynomial:
         """Return the product of factor^(e/2) over ``items`` in normal form; ``items`` is consumed."""
-        special = [f for f in items if self.kind[f] in _RING]
+        special = [f for f in items if self.kind[f] in _RING or (self.masks and self.is_mask(f))]
         if items and (max(items.values()) > MAX_EXPONENT or min(items.values()) < -MAX_EXPONENT):
             raise ProofIncomplete(f"an exponent above {MAX_EXPONENT // 2}")
         coefficient: Rational = 1
@@ -331,7 +338,7 @@ class TermInterner:
         if special:
             coefficient = self._special(items, special, extra)
         m = tuple(sorted((f, e) for f, e in items.items() if e))
-        p: Polynomial = ((m, coefficient),)
+        p: Polynomial = ((m, coefficient),) if coefficient else ()
         for q in extra:
             p = self.mul(p, q)
         return p
@@ -346,6 +353,9 @@ class TermInterner:
                 argument = add(argument, self.payload[f], Fraction(items.pop(f), 2))
             if argument:
                 items[self.factor(FactorKind.EXP, argument)] = 2
+        fns = [self.payload[f] for f in special if self.kind[f] == FactorKind.FN and items[f] > 0]
+        if any(name == "zero" and ("inv0", p) in fns for name, p in fns):
+            return 0
         coefficient: Rational = 1
         surds = [f for f in special if self.kind[f] == FactorKind.SURD]
         if len(surds) > 1 or (surds and items[surds[0]] != 1):
@@ -357,7 +367,7 @@ class TermInterner:
                 items[self.factor(FactorKind.SURD, r)] = 1
         for f in special:
             e = items.get(f, 0)
-            if self.kind[f] == FactorKind.FN and e > 0 and self.payload[f][0] in MASKS:
+            if e > 0 and self.is_mask(f):
                 items[f] = 2
             if self.kind[f] == FactorKind.TOP and e >= 4 and len(self.payload[f]) == 2:
                 a, b = self.payload[f]
@@ -373,6 +383,14 @@ class TermInterner:
                 extra.append(self.power(base, e - e % 2))
         return coefficient
 
+    def is_fn(self, f: int, *names: str) -> bool:
+        """Return whether a factor is one of these functions of a polynomial."""
+        return self.kind[f] == FactorKind.FN and self.payload[f][0] in names
+
+    def is_mask(self, f: int) -> bool:
+        """Return whether a factor is 0 or 1."""
+        return self.is_fn(f, *MASKS) or (self.kind[f] == FactorKind.INPUT and self.payload[f][0] in self.masks)
+
     # --- powers ------------------------------------------------------------------------------------------------
 
     def nonnegative(self, f: int, e2: int) -> bool:
@@ -382,8 +400,8 @@ class TermInterner:
             return True
         if kind == FactorKind.SUM:
             return all(self.nonnegative(g, x) for g, x in self.payload[f][1])
-        if kind == FactorKind.FN:
-            return self.payload[f][0] in MASKS
+        if self.is_mask(f):
+            return True
         if kind == FactorKind.MAX:
             return self.never_negative(self.payload[f][1])
         if kind == FactorKind.TOP:
@@ -395,6 +413,34 @@ class TermInterner:
     def never_negative(self, p: Polynomial) -> bool:
         """Return whether each term of a polynomial is known to be at least 0."""
         return all(c > 0 and all(self.nonnegative(g, x) for g, x in m) for m, c in p)
+
+    def positive(self, f: int) -> bool:
+        """Return whether a factor is known to be above 0."""
+        match self.kind[f]:
+            case FactorKind.EXP | FactorKind.SURD:
+                return True
+            case FactorKind.SUM:
+                return all(self.positive(g) for g, _ in self.payload[f][1])
+            case FactorKind.POW:
+                p: Polynomial = self.payload[f]
+                return self.never_negative(p) and any(all(self.positive(g) for g, _ in m) for m, _ in p)
+        return False
+
+    def needs(self, monomials: Iterable[Monomial]) -> frozenset[int]:
+        """Return the divisors f and the radicands ~f at any depth whose sign is not known."""
+        out: set[int] = set()
+        for f, e in (item for m in monomials for item in m):
+            if e < 0 and not self.positive(f):
+                out.add(f)
+            if e % 2 and not self.nonnegative(f, 2):
+                out.add(~f)
+            if f not in self._needs:
+                inner = set(self.inside(self.kind[f], self.payload[f]))
+                if self.is_fn(f, "log"):
+                    inner.update(m for m, _ in self.power(self.payload[f][1], -2))
+                self._needs[f] = self.needs(inner)
+            out |= self._needs[f]
+        return frozenset(out)
 
     def power(self, p: Polynomial, e2: int) -> Polynomial:
         """Return p ^ (e2 / 2).
@@ -416,10 +462,13 @@ class TermInterner:
         if len(p) == 1:
             return self._monomial_power(*p[0], e2)
         content = self.content(p, e2)
+        root = self.root_of_square(p) if content is None and e2 % 2 else None
+        if root is not None:
+            return self.power(self.absolute(root), 2 * e2)
         if content is None:
             return factor_power(self.factor(FactorKind.POW, p), e2)
         c, q, rest = content
-        out = self.product({self.factor(FactorKind.POW, rest): e2})
+        out = self.power(rest, e2)
         if c:
             out = self.mul(out, self._monomial_power(c, 1, e2))
         return self.mul(out, self._monomial_power(ONE, q, e2)) if q != 1 else out
@@ -455,6 +504,43 @@ class TermInterner:
         if self.never_negative(p):
             return p
         return self.power(square, 1) if len(square) == 1 else self.largest_of((p, scale_polynomial(p, -1)))
+
+    def root_of_square(self, p: Polynomial) -> Polynomial | None:
+        """Return a polynomial whose square is p, with a lemma; None if none is found.
+
+        Leading products in a lexicographic order determine it term by term, as in a division.
+        """
+        if p not in self.squares:
+            try:
+                self.squares[p] = self._find_root(p) if len(p) <= MAX_SQUARE_TERMS else None
+            except ProofIncomplete:
+                self.squares[p] = None
+        found = self.squares[p]
+        if found is not None:
+            self.note_square(p, found)
+        return found
+
+    def note_square(self, p: Polynomial, root: Polynomial) -> None:
+        """Record, in subclasses, that a polynomial is a square (the proof log needs a lemma)."""
+
+    def _find_root(self, p: Polynomial) -> Polynomial | None:
+        order = sorted({f for m, _ in p for f, _ in m})
+        root: list[tuple[Monomial, Rational]] = []
+        places: list[list[int]] = []
+        while len(root) < len(p):
+            rest = add(p, self.mul(freeze(dict(root)), freeze(dict(root))), -1)
+            if not rest:
+                return freeze(dict(root))
+            m, c = max(rest, key=lambda item: [dict(item[0]).get(f, 0) for f in order])
+            k, r = (Fraction(c), 1) if root else self.root(Fraction(max(c, 0)) or Fraction(2))
+            first = root[0] if root else (tuple((f, e // 2) for f, e in m), 2)
+            ((new, d),) = self._times(m, tuple((f, -e) for f, e in first[0])) or ((ONE, 0),)
+            places.append([dict(new).get(f, 0) for f in order])
+            odd = any(e % 2 and self.kind[f] != FactorKind.SURD for f, e in new)
+            if r != 1 or odd or d != 1 or (places[1:] and places[-1] >= places[-2]):
+                return None
+            root.append((new, _normalise_rational(k / (2 * first[1]) if root else k)))
+        return None
 
     # --- largest values ----------------------------------------------------------------------------------------
 
@@ -574,8 +660,7 @@ class TermInterner:
         """Return the largest of values that are 0 or 1, as their squares show; None if they do not."""
         neither = constant(1)
         for p in polynomials:
-            fns = all(self.kind[f] == FactorKind.FN and self.payload[f][0] in MASKS for m, _ in p for f, _ in m)
-            if not fns or self.mul(p, p) != p:
+            if not all(self.is_mask(f) for m, _ in p for f, _ in m) or self.mul(p, p) != p:
                 return None
             neither = self.mul(neither, add(constant(1), p, -1))
         return add(constant(1), neither, -1)
@@ -623,7 +708,9 @@ class TermInterner:
         names: set[str] = set()
         arguments: list[Polynomial] = []
         for p in polynomials:
-            f = p[0][0][0][0] if len(p) == 1 and len(p[0][0]) == 1 and p == factor_power(p[0][0][0][0]) else None
+            sign = -1 if len(p) == 1 and p[0][1] == -1 else 1
+            alone = len(p) == 1 and p[0][0] and scale_polynomial(p, sign) == factor_power(p[0][0][0][0])
+            f = p[0][0][0][0] if alone and (sign == 1 or self.is_fn(p[0][0][0][0], *ODD)) else None
             if p == constant(1) and len(polynomials) > 1:
                 names.add("exp")
                 arguments.append(())
@@ -632,7 +719,7 @@ class TermInterner:
                 arguments.append(self.payload[f])
             elif f is not None and self.kind[f] == FactorKind.FN and self.payload[f][0] in INCREASING:
                 names.add(self.payload[f][0])
-                arguments.append(self.payload[f][1])
+                arguments.append(scale_polynomial(self.payload[f][1], sign))
         if len(names) != 1 or len(arguments) < len(polynomials):
             return "", list(polynomials)
         return names.pop(), arguments
