@@ -69,6 +69,7 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
         sources += [graphs[parse_integer(graph, 0, 1)].piece(*place) for graph, *place in atoms]
         ring.signed.update(signed)
         ring.masks.update(i for i, x in enumerate(program.inputs) if x.tensor.dtype is DType.BOOL)
+        ring.undefined.update(i for i, source in enumerate(sources) if not terms.known[source][0])
         shapes = tuple(terms.shapes[source] for source in sources)
         for number, raw in enumerate(tables["factors"]):
             where = f"factor {number}"

@@ -78,6 +78,7 @@ class Ring:
         facts: Extents of the digits that were split or folded.
         signed: Inputs and atoms without a negative element, by a side condition.
         masks: Inputs whose elements are 0 and 1, for they are of booleans.
+        undefined: Atoms that may have no value for some inputs.
     """
 
     def __init__(self, extents: tuple[int, ...], bases: tuple[int, ...] = ()) -> None:
@@ -90,7 +91,8 @@ class Ring:
         self._squares: dict[int, tuple[int, int]] = {}
         self._budget = BUDGET
         self.lemmas: dict[str, dict[Any, tuple[int, Any]]] = {law: {} for law in LAWS}
-        self.used, self.facts, self.signed, self.masks = set[int](), set[tuple[int, ...]](), set[int](), set[int]()
+        self.used, self.facts = set[int](), set[tuple[int, ...]]()
+        self.signed, self.masks, self.undefined = set[int](), set[int](), set[int]()
 
     def charge(self, work: int = 1) -> None:
         """Count work against the budget, so that hostile proofs end soon."""
@@ -149,7 +151,7 @@ class Ring:
         return NONE.union(*map(self.free_of, poly))
 
     def partial(self, monos: Iterable[Mono]) -> Digits:
-        """Return the values that must be defined, at any depth: f for a negative exponent of f, ~f for a root of it.
+        """Return what must be defined, at any depth: f for a negative exponent of f, ~f for its root, or if it is not.
 
         Sound: what has a logarithm is not 0 either, and counts as a divisor.
         """
@@ -158,7 +160,8 @@ class Ring:
             out |= {f} if e < 0 else NONE
             if self.kinds[f] == "fn" and self.payloads[f][0] == "log":
                 out |= self.partial(self.power(dict(self.payloads[f][1]), -2))
-            out |= {~f} if e % 2 and self.kinds[f] != "surd" else NONE
+            lost = self.kinds[f] == "in" and self.payloads[f][0] in self.undefined
+            out |= {~f} if lost or (e % 2 and self.kinds[f] != "surd") else NONE
             if f not in self._partial:
                 self._partial[f] = self.partial(self.inside(f)[2])
             out |= self._partial[f]
@@ -202,9 +205,10 @@ class Ring:
         return self.evident(poly) and any(all(self.positive(f) for f, _ in mono) for mono in poly)
 
     def needs(self, poly: Poly) -> Digits:
-        """Return the values in ``partial`` that may be 0, or negative under a root."""
-        known = (n for n in self.partial(poly) if not (self.nonnegative(~n) if n < 0 else self.positive(n)))
-        return frozenset(known)
+        """Return the values in ``partial`` that may be 0, or negative under a root, if no side condition says more."""
+        found = self.partial(poly)
+        known = (n for n in found if not self.signed and (self.nonnegative(~n) if n < 0 else self.positive(n)))
+        return found.difference(known)
 
     def evident(self, poly: Poly) -> bool:
         """Return whether no product of a polynomial is negative, as far as its form shows."""

@@ -163,7 +163,9 @@ class ExactDomain(UntiledDomain[TensorGrid]):
             if isinstance(part, UndefinedPiece):
                 self.atoms.append((number, at, place))
                 shape = tuple(lengths[k] for lengths, k in zip(value.lengths, where, strict=True))
-                part = self.tensors.input(self._inputs + len(self.atoms) - 1, shape, part.fact)
+                source = self._inputs + len(self.atoms) - 1
+                self.tensors.undefined |= set() if part.fact.total else {source}
+                part = self.tensors.input(source, shape, part.fact)
             parts.append(part)
         return TensorGrid(value.lengths, tuple(parts))
 

@@ -171,6 +171,8 @@ class TermInterner:
         self.signed: frozenset[int] = frozenset()
         #: Inputs whose elements are 0 and 1.
         self.masks: frozenset[int] = frozenset()
+        #: Atoms that may have no value for some inputs.
+        self.undefined: set[int] = set()
         self._needs: dict[int, frozenset[int]] = {}
         #: Roots of polynomials that are squares; None for others.
         self.squares: dict[Polynomial, Polynomial | None] = {}
@@ -427,12 +429,13 @@ class TermInterner:
         return False
 
     def needs(self, monomials: Iterable[Monomial]) -> frozenset[int]:
-        """Return the divisors f and the radicands ~f at any depth whose sign is not known."""
+        """Return divisors f, and radicands and atoms ~f, that may have no value or no root, at any depth."""
         out: set[int] = set()
         for f, e in (item for m in monomials for item in m):
-            if e < 0 and not self.positive(f):
+            if e < 0 and (self.signed or not self.positive(f)):
                 out.add(f)
-            if e % 2 and not self.nonnegative(f, 2):
+            lost = self.kind[f] == FactorKind.INPUT and self.payload[f][0] in self.undefined
+            if lost or (e % 2 and self.kind[f] != FactorKind.SURD and (self.signed or not self.nonnegative(f, 2))):
                 out.add(~f)
             if f not in self._needs:
                 inner = set(self.inside(self.kind[f], self.payload[f]))
