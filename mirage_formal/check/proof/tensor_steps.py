@@ -24,7 +24,7 @@ LENGTHS = {
     "input": (3, 3), "split": (5, 5), "fold": (3, 3), "rename": (3, 3), "unary": (3, 3), "binary": (4, 4),
     "matmul": (3, 3), "scale": (3, 3), "offset": (3, 3), "sum": (4, 4), "max": (3, 3), "running_max": (3, 4),
     "carry": (3, 4), "rescaled": (3, 3), "reshape": (3, 3), "transpose": (3, 3), "repeat": (4, 4), "slice": (6, 6),
-    "rewrite": (5, 5),
+    "rewrite": (5, 5), "congruent": (4, 4),
 }  # fmt: skip
 
 
@@ -129,6 +129,21 @@ class TensorReplay:
         found = tuple(self.reader.digits(string) for string in parse_list(strings, high=RANK))
         element = (number, tuple(value(self.ring, string) for string in found))
         return CheckedTensor(self.sources[number], found, {((self.ring.intern("in", element), 2),): 1})
+
+    def _congruent(self, raw: object, atom: object, pairs: object) -> CheckedTensor:
+        """Return an atom with the elements of a tensor that is computed in the same way from other, equal tensors.
+
+        Sound: each pair of tensors has the same elements at the same positions.
+        """
+        a, number, table = self.tensor(raw), parse_integer(atom, 0, len(self.sources) - 1), dict[int, int]()
+        self.read.add(number)
+        for pair in parse_list(pairs):
+            x, y = map(self.tensor, parse_list(pair, 2, 2))
+            require((x.strings, x.poly) == (y.strings, y.poly), "expected pairs of equal tensors")
+            table[x.term] = y.term
+        good = self.terms.replaced(a.term, table) == self.sources[number]
+        require(good, "expected a tensor of the atom's operators")
+        return CheckedTensor(self.sources[number], a.strings, a.poly)
 
     # --- digits ------------------------------------------------------------------------------------------------
 
