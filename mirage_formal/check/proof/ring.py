@@ -204,11 +204,14 @@ class Ring:
         """
         return self.evident(poly) and any(all(self.positive(f) for f, _ in mono) for mono in poly)
 
-    def needs(self, poly: Poly) -> Digits:
-        """Return the values in ``partial`` that may be 0, or negative under a root, if no side condition says more."""
-        found = self.partial(poly)
-        known = (n for n in found if not self.signed and (self.nonnegative(~n) if n < 0 else self.positive(n)))
-        return found.difference(known)
+    def needs(self, poly: Poly, told: Callable[[Poly], Poly] = dict) -> Digits:
+        """Return the values in ``partial`` that may be 0, or negative under a root, if no side condition says more.
+
+        ``told`` gives a polynomial that equals another one where that matters.
+        """
+        each = {n: told({((max(n, ~n), 2),): 1}) for n in self.partial(poly)}
+        known = (n for n, value in each.items() if (self.evident(value) if n < 0 else self.above(value)))
+        return NONE.union(each) if self.signed else NONE.union(each).difference(known)
 
     def evident(self, poly: Poly) -> bool:
         """Return whether no product of a polynomial is negative, as far as its form shows."""
@@ -331,15 +334,15 @@ class Ring:
         if e > 1:
             even = self._whole(poly, e // 2)
             return self.mul(even, self.power(poly, 1)) if e % 2 else even
+        key = frozenset(poly.items())
+        if e % 2 and (root := self.lemma("square", key)) is not None:
+            return self.power(self.absolute(root), 2 * e)
         if len(poly) == 1:
             ((mono, coef),) = poly.items()
             return self._whole(poly, e // 2) if e % 2 == 0 else self._root(mono, coef, e)
-        key = frozenset(poly.items())
         if (found := self.lemma("content", (key, e))) is not None:
             mono, q, rest = found
             return self.mul(self.power({mono: q}, e), self.power(rest, e))
-        if e % 2 and (root := self.lemma("square", key)) is not None:
-            return self.power(self.absolute(root), 2 * e)
         return self.prod([(self.intern("pow", key), e)])
 
     def function(self, name: str, poly: Poly) -> Poly:

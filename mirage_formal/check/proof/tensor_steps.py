@@ -102,11 +102,12 @@ class TensorReplay:
         given = [self.reader.factor(mask) for mask in parse_list(masks, high=MAX_MASKS)]
         require(all(map(ring.is_mask, given)), "expected masks")
         for case in product((0, 1), repeat=len(given)):
-            told = Substitution(ring, (), dict(zip(given, case, strict=True)), guards=True)
-            pair = [told.polynomial(p) for p in (a.poly, new)]
-            require(not given or ring.needs(pair[0]) == ring.needs(pair[1]), "expected the same divisors in each case")
-            told = Substitution(ring, (), told.cases)
-            self.difference(told.polynomial(pair[0]), told.polynomial(pair[1]), divided)
+            cases = dict(zip(given, case, strict=True))
+            kept, told = Substitution(ring, (), cases, guards=True), Substitution(ring, (), cases).polynomial
+            old, now = kept.polynomial(a.poly), kept.polynomial(new)
+            good = not given or ring.needs(old, told) == ring.needs(now, told)
+            require(good, "expected the same divisors in each case")
+            self.difference(told(old), told(now), divided)
         return CheckedTensor(a.term, a.strings, new)
 
     def _size(self, string: Sequence[int]) -> int:

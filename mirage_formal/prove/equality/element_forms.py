@@ -90,8 +90,8 @@ def _told(
     if not masks:
         return frozenset(), p
     cases = tuple(zip(masks, case, strict=True))
-    kept = terms.change(p, DigitSubstitution(cases=cases, guards=True))
-    return terms.needs(m for m, _ in kept), terms.change(kept, DigitSubstitution(cases=cases))
+    kept, told = terms.change(p, DigitSubstitution(cases=cases, guards=True)), DigitSubstitution(cases=cases)
+    return terms.needs((m for m, _ in kept), lambda q: terms.change(q, told)), terms.change(kept, told)
 
 
 def _indicator(terms: SubstitutionTerms, masks: tuple[int, ...], case: tuple[int, ...]) -> Polynomial:

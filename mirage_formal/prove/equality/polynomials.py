@@ -174,6 +174,8 @@ class TermInterner:
         #: Atoms that may have no value for some inputs.
         self.undefined: set[int] = set()
         self._needs: dict[int, frozenset[int]] = {}
+        #: Squares divided by their content, with it and with a root.
+        self.registered: dict[Polynomial, tuple[Fraction, Polynomial]] = {}
         #: Roots of polynomials that are squares; None for others.
         self.squares: dict[Polynomial, Polynomial | None] = {}
         self._taken: dict[tuple[frozenset[int], tuple[Polynomial, ...]], LargestParts | None] = {}
@@ -428,20 +430,35 @@ class TermInterner:
                 return self.never_negative(p) and any(all(self.positive(g) for g, _ in m) for m, _ in p)
         return False
 
-    def needs(self, monomials: Iterable[Monomial]) -> frozenset[int]:
-        """Return divisors f, and radicands and atoms ~f, that may have no value or no root, at any depth."""
+    def needs(
+        self, monomials: Iterable[Monomial], told: Callable[[Polynomial], Polynomial] = lambda p: p
+    ) -> frozenset[int]:
+        """Return divisors f, and radicands and atoms ~f, that may have no value or no root, at any depth.
+
+        ``told`` gives a polynomial that equals another one where that matters.
+        """
+        every = self._partial(monomials)
+        return every if self.signed else frozenset(n for n in every if not self._exists(n, told))
+
+    def _exists(self, n: int, told: Callable[[Polynomial], Polynomial]) -> bool:
+        value = told(factor_power(max(n, ~n)))
+        if n < 0:
+            return self.never_negative(value)
+        return self.never_negative(value) and any(all(self.positive(g) for g, _ in m) for m, _ in value)
+
+    def _partial(self, monomials: Iterable[Monomial]) -> frozenset[int]:
         out: set[int] = set()
         for f, e in (item for m in monomials for item in m):
-            if e < 0 and (self.signed or not self.positive(f)):
+            if e < 0:
                 out.add(f)
             lost = self.kind[f] == FactorKind.INPUT and self.payload[f][0] in self.undefined
-            if lost or (e % 2 and self.kind[f] != FactorKind.SURD and (self.signed or not self.nonnegative(f, 2))):
+            if lost or (e % 2 and self.kind[f] != FactorKind.SURD):
                 out.add(~f)
             if f not in self._needs:
                 inner = set(self.inside(self.kind[f], self.payload[f]))
                 if self.is_fn(f, "log"):
                     inner.update(m for m, _ in self.power(self.payload[f][1], -2))
-                self._needs[f] = self.needs(inner)
+                self._needs[f] = self._partial(inner)
             out |= self._needs[f]
         return frozenset(out)
 
@@ -457,6 +474,9 @@ class TermInterner:
             if e2 < 0:
                 raise ProofIncomplete("a divisor is 0 everywhere over the real numbers, so that no input has a value")
             return p
+        root = self.registered_root(p) if e2 == 1 or (e2 < 0 and e2 % 2) else None
+        if root is not None:
+            return self.power(self.absolute(root), 2 * e2)
         if e2 >= 2:
             out = p
             for _ in range(e2 // 2 - 1):
@@ -507,6 +527,24 @@ class TermInterner:
         if self.never_negative(p):
             return p
         return self.power(square, 1) if len(square) == 1 else self.largest_of((p, scale_polynomial(p, -1)))
+
+    def register_square(self, p: Polynomial) -> None:
+        """Make p the root of its square in later roots, of its multiples too, unless their form shows that already."""
+        square = self.mul(p, p)
+        if square and (len(square) > 1 or any(self.kind[f] == FactorKind.TOP for f, _ in square[0][0])):
+            q = abs(content(square))
+            self.registered.setdefault(scale_polynomial(square, 1 / q), (q, p))
+
+    def registered_root(self, p: Polynomial) -> Polynomial | None:
+        """Return a root that is known from ``register_square``, with a lemma; None if there is none."""
+        q = abs(content(p))
+        scale, root = self.registered.get(scale_polynomial(p, 1 / q), (Fraction(1), None))
+        if root is None or not self._partial(m for m, _ in root) <= self._partial(m for m, _ in p):
+            return None
+        k, r = self.root(q / scale)
+        root = self.mul(root, scale_polynomial(self._monomial_power(ONE, r, 1), k))
+        self.note_square(p, root)
+        return root
 
     def root_of_square(self, p: Polynomial) -> Polynomial | None:
         """Return a polynomial whose square is p, with a lemma; None if none is found.

@@ -258,6 +258,7 @@ class TensorTerms(BinderTerms):
             case OpKind.EXP:
                 return self.exp(p)
             case OpKind.SQUARE:
+                self.register_square(p)
                 return self.mul(p, p)
             case OpKind.SQRT:
                 return self.power(p, 1)
@@ -294,6 +295,8 @@ class TensorTerms(BinderTerms):
             case OpKind.SUB:
                 return add(p, q, -1)
             case OpKind.MUL:
+                if p == q:
+                    self.register_square(p)
                 return self.mul(p, q)
             case OpKind.DIV:
                 return self.mul(p, self.power(q, -2))
