@@ -392,7 +392,7 @@ class Ring:
         for f, e in mono:
             kind, payload = self.kinds[f], self.payloads[f]
             part = dict(payload) if kind == "exp" else self._logarithm(dict(payload)) if kind == "pow" else None
-            parts.append((self._opaque("log", {((f, 2),): 1}) if part is None else part, Fraction(e, 2)))
+            parts.append((self._opaque("log", self.prod([(f, 2)])) if part is None else part, Fraction(e, 2)))
         return self.combined(parts)
 
     def keep(self, mask: Poly, poly: Poly) -> Poly:
