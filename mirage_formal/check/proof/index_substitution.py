@@ -95,17 +95,14 @@ class Substitution:
             case "pmax" | "carry" as kind:
                 index, u, bound, body = payload
                 return ring.running_maximum(kind, self.index(index), u, bound, self._body(bound | {u}, body))
-            case "exp":
-                return ring.exponential(self.polynomial(dict(payload)))
-            case "pow":
-                return self.polynomial(dict(payload))
             case "top":
                 return ring.top(self.polynomial(dict(key)) for key in payload)
             case "keep":
                 told = Substitution(ring, self.places, self.cases)
                 return ring.keep(told.polynomial(dict(payload[0])), self.polynomial(dict(payload[1])))
-            case "fn":
-                return ring.function(payload[0], self.polynomial(dict(payload[1])))
+            case "exp" | "pow" | "fn" as kind:
+                name, body = payload if kind == "fn" else (kind.removeprefix("pow"), payload)
+                return ring.function(name, self.polynomial(dict(body)))
         raise AssertionError(ring.kinds[f])
 
     def _body(self, bound: Digits, body: Key) -> Poly:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import product
 from math import prod
 
 from mirage_formal.check.proof.index_substitution import Substitution, folding_substitution, require_lemma, value
-from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, LOOP, UNARY, UNINTERPRETED, Terms
+from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, LOOP, UNARY, Terms
 from mirage_formal.check.proof.parser import MAX_EXTENT, Reader, parse_integer, parse_list, parse_rational, parse_word
 from mirage_formal.check.proof.ring import ONE, Poly, ProofError, require
 from mirage_formal.graph.types import MAX_RANK
@@ -21,10 +22,10 @@ RANK = MAX_RANK + LOOP + 1
 BINARY = ("add", "sub", "mul", "div", "max", "select", "eq", "lt", "le", "div_no_nan")
 #: Steps, with the smallest and the largest length of their entries.
 LENGTHS = {
-    "input": (3, 3), "split": (5, 5), "fold": (3, 3), "rename": (3, 3), "unary": (3, 3), "binary": (4, 4),
-    "matmul": (3, 3), "scale": (3, 3), "offset": (3, 3), "sum": (4, 4), "max": (3, 3), "running_max": (3, 4),
-    "carry": (3, 4), "rescaled": (3, 3), "reshape": (3, 3), "transpose": (3, 3), "repeat": (4, 4), "slice": (6, 6),
-    "rewrite": (5, 5), "congruent": (4, 4),
+    **dict.fromkeys(("input", "fold", "rename", "unary", "matmul", "scale", "offset", "max"), (3, 3)),
+    **dict.fromkeys(("rescaled", "reshape", "transpose"), (3, 3)), **dict.fromkeys(("running_max", "carry"), (3, 4)),
+    **dict.fromkeys(("binary", "sum", "repeat", "congruent"), (4, 4)), "split": (5, 5), "rewrite": (5, 5),
+    "slice": (6, 6),
 }  # fmt: skip
 
 
@@ -232,23 +233,15 @@ class TensorReplay:
 
     def _unary(self, kind: object, raw: object) -> CheckedTensor:
         a, ring, name = self.tensor(raw), self.ring, parse_word(kind, UNARY)
-        p = a.poly
-        match name:
-            case "sqrt":
-                p = ring.absolute(self.roots[raw]) if raw in self.roots else ring.power(p, 1)
-            case "square":
-                self.roots[len(self.tensors)] = p
-                p = ring.mul(p, p)
-            case "sigmoid":
-                p = ring.power(ring.add(ONE, ring.exponential(ring.add({}, p, -1))), -2)
-            case _ if name == "exp" or name in UNINTERPRETED:
-                p = ring.function(name, p)
-            case "gelu":
-                half = ring.mul({(): Fraction(1, 2)}, p)
-                inner = ring.mul(half, {((ring.intern("surd", 2), 1),): 1})
-                p = ring.add(half, ring.mul(half, ring.function("erf", inner)))
-            case _:
-                raise AssertionError(name)
+        p, root = a.poly, self.roots.get(raw)
+        half, surd = ring.mul({(): Fraction(1, 2)}, p), ring.power({(): 2}, 1)
+        made: dict[str, Callable[[], Poly]] = {
+            "sqrt": lambda: ring.power(p, 1) if root is None else ring.absolute(root),
+            "square": lambda: ring.mul(self.roots.setdefault(len(self.tensors), p), p),
+            "sigmoid": lambda: ring.power(ring.add(ONE, ring.exponential(ring.add({}, p, -1))), -2),
+            "gelu": lambda: ring.add(half, ring.mul(half, ring.function("erf", ring.mul(half, surd)))),
+        }
+        p = made.get(name, lambda: ring.function(name, p))()
         return CheckedTensor(self.terms.unary(name, a.term), a.strings, p)
 
     def _binary(self, kind: object, left: object, right: object) -> CheckedTensor:
@@ -259,25 +252,16 @@ class TensorReplay:
         """
         a, b, name, ring = self.tensor(left), self.tensor(right), parse_word(kind, BINARY), self.ring
         term, (total, sign) = self.terms.binary(name, a.term, b.term), self.terms.known[b.term]
-        match name:
-            case "mul":
-                p = ring.mul(a.poly, b.poly)
-            case "select":
-                p = ring.mul(a.poly, b.poly) if total else ring.keep(a.poly, b.poly)
-            case "div" | "div_no_nan":
-                exact = name == "div" or sign == ABOVE_ZERO
-                p = ring.mul(a.poly, ring.power(b.poly, -2) if exact else ring.function("inv0", b.poly))
-            case "max":
-                p = ring.top((a.poly, b.poly))
-            case "eq" | "lt":
-                p = ring.function("zero" if name == "eq" else "negative", ring.add(a.poly, b.poly, -1))
-            case "le":
-                p = ring.add(ONE, ring.function("negative", ring.add(b.poly, a.poly, -1)), -1)
-            case "add" | "sub":
-                p = ring.add(a.poly, b.poly, 1 if name == "add" else -1)
-            case _:
-                raise AssertionError(name)
-        return CheckedTensor(term, self._aligned(a.strings, b.strings), p)
+        x, y, below = a.poly, b.poly, partial(ring.function, "negative")
+        made: dict[str, Callable[[], Poly]] = {
+            "add": lambda: ring.add(x, y), "sub": lambda: ring.add(x, y, -1), "max": lambda: ring.top((x, y)),
+            "mul": lambda: ring.mul(x, y), "div": lambda: ring.mul(x, ring.power(y, -2)),
+            "div_no_nan": lambda: ring.mul(x, ring.power(y, -2) if sign == ABOVE_ZERO else ring.function("inv0", y)),
+            "select": lambda: ring.mul(x, y) if total else ring.keep(x, y),
+            "eq": lambda: ring.function("zero", ring.add(x, y, -1)), "lt": lambda: below(ring.add(x, y, -1)),
+            "le": lambda: ring.add(ONE, below(ring.add(y, x, -1)), -1),
+        }  # fmt: skip
+        return CheckedTensor(term, self._aligned(a.strings, b.strings), made[name]())
 
     def _aligned(self, a: Strings, b: Strings, roles: dict[int, object] | None = None) -> Strings:
         """Return the strings of broadcast axes: equal or one empty, each digit in one axis."""

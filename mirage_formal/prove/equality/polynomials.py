@@ -638,9 +638,7 @@ class TermInterner:
             add(parts.summand, self.mul(parts.factor, self.increase(parts.name, q))) for q in self.tops(parts.inner)
         ]
         left, right = ({q for p in side for q in self.members(p)} for side in (some, made))
-        if all(self._covered(p, (left | right) - {p}) for p in left ^ right):
-            return True
-        return made == [parts.summand] and self._either(add(parts.summand, p, -1) for p in some) is not None
+        return all(self._covered(p, (left | right) - {p}) for p in left ^ right)
 
     def note_largest(self, bound: frozenset[int], some: tuple[Polynomial, ...], parts: LargestParts) -> None:
         """Record, in subclasses, that something was taken out of a largest value (the proof needs a lemma)."""
@@ -652,14 +650,10 @@ class TermInterner:
         found = self._extremes({q for p in some for q in self.members(p)})
         if len(found) == 1:
             return LargestParts(found.pop())
-        if (either := self._either(found)) is not None:
-            return LargestParts(either)
         tables = {p: dict(p) for p in found}
         low = freeze({m: min(t.get(m, 0) for t in tables.values()) for m in {m for p in found for m, _ in p}})
         q, outside, rests = self.positive_content([add(p, low, -1) for p in found])
         name, inner = self.increasing(rests)
-        if not name and q == 1 and not outside and (either := self._either(inner)) is not None:
-            return LargestParts(add(low, either))
         if not name and not low and q == 1 and not outside and set(some) == set(inner):
             return None
         top = factor_power(self.factor(FactorKind.TOP, tuple(sorted(inner))))
@@ -696,15 +690,6 @@ class TermInterner:
     def _covered(self, p: Polynomial, others: Iterable[Polynomial]) -> bool:
         """Return whether a polynomial is at most one of these, or lies between two of them."""
         return any(p == q or self.never_negative(add(q, p, -1)) for q in others) or self._between(p, others)
-
-    def _either(self, polynomials: Iterable[Polynomial]) -> Polynomial | None:
-        """Return the largest of values that are 0 or 1, as their squares show; None if they do not."""
-        neither = constant(1)
-        for p in polynomials:
-            if not all(self.is_mask(f) for m, _ in p for f, _ in m) or self.mul(p, p) != p:
-                return None
-            neither = self.mul(neither, add(constant(1), p, -1))
-        return add(constant(1), neither, -1)
 
     def _between(self, p: Polynomial, others: Iterable[Polynomial]) -> bool:
         """Return whether a polynomial lies between two others."""
