@@ -71,12 +71,11 @@ class Substitution:
         return out
 
     def _holds(self, f: int) -> bool:
-        """Return whether a factor changes: by its digits, or as it is or holds a mask of a case, at any depth."""
+        """Return whether a factor changes: by its digits, or as it is or holds a mask of a case, but within masks."""
         if f not in self._held:
             found = f in self.cases or not self.domain.isdisjoint(self.ring.free[f])
-            inner = (g for mono in self.ring.inside(f)[2] for g, _ in mono)
-            deep = bool(self.cases) and not self.ring.is_mask(f)
-            self._held[f] = found or (deep and any(self._holds(g) for g in inner))
+            inner = self.ring.inside(f)[2] if self.cases and not self.ring.is_mask(f) else ()
+            self._held[f] = found or any(self._holds(g) for mono in inner for g, _ in mono)
         return self._held[f]
 
     def _factor(self, f: int) -> Poly:

@@ -137,7 +137,8 @@ def _division(terms: SubstitutionTerms, m: Monomial, f: int, e2: int) -> list[tu
     if len(base) != 2 or any(len(n) > 1 or any(terms.kind[g] != FactorKind.EXP for g, _ in n) for n, _ in base):
         return None
     tables = [dict(terms.payload[n[0][0]]) if n else {} for n, _ in base]
-    pivot = min(t for table in tables for t in table if tables[0].get(t, 0) != tables[1].get(t, 0))
+    differ = {t for table in tables for t in table if tables[0].get(t, 0) != tables[1].get(t, 0)}
+    pivot = min(differ, key=lambda t: (terms.product_form(t), t))
     low, high = sorted((0, 1), key=lambda side: tables[side].get(pivot, 0))
     step = tables[high].get(pivot, 0)
     here = sum(dict(terms.payload[g]).get(pivot, 0) for g, _ in m if terms.kind[g] == FactorKind.EXP)

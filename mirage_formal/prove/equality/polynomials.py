@@ -173,6 +173,7 @@ class TermInterner:
         self.masks: frozenset[int] = frozenset()
         #: Atoms that may have no value for some inputs.
         self.undefined: set[int] = set()
+        self._forms: dict[int, tuple[Any, ...]] = {}
         self._needs: dict[int, frozenset[int]] = {}
         #: Squares divided by their content, with it and with a root.
         self.registered: dict[Polynomial, tuple[Fraction, Polynomial]] = {}
@@ -276,6 +277,19 @@ class TermInterner:
                 return frozenset().union(*map(self.free_of, payload)), max(map(self.height_of, payload))
             case FactorKind.FN:
                 return self.free_of(payload[1]), self.height_of(payload[1])
+
+    def form_of(self, f: int) -> tuple[Any, ...]:
+        """Return a key of a factor that does not depend on its digits, nor on what was interned before."""
+        if f not in self._forms:
+            kind, payload = self.kind[f], self.payload[f]
+            named = kind in (FactorKind.INPUT, FactorKind.FN)
+            name = payload[0] if named else payload if kind == FactorKind.SURD else ""
+            self._forms[f] = (kind, str(name), sorted(map(self.product_form, self.inside(kind, payload))))
+        return self._forms[f]
+
+    def product_form(self, m: Monomial) -> list[Any]:
+        """Return the key of a product."""
+        return sorted((self.form_of(f), e) for f, e in m)
 
     def exp(self, p: Polynomial) -> Polynomial:
         """Return the exponential of a polynomial; that of a log |q| is |q|^a."""
@@ -538,6 +552,13 @@ class TermInterner:
     def registered_root(self, p: Polynomial) -> Polynomial | None:
         """Return a root that is known from ``register_square``, with a lemma; None if there is none."""
         q = abs(content(p))
+        for f in (f for m, _ in p[:1] for f, _ in m if self.kind[f] == FactorKind.TOP):
+            square = self.mul(factor_power(f), factor_power(f))  # max(a, 0)^2 is a max(a, 0)
+            rest = self.times(p, tuple((g, -e) for g, e in square[0][0])) if len(square) == len(p) == 1 else ()
+            if len(rest) == 1 and all(e % 4 == 0 for _, e in rest[0][0]):
+                half = ((tuple((g, e // 2) for g, e in rest[0][0]), 1),)
+                found = Fraction(square[0][1]), self.mul(factor_power(f), half)
+                self.registered[scale_polynomial(p, 1 / q)] = found
         scale, root = self.registered.get(scale_polynomial(p, 1 / q), (Fraction(1), None))
         if root is None or not self._partial(m for m, _ in root) <= self._partial(m for m, _ in p):
             return None
