@@ -128,7 +128,7 @@ def _requirements(ring: Ring, poly: Poly | None, *, divisor: bool) -> frozenset[
             return None
     if len(poly) != 1:
         return None
-    factors = (f for mono in poly for f, e in mono if sign * e > 0 and not ring.positive(f))
+    factors = (f for mono in poly for f, e in mono if sign * e > 0 and not ring.above({((f, 2),): 1}))
     return frozenset(("divisor", _CanonicalNaming(ring, [((f, 2),)]).factor(f, {})) for f in factors)
 
 

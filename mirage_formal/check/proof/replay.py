@@ -60,9 +60,8 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
         graphs, atoms, signed = elaborate(terms, (program, candidate), tables["atoms"])
         where = "digits"
         extents = tuple(parse_integer(n, 2, MAX_EXTENT) for n in parse_list(tables["digits"], high=MAX_DIGITS))
-        ring = Ring(
-            extents, tuple(parse_integer(n, 2, MAX_NUMBER) for n in parse_list(tables["bases"], high=MAX_BASES))
-        )
+        bases = tuple(parse_integer(n, 2, MAX_NUMBER) for n in parse_list(tables["bases"], high=MAX_BASES))
+        ring = Ring(extents, bases)
         reader = Reader(ring)
         where = "atoms"
         sources = [terms.input(i, shape) for i, shape in enumerate(inputs)]

@@ -176,8 +176,7 @@ class Ring:
         """
         if factor not in self._signs:
             kind, payload = self.kinds[factor], self.payloads[factor]
-            found = kind in ("exp", "surd") or self.is_mask(factor)
-            found = found or (kind == "in" and payload[0] in self.signed)
+            found = kind in ("exp", "surd") or self.is_mask(factor) or (kind == "in" and payload[0] in self.signed)
             found = found or (kind == "sum" and self._signed(payload[1]))
             found = found or (kind in ("pow", "max") and self.evident(dict(payload if kind == "pow" else payload[1])))
             self._signs[factor] = found or (kind == "top" and self.covered({}, map(dict, payload)))
@@ -188,21 +187,19 @@ class Ring:
         kind, payload = self.kinds[factor], self.payloads[factor]
         return (kind == "fn" and payload[0] in MASKS) or (kind == "in" and payload[0] in self.masks)
 
-    def positive(self, factor: int) -> bool:
-        """Return whether a factor is above 0, as far as its form shows.
-
-        Sound: exp and roots of numbers are; so are sums of products of such, and polynomials ``above`` 0.
-        """
-        kind, payload = self.kinds[factor], self.payloads[factor]
-        found = kind in ("exp", "surd") or (kind == "sum" and all(self.positive(f) for f, _ in payload[1]))
-        return found or (kind == "pow" and self.above(dict(payload)))
-
     def above(self, poly: Poly) -> bool:
         """Return whether a polynomial is above 0, as far as its form shows.
 
-        Sound: no product of it is negative, and one has factors above 0 only.
+        Sound: no product of it is negative, and one has factors above 0 only: exp, roots of numbers, sums of products
+        of such, and polynomials that are above 0.
         """
-        return self.evident(poly) and any(all(self.positive(f) for f, _ in mono) for mono in poly)
+
+        def positive(f: int) -> bool:
+            kind, payload = self.kinds[f], self.payloads[f]
+            inner = {payload[1]: 1} if kind == "sum" else dict(payload) if kind == "pow" else {}
+            return kind in ("exp", "surd") or self.above(inner)
+
+        return self.evident(poly) and any(all(positive(f) for f, _ in mono) for mono in poly)
 
     def needs(self, poly: Poly, told: Callable[[Poly], Poly] = dict) -> Digits:
         """Return the values in ``partial`` that may be 0, or negative under a root, if no side condition says more.
@@ -274,11 +271,9 @@ class Ring:
         scale, surd = Fraction(1), 1
         plain: list[tuple[int, int]] = []
         opened: list[Poly] = []
-        for f, e in exponents.items():
+        for f, e in ((f, e) for f, e in exponents.items() if e):
             require(abs(e) <= MAX_EXPONENT, f"expected half exponents within {MAX_EXPONENT}, got {e}")
             kind, payload = self.kinds[f], self.payloads[f]
-            if not e:
-                continue
             if kind == "exp":
                 half = e // 2 if e % 2 == 0 else Fraction(e, 2)
                 argument = self.add(argument, dict(payload), half) if argument or e != 2 else dict(payload)
@@ -289,10 +284,8 @@ class Ring:
                 plain.append((f, 2))
             elif kind == "top" and e >= 4 and len(payload) == 2:
                 a, b = map(dict, payload)
-                opened += (
-                    self.add(self.mul(self.add(a, b), {((f, 2),): 1}), self.mul(a, b), -1),
-                    self.prod([(f, e - 4)]),
-                )
+                square = self.add(self.mul(self.add(a, b), {((f, 2),): 1}), self.mul(a, b), -1)
+                opened += square, self.prod([(f, e - 4)])
             elif kind == "pow" and e != 1 and (e > 1 or len(payload) == 1):
                 opened.append(self._whole(dict(payload), e // 2))
                 plain += [(f, 1)] * (e % 2)

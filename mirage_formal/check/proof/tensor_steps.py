@@ -202,9 +202,8 @@ class TensorReplay:
         good = not strides and (offset, tuple(sorted(total.items()))) == (first, value(self.ring, new)[1])
         require(good, f"expected the digits of axis {at} to make up {first} and the new number")
         require_lemma(self.ring, a.strings[at])
-        return CheckedTensor(
-            term, _replace_string(a.strings, at, new), Substitution(self.ring, places).polynomial(a.poly)
-        )
+        poly = Substitution(self.ring, places).polynomial(a.poly)
+        return CheckedTensor(term, _replace_string(a.strings, at, new), poly)
 
     def _reshape(self, raw: object, shape: object) -> CheckedTensor:
         a = self.tensor(raw)
@@ -225,9 +224,8 @@ class TensorReplay:
     def _repeat(self, raw: object, axis: object, digit: object) -> CheckedTensor:
         a, new = self.tensor(raw), self.reader.digit(digit)
         at = self._axis(a, axis)
-        return CheckedTensor(
-            self.terms.repeat(a.term, at, self.ring.extents[new]), _replace_string(a.strings, at, (new,)), a.poly
-        )
+        term = self.terms.repeat(a.term, at, self.ring.extents[new])
+        return CheckedTensor(term, _replace_string(a.strings, at, (new,)), a.poly)
 
     # --- operators ---------------------------------------------------------------------------------------------
 
@@ -288,9 +286,8 @@ class TensorReplay:
 
     def _offset(self, raw: object, constant: object) -> CheckedTensor:
         a, q = self.tensor(raw), parse_rational(constant)
-        return CheckedTensor(
-            self.terms.constant("offset", a.term, Fraction(q)), a.strings, self.ring.add(a.poly, ONE, q)
-        )
+        term = self.terms.constant("offset", a.term, Fraction(q))
+        return CheckedTensor(term, a.strings, self.ring.add(a.poly, ONE, q))
 
     def _sum(self, raw: object, axis: object, kept: object) -> CheckedTensor:
         a, count = self.tensor(raw), parse_integer(kept, 1, MAX_EXTENT)
@@ -354,9 +351,8 @@ class TensorReplay:
         now = ring.running_maximum("pmax", index, u, bound, poly)
         last = ring.maximum(bound | {u}, poly)
         weight = ring.exponential(ring.add(now, last, -1))
-        return CheckedTensor(
-            term, _replace_string(strings, LOOP, ()), ring.total(frozenset(loop), ring.mul(x.poly, weight))
-        )
+        poly = ring.total(frozenset(loop), ring.mul(x.poly, weight))
+        return CheckedTensor(term, _replace_string(strings, LOOP, ()), poly)
 
 
 def _replace_string(strings: Strings, axis: int, string: tuple[int, ...]) -> Strings:
