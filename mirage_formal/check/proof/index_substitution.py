@@ -17,7 +17,8 @@ class Substitution:
     Sound: one digit becomes an index that stays in its range; several digits become one index only where each index
     holds none of them, or all with the strides of a mixed-radix number, so that the index depends on that number alone.
     A digit that a factor binds is another one, and what is put in must not be bound where it goes. ``cases`` are masks
-    with numbers that they are, for some values of their digits; ``guards`` says that only those of ``keep`` are told.
+    with numbers that they are, for some values of their digits, but within masks; ``guards`` says that only those of
+    ``keep`` are told.
     """
 
     def __init__(
@@ -28,7 +29,6 @@ class Substitution:
         self.domain: Digits = frozenset(d for olds, _ in self.places for d in olds)
         self._memo: dict[int, Poly] = {}
         self._inner: dict[object, Substitution] = {(self.places, frozenset(self.cases)): self}
-        self._held: dict[int, bool] = {}
 
     def index(self, index: Index) -> Index:
         """Return an index after substitution."""
@@ -55,13 +55,13 @@ class Substitution:
 
     def polynomial(self, poly: Poly) -> Poly:
         """Return a polynomial after substitution."""
-        if not any(self._holds(f) for mono in poly for f, _ in mono):
+        if not self.cases and self.domain.isdisjoint(self.ring.free_in(poly)):
             return poly
         return self.ring.combined((self.monomial(mono), coef) for mono, coef in poly.items())
 
     def monomial(self, mono: Mono) -> Poly:
         """Return a monomial after substitution."""
-        touched = [(f, e) for f, e in mono if self._holds(f)]
+        touched = [(f, e) for f, e in mono if self.cases or not self.domain.isdisjoint(self.ring.free[f])]
         out: Poly = {tuple(item for item in mono if item not in touched): 1}
         for f, e in touched:
             if f not in self._memo:
@@ -70,18 +70,10 @@ class Substitution:
             out = self.ring.mul(out, self.ring.power(self._memo[f], e))
         return out
 
-    def _holds(self, f: int) -> bool:
-        """Return whether a factor changes: by its digits, or as it is or holds a mask of a case, but within masks."""
-        if f not in self._held:
-            found = f in self.cases or not self.domain.isdisjoint(self.ring.free[f])
-            inner = self.ring.inside(f)[2] if self.cases and not self.ring.is_mask(f) else ()
-            self._held[f] = found or any(self._holds(g) for mono in inner for g, _ in mono)
-        return self._held[f]
-
     def _factor(self, f: int) -> Poly:
         ring, payload = self.ring, self.ring.payloads[f]
-        if f in self.cases:
-            return {((f, 2),): 1} if self.guards else ring.add({}, ONE, self.cases[f])
+        if self.cases and (ring.is_mask(f) or ring.kinds[f] == "surd"):
+            return {((f, 2),): 1} if self.guards or f not in self.cases else ring.add({}, ONE, self.cases[f])
         match ring.kinds[f]:
             case "in":
                 moved = (payload[0], tuple(self.index(index) for index in payload[1]))

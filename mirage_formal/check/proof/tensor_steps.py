@@ -106,8 +106,7 @@ class TensorReplay:
             cases = dict(zip(given, case, strict=True))
             kept, told = Substitution(ring, (), cases, guards=True), Substitution(ring, (), cases).polynomial
             old, now = kept.polynomial(a.poly), kept.polynomial(new)
-            good = not given or ring.needs(old, told) == ring.needs(now, told)
-            require(good, "expected the same divisors in each case")
+            require(not given or ring.needs(old, told) == ring.needs(now, told), "expected the same needs in each case")
             self.difference(told(old), told(now), divided)
         return CheckedTensor(a.term, a.strings, new)
 
@@ -143,8 +142,7 @@ class TensorReplay:
             x, y = map(self.tensor, parse_list(pair, 2, 2))
             require((x.strings, x.poly) == (y.strings, y.poly), "expected pairs of equal tensors")
             table[x.term] = y.term
-        good = self.terms.replaced(a.term, table) == self.sources[number]
-        require(good, "expected a tensor of the atom's operators")
+        require(self.terms.replaced(a.term, table) == self.sources[number], "expected a tensor of the atom's operators")
         return CheckedTensor(self.sources[number], a.strings, a.poly)
 
     # --- digits ------------------------------------------------------------------------------------------------

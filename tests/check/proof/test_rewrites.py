@@ -93,7 +93,7 @@ def test_what_a_selection_discards_may_not_come_out_of_it() -> None:
         if keep in term[1::2]:
             at = term.index(keep, 1)
             term[at : at + 2] = [*mask[1:], *value[1:]]
-    refused(DIVIDED, proof, "the same divisors in each case")
+    refused(DIVIDED, proof, "the same needs in each case")
 
 
 def test_a_new_divisor_is_refused() -> None:
