@@ -180,7 +180,7 @@ def _square(reader: Reader, poly: object, root: object) -> Filed:
     Sound: the square is multiplied out, and no divisor or root is new.
     """
     ring, whole, found = reader.ring, reader.polynomial(poly), reader.polynomial(root)
-    good = ring.mul(found, found) == whole and ring.partial(found) <= ring.partial(whole)
+    good = ring.mul(found, found) == whole and ring.needs(found) <= ring.needs(whole)
     require(good, "expected the square of the root, without a new divisor or root")
     return frozenset(whole.items()), found
 

@@ -48,8 +48,6 @@ class TensorReplay:
     def __init__(self, reader: Reader, terms: Terms, sources: Sequence[int]) -> None:
         self.reader, self.ring, self.terms, self.sources = reader, reader.ring, terms, sources
         self.tensors: list[CheckedTensor] = []
-        #: What the tensors that are squares are squares of, by number.
-        self.roots: dict[object, Poly] = {}
         self.used, self.read = set[int](), set[int]()
         self._laws: dict[str, Callable[..., CheckedTensor]] = {name: getattr(self, f"_{name}") for name in LENGTHS}
 
@@ -229,11 +227,11 @@ class TensorReplay:
 
     def _unary(self, kind: object, raw: object) -> CheckedTensor:
         a, ring, name = self.tensor(raw), self.ring, parse_word(kind, UNARY)
-        p, root = a.poly, self.roots.get(raw)
+        p = a.poly
         half, surd = ring.mul({(): Fraction(1, 2)}, p), ring.power({(): 2}, 1)
         made: dict[str, Callable[[], Poly]] = {
-            "sqrt": lambda: ring.power(p, 1) if root is None else ring.absolute(root),
-            "square": lambda: ring.mul(self.roots.setdefault(len(self.tensors), p), p),
+            "sqrt": lambda: ring.power(p, 1),
+            "square": lambda: ring.mul(p, p),
             "sigmoid": lambda: ring.power(ring.add(ONE, ring.exponential(ring.add({}, p, -1))), -2),
             "gelu": lambda: ring.add(half, ring.mul(half, ring.function("erf", ring.mul(half, surd)))),
         }

@@ -560,7 +560,7 @@ class TermInterner:
                 found = Fraction(square[0][1]), self.mul(factor_power(f), half)
                 self.registered[scale_polynomial(p, 1 / q)] = found
         scale, root = self.registered.get(scale_polynomial(p, 1 / q), (Fraction(1), None))
-        if root is None or not self._partial(m for m, _ in root) <= self._partial(m for m, _ in p):
+        if root is None or not self.needs(m for m, _ in root) <= self.needs(m for m, _ in p):
             return None
         k, r = self.root(q / scale)
         root = self.mul(root, scale_polynomial(self._monomial_power(ONE, r, 1), k))

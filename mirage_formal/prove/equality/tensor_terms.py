@@ -243,15 +243,11 @@ class TensorTerms(BinderTerms):
         return self._made(("input", number), (), strings, element, known=known)
 
     def unary(self, kind: OpKind, a: TensorTerm) -> TensorTerm:
-        """Return an elementwise function of a tensor; the root of a square is an absolute value."""
-        made = self.steps[a.step]
+        """Return an elementwise function of a tensor."""
         with self.scope() as uses:
-            if kind is OpKind.SQRT and made.body == ("unary", OpKind.SQUARE.value):
-                element = self.absolute(self.steps[made.operands[0]].element)
-            else:
-                element = self._unary(kind, a.element)
+            element = self._unary(kind, a.element)
         found = self._made(("unary", kind.value), (a,), a.strings, element, uses)
-        return self.coarsen(found) if kind is OpKind.SQUARE else self._reduced(found)
+        return self._reduced(found)
 
     def _unary(self, kind: OpKind, p: Polynomial) -> Polynomial:
         match kind:
