@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
+from functools import partial, partialmethod
 from itertools import product
 from math import prod
 
@@ -276,14 +276,12 @@ class TensorReplay:
         poly = self.ring.total(frozenset(inner), self.ring.mul(a.poly, b.poly))
         return CheckedTensor(term, (*lead, a.strings[-2], b.strings[-1]), poly)
 
-    def _scale(self, raw: object, factor: object) -> CheckedTensor:
-        a, q = self.tensor(raw), parse_rational(factor)
-        return CheckedTensor(self.terms.constant("scale", a.term, Fraction(q)), a.strings, self.ring.add({}, a.poly, q))
+    def _scale(self, raw: object, number: object, kind: str = "scale") -> CheckedTensor:
+        a, q = self.tensor(raw), parse_rational(number)
+        poly = self.ring.add({}, a.poly, q) if kind == "scale" else self.ring.add(a.poly, ONE, q)
+        return CheckedTensor(self.terms.constant(kind, a.term, Fraction(q)), a.strings, poly)
 
-    def _offset(self, raw: object, constant: object) -> CheckedTensor:
-        a, q = self.tensor(raw), parse_rational(constant)
-        term = self.terms.constant("offset", a.term, Fraction(q))
-        return CheckedTensor(term, a.strings, self.ring.add(a.poly, ONE, q))
+    _offset = partialmethod(_scale, kind="offset")
 
     def _sum(self, raw: object, axis: object, kept: object) -> CheckedTensor:
         a, count = self.tensor(raw), parse_integer(kept, 1, MAX_EXTENT)
@@ -321,8 +319,7 @@ class TensorReplay:
         term = self.terms.reduce("running_max" if kind == "pmax" else kind, a.term, at)
         return CheckedTensor(term, _replace_string(a.strings, at, ()), poly)
 
-    def _carry(self, raw: object, axis: object, *names: object) -> CheckedTensor:
-        return self._running_max(raw, axis, *names, kind="carry")
+    _carry = partialmethod(_running_max, kind="carry")
 
     def _rescaled(self, left: object, right: object) -> CheckedTensor:
         """Return the last state of s = s * f + x.

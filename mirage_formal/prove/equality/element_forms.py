@@ -46,7 +46,7 @@ def element_forms(terms: SubstitutionTerms, p: Polynomial) -> Iterable[Callable[
     yield partial(_divided_by_sums, terms)
 
 
-def shows(terms: SubstitutionTerms, p: Polynomial, form: ElementForm) -> bool:
+def verify_form(terms: SubstitutionTerms, p: Polynomial, form: ElementForm) -> bool:
     """Return whether a form is shown to be equal to an element, by the computations that the checker does."""
     new, divided, masks = form
     try:
@@ -132,7 +132,7 @@ def divide_by_sums(terms: SubstitutionTerms, p: Polynomial) -> Polynomial:
 
 
 def _division(terms: SubstitutionTerms, m: Monomial, f: int, e2: int) -> list[tuple[Monomial, Rational]] | None:
-    """Return products with numbers whose sum is 1, of which each product with m is nearer to the form for a divisor."""
+    """Return products with numbers whose sum is 1; each one times m is nearer to the form for a divisor."""
     base: Polynomial = terms.payload[f] if terms.kind[f] == FactorKind.POW and e2 <= -2 and e2 % 2 == 0 else ()
     if len(base) != 2 or any(len(n) > 1 or any(terms.kind[g] != FactorKind.EXP for g, _ in n) for n, _ in base):
         return None
@@ -150,4 +150,4 @@ def _division(terms: SubstitutionTerms, m: Monomial, f: int, e2: int) -> list[tu
     return [((*inverse, (f, 2)), 1 / Fraction(a)), ((*inverse, *other), -Fraction(b) / Fraction(a))]
 
 
-__all__ = ["ElementForm", "divide_by_sums", "element_forms", "shows"]
+__all__ = ["ElementForm", "divide_by_sums", "element_forms", "verify_form"]

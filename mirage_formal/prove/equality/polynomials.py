@@ -180,7 +180,7 @@ class TermInterner:
         #: Roots of polynomials that are squares; None for others.
         self.squares: dict[Polynomial, Polynomial | None] = {}
         self._taken: dict[tuple[frozenset[int], tuple[Polynomial, ...]], LargestParts | None] = {}
-        #: Numbers of signatures (see colour_refinement.py).
+        #: Numbers of signatures (see canonical_reductions.py).
         self.signatures: dict[object, int] = {}
 
     def charge(self, work: int) -> None:

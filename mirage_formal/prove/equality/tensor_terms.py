@@ -16,7 +16,7 @@ from typing import Any
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.prove.equality.canonical_reductions import BinderTerms
-from mirage_formal.prove.equality.element_forms import element_forms, shows
+from mirage_formal.prove.equality.element_forms import element_forms, verify_form
 from mirage_formal.prove.equality.facts import INPUT, Sign, TensorFacts, infer_facts
 from mirage_formal.prove.equality.index_substitution import DigitSubstitution, Folds, make_renaming
 from mirage_formal.prove.equality.polynomials import (
@@ -130,7 +130,7 @@ class TensorTerms(BinderTerms):
             with self.scope():
                 form = make(a.element)
             with self.scope() as uses:
-                shown = form is not None and shows(self, a.element, form)
+                shown = form is not None and verify_form(self, a.element, form)
             if form is not None and shown:
                 a = self._made(("rewrite", *form), (a,), a.strings, form[0], uses)
         return self.coarsen(a)
