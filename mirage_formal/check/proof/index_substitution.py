@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
@@ -22,9 +23,9 @@ class Substitution:
     """
 
     def __init__(
-        self, ring: Ring, places: Iterable[Place], cases: Mapping[int, int] | None = None, *, guards: bool = False
+        self, ring: Ring, places: Iterable[Place], cases: Mapping[int, int] = {}, guards: bool = False
     ) -> None:
-        self.ring, self.cases, self.guards = ring, cases or {}, guards
+        self.ring, self.cases, self.guards = ring, cases, guards
         self.places = tuple(places)
         self.domain: Digits = frozenset(d for olds, _ in self.places for d in olds)
         self._memo: dict[int, Poly] = {}
@@ -36,7 +37,7 @@ class Substitution:
         held = dict(terms)
         if self.domain.isdisjoint(held):
             return index
-        out: dict[int, int] = {}
+        out = Counter[int]()
         for olds, (start, news) in self.places:
             if held.keys().isdisjoint(olds):
                 continue
@@ -47,10 +48,8 @@ class Substitution:
                     raise ProofError(f"expected an index to hold none of the digits {olds}, or all as one number")
                 step *= self.ring.extents[digit]
             offset += last * start
-            for digit, stride in news:
-                out[digit] = out.get(digit, 0) + last * stride
-        for digit, stride in held.items():
-            out[digit] = out.get(digit, 0) + stride
+            out.update({digit: last * stride for digit, stride in news})
+        out.update(held)
         return offset, tuple(sorted(out.items()))
 
     def polynomial(self, poly: Poly) -> Poly:

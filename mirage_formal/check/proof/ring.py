@@ -549,11 +549,9 @@ class Ring:
         Sound: then it is at most the largest of them. The difference to one has products that are not negative only, or
         is a negative multiple of the difference to another one.
         """
-        ways = set[Key]()
-        for other in others:
-            away = self.add(other, poly, -1)
-            size = abs(Fraction(away[min(away)])) if away else Fraction(1)
-            ways.add(frozenset(self.add({}, away, 1 / size).items()))
+        aways = [self.add(other, poly, -1) for other in others]
+        sizes = (abs(Fraction(away[min(away)] if away else 1)) for away in aways)
+        ways = {frozenset(self.add({}, away, 1 / size).items()) for away, size in zip(aways, sizes, strict=True)}
         return any(self.evident(dict(way)) or frozenset((m, -c) for m, c in way) in ways for way in ways)
 
     def same_largest(self, left: Iterable[Poly], right: Iterable[Poly]) -> bool:

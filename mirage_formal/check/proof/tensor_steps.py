@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -183,8 +184,7 @@ class TensorReplay:
         at, new, first = self._axis(a, axis), self.reader.digits(string), parse_integer(start, 0, MAX_EXTENT)
         strides = dict(value(self.ring, a.strings[at])[1])
         term = self.terms.slice(a.term, at, first, self._size(new))
-        places, offset = [], 0
-        total: dict[int, int] = {}
+        places, offset, total = [], 0, Counter[int]()
         for pair in parse_list(pairs):
             digit, index = parse_list(pair, 2, 2)
             d, (shift, by) = self.reader.digit(digit), self.reader.index(index)
@@ -192,8 +192,7 @@ class TensorReplay:
                 raise ProofError(f"expected an index that stays in digit {d}")
             stride = strides.pop(d)
             offset += stride * shift
-            for x, s in by:
-                total[x] = total.get(x, 0) + stride * s
+            total.update({x: stride * s for x, s in by})
             places.append(((d,), (shift, by)))
         good = not strides and (offset, tuple(sorted(total.items()))) == (first, value(self.ring, new)[1])
         require(good, f"expected the digits of axis {at} to make up {first} and the new number")
