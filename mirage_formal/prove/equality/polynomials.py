@@ -175,6 +175,8 @@ class TermInterner:
         self.undefined: set[int] = set()
         self._forms: dict[int, tuple[Any, ...]] = {}
         self._needs: dict[int, frozenset[int]] = {}
+        #: Polynomials of which a root was made, by no lemma on squares.
+        self.no_squares: set[Polynomial] = set()
         #: Squares divided by their content, with it and with a root.
         self.registered: dict[Polynomial, tuple[Fraction, Polynomial]] = {}
         #: Roots of polynomials that are squares; None for others.
@@ -496,13 +498,16 @@ class TermInterner:
             for _ in range(e2 // 2 - 1):
                 out = self.mul(out, p)
             return self.mul(out, self.power(p, 1)) if e2 % 2 else out
+        content = self.content(p, e2) if len(p) > 1 else None
+        if e2 % 2 and (len(p) == 1 or content is not None):
+            self.no_squares.add(p)
         if len(p) == 1:
             return self._monomial_power(*p[0], e2)
-        content = self.content(p, e2)
         root = self.root_of_square(p) if content is None and e2 % 2 else None
         if root is not None:
             return self.power(self.absolute(root), 2 * e2)
         if content is None:
+            self.no_squares |= {p} if e2 % 2 else set()
             return factor_power(self.factor(FactorKind.POW, p), e2)
         c, q, rest = content
         out = self.power(rest, e2)
@@ -550,7 +555,12 @@ class TermInterner:
             self.registered.setdefault(scale_polynomial(square, 1 / q), (q, p))
 
     def registered_root(self, p: Polynomial) -> Polynomial | None:
-        """Return a root that is known from ``register_square``, with a lemma; None if there is none."""
+        """Return a root that is known from ``register_square``, with a lemma; None if there is none.
+
+        A polynomial has one root: if that was made in another way before, it is again.
+        """
+        if p in self.no_squares:
+            return None
         q = abs(content(p))
         for f in (f for m, _ in p[:1] for f, _ in m if self.kind[f] == FactorKind.TOP):
             square = self.mul(factor_power(f), factor_power(f))  # max(a, 0)^2 is a max(a, 0)
