@@ -174,7 +174,7 @@ class TermInterner:
         #: Atoms that may have no value for some inputs.
         self.undefined: set[int] = set()
         self._forms: dict[int, tuple[Any, ...]] = {}
-        self._needs: dict[int, frozenset[int]] = {}
+        self._inner_needs: dict[int, tuple[frozenset[int], frozenset[Polynomial]]] = {}
         #: Polynomials of which a root was made, by no lemma on squares.
         self.no_squares: set[Polynomial] = set()
         #: Squares divided by their content, with it and with a root.
@@ -470,13 +470,21 @@ class TermInterner:
             lost = self.kind[f] == FactorKind.INPUT and self.payload[f][0] in self.undefined
             if lost or (e % 2 and self.kind[f] != FactorKind.SURD):
                 out.add(~f)
-            if f not in self._needs:
-                inner = set(self.inside(self.kind[f], self.payload[f]))
-                if self.is_fn(f, "log"):
-                    inner.update(m for m, _ in self.power(self.payload[f][1], -2))
-                self._needs[f] = self._partial(inner)
-            out |= self._needs[f]
+            if f not in self._inner_needs:
+                self._inner_needs[f] = self._needs_inside(f)
+            needed, logarithms = self._inner_needs[f]
+            out |= needed
+            for p in logarithms:
+                self.power(p, -2)  # its lemmas are those of whoever asks
         return frozenset(out)
+
+    def _needs_inside(self, f: int) -> tuple[frozenset[int], frozenset[Polynomial]]:
+        """Return what a factor needs, and the arguments of the logarithms in it."""
+        inner = set(self.inside(self.kind[f], self.payload[f]))
+        own = {self.payload[f][1]} if self.is_fn(f, "log") else set()
+        inner.update(m for p in own for m, _ in self.power(p, -2))
+        needed = self._partial(inner)
+        return needed, frozenset(own).union(*(self._inner_needs[g][1] for m in inner for g, _ in m))
 
     def power(self, p: Polynomial, e2: int) -> Polynomial:
         """Return p ^ (e2 / 2).

@@ -519,7 +519,7 @@ def exponentials_in_both(t: Terms, i: int, rng: random.Random) -> int:
 @right(K.DIV_NO_NAN)
 def quotient_selected(t: Terms, i: int, rng: random.Random) -> int | None:
     a, b = t.rows[i].operands
-    if t.shapes[a] != t.shapes[b]:
+    if t.shapes[a] != t.shapes[b] or not has_values(t, i):
         return None
     return t.op(K.SELECT, t.op(K.EQ, b, value=Fraction(0)), scaled(t, a, 0), i)
 
