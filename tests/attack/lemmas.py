@@ -133,7 +133,7 @@ class Table:
 
     def claim(self) -> Raw:
         """A random lemma."""
-        match self.rng.choice(("sum", "sum", "max", "pmax", "content", "largest", "largest")):
+        match self.rng.choice(("sum", "sum", "max", "pmax", "content", "largest", "largest", "square")):
             case "sum":
                 return self._sum()
             case "max":
@@ -142,6 +142,8 @@ class Table:
                 return self._pmax()
             case "largest":
                 return self._largest()
+            case "square":
+                return self._square()
         return self._content()
 
     def _result(self, entry: Raw) -> int:
@@ -211,6 +213,13 @@ class Table:
         if rng.random() < 0.2:  # a product of something else
             mono, q, rest = rng.choice(((self.monomial(), q, rest), (mono, 3, rest), (mono, q, self.polynomial())))
         return ["content", whole, power, mono, q, rest]
+
+    def _square(self) -> Raw:
+        """One product or the sum of two as a root of a square, in which a coefficient or a root may be wrong."""
+        rng, (m, n) = self.rng, (self.monomial(), self.monomial())
+        other = [rng.choice((2, 2, 2, 1)), *_product(m, n)]
+        whole = [[1, *_product(m, m)], [1, *_product(n, n)], other] if rng.random() < 0.7 else [[1, *_product(m, m)]]
+        return ["square", whole, [[1, *m], [1, *n]] if len(whole) > 1 else [[1, *m]]]
 
     def _largest(self) -> Raw:
         """Values that a summand, a factor and an increasing function give, with more or fewer, and some digits."""
@@ -381,6 +390,7 @@ def evaluated(ring: Ring, arrays: list[Any], rng: random.Random) -> Iterator[tup
                     yield "largest values, without one", False
                     continue
                 yield "largest values of several", near(left, right)
+    yield from _squares(ring, values, rng)
     for (key, power), (_, (mono, q, rest)) in ring.lemmas["content"].items():
         for env in environments(ring, ring.free_in(dict(key)), rng):
             with _undefined():
@@ -390,6 +400,22 @@ def evaluated(ring: Ring, arrays: list[Any], rng: random.Random) -> Iterator[tup
                 # What comes out of something that may be 0 must not be 0 itself; float64 may have lost an exponential.
                 never = all(ring.kinds[f] == "exp" or values.factor(f, env) != 0 for f, _ in mono)
                 yield "contents", near(left, right) and (power != 0 or never)
+
+
+def _squares(ring: Ring, values: Values, rng: random.Random) -> Iterator[tuple[str, bool]]:
+    for key, (_, root) in ring.lemmas["square"].items():
+        for env in environments(ring, ring.free_in(dict(key)), rng):
+            with _undefined():
+                left, right = values.poly(dict(key), env), values.poly(root, env)
+                yield "squares", near(left, right * right) and abs(right.imag) < 1e-6 * (1 + abs(right))
+
+
+def _product(m: Raw, n: Raw) -> Raw:
+    """The product of two products, as factors with half exponents in turn."""
+    merged = dict(zip(m[::2], m[1::2], strict=True))
+    for f, e in zip(n[::2], n[1::2], strict=True):
+        merged[f] = merged.get(f, 0) + e
+    return [x for f, e in merged.items() if e for x in (f, e)]
 
 
 class _Real(Values):

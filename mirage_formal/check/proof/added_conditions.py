@@ -113,12 +113,12 @@ def _requirements(ring: Ring, poly: Poly | None, *, divisor: bool) -> frozenset[
     if not poly:
         return None if poly is None or divisor else frozenset()
     if not divisor:
-        if all(coef > 0 and _is_nonnegative(ring, mono) for mono, coef in poly.items()):
+        if ring.evident(poly):
             return frozenset()
         scale = max(abs(Fraction(coef)) for coef in poly.values())
         scaled = ((mono, coef / scale) for mono, coef in poly.items())
         return frozenset({("radicand", *_CanonicalNaming(ring, poly).polynomial(scaled))})
-    if _is_positive_polynomial(ring, poly.items()):
+    if ring.above(poly):
         return frozenset()
     sign = 1
     if len(poly) > 1:
@@ -128,39 +128,8 @@ def _requirements(ring: Ring, poly: Poly | None, *, divisor: bool) -> frozenset[
             return None
     if len(poly) != 1:
         return None
-    factors = (f for mono in poly for f, e in mono if sign * e > 0 and not _is_positive(ring, f))
+    factors = (f for mono in poly for f, e in mono if sign * e > 0 and not ring.above({((f, 2),): 1}))
     return frozenset(("divisor", _CanonicalNaming(ring, [((f, 2),)]).factor(f, {})) for f in factors)
-
-
-def _is_nonnegative(ring: Ring, mono: Mono) -> bool:
-    """Return whether a product is nonnegative by its form."""
-    return all(e % 4 != 2 or ring.nonnegative(f) for f, e in mono)
-
-
-def _is_positive(ring: Ring, factor: int) -> bool:
-    """Return whether a factor is positive by its form.
-
-    Sound: exp and roots of numbers are; so are sums of products of such, and powers of what is above 0.
-    """
-    payload: Any = ring.payloads[factor]
-    match ring.kinds[factor]:
-        case "exp" | "surd":
-            return True
-        case "sum":
-            return all(_is_positive(ring, f) for f, _ in payload[1])
-        case "pow":
-            return _is_positive_polynomial(ring, payload)
-    return False
-
-
-def _is_positive_polynomial(ring: Ring, poly: Iterable[tuple[Mono, Any]]) -> bool:
-    """Return whether a polynomial is positive by its form.
-
-    Sound: its products are not negative, and one of them is of factors above 0 only.
-    """
-    items = list(poly)
-    signed = all(coef > 0 and _is_nonnegative(ring, mono) for mono, coef in items)
-    return signed and any(all(_is_positive(ring, f) for f, _ in mono) for mono, _ in items)
 
 
 class _CanonicalNaming:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
-from mirage_formal.check.proof.ring import Digits, Index, Key, Mono, Poly, ProofError, Ring, require
+from mirage_formal.check.proof.ring import ONE, Digits, Index, Key, Mono, Poly, ProofError, Ring, require
 
 #: Digits that are substituted together, most significant first, and the index that replaces them.
 Place = tuple[tuple[int, ...], Index]
@@ -16,15 +17,19 @@ class Substitution:
 
     Sound: one digit becomes an index that stays in its range; several digits become one index only where each index
     holds none of them, or all with the strides of a mixed-radix number, so that the index depends on that number alone.
-    A digit that a factor binds is another one, and what is put in must not be bound where it goes.
+    A digit that a factor binds is another one, and what is put in must not be bound where it goes. ``cases`` are masks
+    with numbers that they are, for some values of their digits, but within masks; ``guards`` says that only those of
+    ``keep`` are told.
     """
 
-    def __init__(self, ring: Ring, places: Iterable[Place]) -> None:
-        self.ring = ring
+    def __init__(
+        self, ring: Ring, places: Iterable[Place], cases: Mapping[int, int] = {}, guards: bool = False
+    ) -> None:
+        self.ring, self.cases, self.guards = ring, cases, guards
         self.places = tuple(places)
         self.domain: Digits = frozenset(d for olds, _ in self.places for d in olds)
         self._memo: dict[int, Poly] = {}
-        self._inner: dict[tuple[Place, ...], Substitution] = {self.places: self}
+        self._inner: dict[object, Substitution] = {(self.places, frozenset(self.cases)): self}
 
     def index(self, index: Index) -> Index:
         """Return an index after substitution."""
@@ -32,7 +37,7 @@ class Substitution:
         held = dict(terms)
         if self.domain.isdisjoint(held):
             return index
-        out: dict[int, int] = {}
+        out = Counter[int]()
         for olds, (start, news) in self.places:
             if held.keys().isdisjoint(olds):
                 continue
@@ -43,21 +48,19 @@ class Substitution:
                     raise ProofError(f"expected an index to hold none of the digits {olds}, or all as one number")
                 step *= self.ring.extents[digit]
             offset += last * start
-            for digit, stride in news:
-                out[digit] = out.get(digit, 0) + last * stride
-        for digit, stride in held.items():
-            out[digit] = out.get(digit, 0) + stride
+            out.update({digit: last * stride for digit, stride in news})
+        out.update(held)
         return offset, tuple(sorted(out.items()))
 
     def polynomial(self, poly: Poly) -> Poly:
         """Return a polynomial after substitution."""
-        if self.domain.isdisjoint(self.ring.free_in(poly)):
+        if not self.cases and self.domain.isdisjoint(self.ring.free_in(poly)):
             return poly
         return self.ring.combined((self.monomial(mono), coef) for mono, coef in poly.items())
 
     def monomial(self, mono: Mono) -> Poly:
         """Return a monomial after substitution."""
-        touched = [(f, e) for f, e in mono if not self.domain.isdisjoint(self.ring.free[f])]
+        touched = [(f, e) for f, e in mono if self.cases or not self.domain.isdisjoint(self.ring.free[f])]
         out: Poly = {tuple(item for item in mono if item not in touched): 1}
         for f, e in touched:
             if f not in self._memo:
@@ -68,6 +71,8 @@ class Substitution:
 
     def _factor(self, f: int) -> Poly:
         ring, payload = self.ring, self.ring.payloads[f]
+        if self.cases and (ring.is_mask(f) or ring.kinds[f] == "surd"):
+            return {((f, 2),): 1} if self.guards or f not in self.cases else ring.add({}, ONE, self.cases[f])
         match ring.kinds[f]:
             case "in":
                 moved = (payload[0], tuple(self.index(index) for index in payload[1]))
@@ -80,16 +85,14 @@ class Substitution:
             case "pmax" | "carry" as kind:
                 index, u, bound, body = payload
                 return ring.running_maximum(kind, self.index(index), u, bound, self._body(bound | {u}, body))
-            case "exp":
-                return ring.exponential(self.polynomial(dict(payload)))
-            case "pow":
-                return self.polynomial(dict(payload))
             case "top":
                 return ring.top(self.polynomial(dict(key)) for key in payload)
             case "keep":
-                return ring.keep(*(self.polynomial(dict(key)) for key in payload))
-            case "fn":
-                return ring.function(payload[0], self.polynomial(dict(payload[1])))
+                told = Substitution(ring, self.places, self.cases)
+                return ring.keep(told.polynomial(dict(payload[0])), self.polynomial(dict(payload[1])))
+            case "exp" | "pow" | "fn" as kind:
+                name, body = payload if kind == "fn" else (kind.removeprefix("pow"), payload)
+                return ring.function(name, self.polynomial(dict(body)))
         raise AssertionError(ring.kinds[f])
 
     def _body(self, bound: Digits, body: Key) -> Poly:
@@ -103,9 +106,11 @@ class Substitution:
         for olds, (_, news) in places:
             good = free.issuperset(olds) and bound.isdisjoint(d for d, _ in news)
             require(good, f"expected digits {olds} and what replaces them not to be captured")
-        if places not in self._inner:
-            self._inner[places] = Substitution(self.ring, places)
-        return self._inner[places]
+        cases = {f: n for f, n in self.cases.items() if bound.isdisjoint(self.ring.free[f])}
+        key = places, frozenset(cases)
+        if key not in self._inner:
+            self._inner[key] = Substitution(self.ring, places, cases, guards=self.guards)
+        return self._inner[key]
 
 
 def value(ring: Ring, string: Sequence[int]) -> Index:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
 
 from mirage_formal.check.proof.index_substitution import Substitution, folding_substitution
 from mirage_formal.check.proof.parser import MAX_EXPONENT, Reader, parse_integer, parse_list, parse_rational, parse_word
@@ -175,12 +174,22 @@ def _content(reader: Reader, poly: object, e2: object, mono: object, q: object, 
     return (frozenset(whole.items()), power), (outside, factor, inner)
 
 
+def _square(reader: Reader, poly: object, root: object) -> Filed:
+    """Check a polynomial that is a square.
+
+    Sound: the square is multiplied out, and no divisor or root is new.
+    """
+    ring, whole, found = reader.ring, reader.polynomial(poly), reader.polynomial(root)
+    good = ring.mul(found, found) == whole and ring.needs(found) <= ring.needs(whole)
+    require(good, "expected the square of the root, without a new divisor or root")
+    return frozenset(whole.items()), found
+
+
 def _largest(reader: Reader, bound: object, polys: object, *parts: object) -> Filed:
     """Check a summand, a factor and an increasing function that are taken out of the largest value of polynomials.
 
     Sound: the polynomials have the same largest value as those that the parts give, for all digits; what comes out has
-    none of the digits that the largest value is over, and the factor is not negative. Or they differ from the summand
-    by 0 and 1 only, their own squares, and one by 0. No divisor or root is new.
+    none of the digits that the largest value is over, and the factor is not negative. No divisor or root is new.
     """
     ring, digits = reader.ring, frozenset(reader.digits(bound))
     some = [reader.polynomial(poly) for poly in parse_list(polys, low=1)]
@@ -191,14 +200,12 @@ def _largest(reader: Reader, bound: object, polys: object, *parts: object) -> Fi
     require(good, "expected no new divisor or root")
     function = parse_word(parts[2], INCREASING)
     made = [ring.add(first, ring.mul(factor, ring.function(function, dict(key)))) for key in ring.tops(inner)]
-    if not ring.same_largest(some, made):
-        gaps = [ring.add(first, poly, -1) for poly in some]
-        good = made == [first] and all(ring.mul(gap, gap) == gap for gap in gaps) and not reduce(ring.mul, gaps)
-        require(good, "expected the largest value")
+    require(ring.same_largest(some, made), "expected the largest value")
     return (digits, frozenset(frozenset(poly.items()) for poly in some)), (first, factor, function, inner)
 
 
 _LAWS: dict[str, tuple[Callable[..., Filed], int]]
 _LAWS = {
-    "sum": (_sum, 5), "max": (_max, 6), "pmax": (_pmax, 7), "content": (_content, 6), "largest": (_largest, 7),
+    "sum": (_sum, 5), "max": (_max, 6), "pmax": (_pmax, 7), "content": (_content, 6), "square": (_square, 3),
+    "largest": (_largest, 7),
 }  # fmt: skip

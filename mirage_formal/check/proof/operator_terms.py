@@ -49,6 +49,7 @@ class Terms:
     def __init__(self) -> None:
         self._ids: dict[tuple[Any, ...], int] = {}
         self.shapes: list[Shape] = []
+        self._keys: list[tuple[Any, ...]] = []
         #: For each tensor, whether its elements have values for all inputs, and their sign.
         self.known: list[tuple[bool, int]] = []
 
@@ -56,6 +57,7 @@ class Terms:
         number = self._ids.setdefault(key, len(self.shapes))
         if number == len(self.shapes):
             self.shapes.append(tuple(shape))
+            self._keys.append(key)
             self.known.append(self._known(*key))
         return number
 
@@ -107,6 +109,21 @@ class Terms:
             case "repeat" | "slice":
                 return total, least
         raise AssertionError(name)
+
+    def replaced(self, term: int, table: dict[int, int]) -> int:
+        """Return a term with terms replaced by others of their shapes; ``table`` holds what is replaced.
+
+        Sound: an operator has one result for equal operands.
+        """
+        if term not in table:
+            kind, *rest = self._keys[term]
+            places = {"input": (), "unary": (1,), "binary": (1, 2), "matmul": (0, 1), "rescaled": (0, 1)}
+            for place in places.get(kind, (0,)):
+                old = rest[place]
+                parts = tuple(self.replaced(part, table) for part in (old if kind == "concat" else (old,)))
+                rest[place] = parts if kind == "concat" else parts[0]
+            table[term] = self._make(self.shapes[term], kind, *rest)
+        return table[term]
 
     def input(self, number: int, shape: Shape) -> int:
         """Return the term of input ``number``."""

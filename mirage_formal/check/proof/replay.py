@@ -13,6 +13,7 @@ from mirage_formal.check.proof.pieces import PieceValue, paired_terms
 from mirage_formal.check.proof.ring import ProofError, Ring, require
 from mirage_formal.check.proof.tensor_steps import TensorReplay
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.types import DType
 
 MAX_DIGITS = 2_000
 MAX_BASES = 500
@@ -59,14 +60,15 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
         graphs, atoms, signed = elaborate(terms, (program, candidate), tables["atoms"])
         where = "digits"
         extents = tuple(parse_integer(n, 2, MAX_EXTENT) for n in parse_list(tables["digits"], high=MAX_DIGITS))
-        ring = Ring(
-            extents, tuple(parse_integer(n, 2, MAX_NUMBER) for n in parse_list(tables["bases"], high=MAX_BASES))
-        )
+        bases = tuple(parse_integer(n, 2, MAX_NUMBER) for n in parse_list(tables["bases"], high=MAX_BASES))
+        ring = Ring(extents, bases)
         reader = Reader(ring)
         where = "atoms"
         sources = [terms.input(i, shape) for i, shape in enumerate(inputs)]
         sources += [graphs[parse_integer(graph, 0, 1)].piece(*place) for graph, *place in atoms]
         ring.signed.update(signed)
+        ring.masks.update(i for i, x in enumerate(program.inputs) if x.tensor.dtype is DType.BOOL)
+        ring.undefined.update(i for i, source in enumerate(sources) if not terms.known[source][0])
         shapes = tuple(terms.shapes[source] for source in sources)
         for number, raw in enumerate(tables["factors"]):
             where = f"factor {number}"
@@ -108,12 +110,10 @@ def _outputs(
 ) -> tuple[Closing, ...]:
     """Compare the outputs, piece by piece; a pair with equal terms needs no entry.
 
-    Sound: equal terms name one tensor. A multiplier is a product of positive powers of divisors, or of what they are
-    divided by themselves, which is not 0, so the difference is 0 if its product with the multiplier is; and that is if
-    its two parts have the same largest value, each alone. sympy knows no law of maxima, so what needs one is no closing
-    identity.
+    Sound: equal terms name one tensor; else the difference of both elements is 0, as ``steps.difference`` says. sympy
+    knows no law of maxima, so what needs one is no closing identity.
     """
-    ring, out, wanted = steps.ring, [], paired_terms(steps.terms, program, candidate)
+    out, wanted = list[Closing](), paired_terms(steps.terms, program, candidate)
     for entry, pair in zip(parse_list(raw, len(wanted), len(wanted)), wanted, strict=True):
         if entry == [] and pair[0] == pair[1]:
             continue
@@ -121,12 +121,6 @@ def _outputs(
         a, b = (steps.tensor(number) for number in numbers)
         require((a.term, b.term) == pair, f"expected tensors that the graphs compute, got {numbers}")
         require(a.strings == b.strings, f"expected equal strings, got {a.strings} and {b.strings}")
-        multiplier = steps.reader.monomial(divided)
-        divisors = ring.partial((*a.poly, *b.poly))
-        require(all(f in divisors and e > 0 for f, e in multiplier), "expected a multiplier of divisors")
-        difference = ring.add(a.poly, b.poly, -1).items()
-        rest = ring.combined((ring.prod((*mono, *multiplier)), coef) for mono, coef in difference)
-        below = {m: -c for m, c in rest.items() if c < 0 and any(ring.kinds[f] == "top" for f, _ in m)}
-        require(ring.same_largest([ring.add(rest, below)], [below]), f"expected equal elements in tensors {numbers}")
-        out += [] if rest else [closing_identity(ring, a.poly, b.poly)]
+        rest = steps.difference(a.poly, b.poly, divided)
+        out += [] if rest else [closing_identity(steps.ring, a.poly, b.poly)]
     return tuple(out)

@@ -34,7 +34,7 @@ ROUNDINGS: Final = ("round_float16", "round_bfloat16")
 ODD: Final = ("erf", *ROUNDINGS)
 INCREASING: Final = ("", "exp", "erf", "round_float16", "round_bfloat16")
 MAX_BITS: Final = 26_000
-LAWS: Final = ("sum", "max", "pmax", "content", "largest")
+LAWS: Final = ("sum", "max", "pmax", "content", "square", "largest")
 #: Most work of a replay, in products of monomials, substituted factors, bits of large numbers and so on: some seconds.
 BUDGET: Final = 500_000
 NONE: Final[Digits] = frozenset()
@@ -77,6 +77,8 @@ class Ring:
         used: Numbers of the lemmas that were used.
         facts: Extents of the digits that were split or folded.
         signed: Inputs and atoms without a negative element, by a side condition.
+        masks: Inputs whose elements are 0 and 1, for they are of booleans.
+        undefined: Atoms that may have no value for some inputs.
     """
 
     def __init__(self, extents: tuple[int, ...], bases: tuple[int, ...] = ()) -> None:
@@ -89,7 +91,8 @@ class Ring:
         self._squares: dict[int, tuple[int, int]] = {}
         self._budget = BUDGET
         self.lemmas: dict[str, dict[Any, tuple[int, Any]]] = {law: {} for law in LAWS}
-        self.used, self.facts, self.signed = set[int](), set[tuple[int, ...]](), set[int]()
+        self.used, self.facts = set[int](), set[tuple[int, ...]]()
+        self.signed, self.masks, self.undefined = set[int](), set[int](), set[int]()
 
     def charge(self, work: int = 1) -> None:
         """Count work against the budget, so that hostile proofs end soon."""
@@ -148,7 +151,7 @@ class Ring:
         return NONE.union(*map(self.free_of, poly))
 
     def partial(self, monos: Iterable[Mono]) -> Digits:
-        """Return the values that must be defined, at any depth: f for a negative exponent of f, ~f for a root of it.
+        """Return what must be defined, at any depth: f for a negative exponent of f, ~f for its root, or if it is not.
 
         Sound: what has a logarithm is not 0 either, and counts as a divisor.
         """
@@ -157,7 +160,8 @@ class Ring:
             out |= {f} if e < 0 else NONE
             if self.kinds[f] == "fn" and self.payloads[f][0] == "log":
                 out |= self.partial(self.power(dict(self.payloads[f][1]), -2))
-            out |= {~f} if e % 2 and self.kinds[f] != "surd" else NONE
+            lost = self.kinds[f] == "in" and self.payloads[f][0] in self.undefined
+            out |= {~f} if lost or (e % 2 and self.kinds[f] != "surd") else NONE
             if f not in self._partial:
                 self._partial[f] = self.partial(self.inside(f)[2])
             out |= self._partial[f]
@@ -172,12 +176,39 @@ class Ring:
         """
         if factor not in self._signs:
             kind, payload = self.kinds[factor], self.payloads[factor]
-            found = kind in ("exp", "surd") or (kind == "fn" and payload[0] in MASKS)
-            found = found or (kind == "in" and payload[0] in self.signed)
+            found = kind in ("exp", "surd") or self.is_mask(factor) or (kind == "in" and payload[0] in self.signed)
             found = found or (kind == "sum" and self._signed(payload[1]))
             found = found or (kind in ("pow", "max") and self.evident(dict(payload if kind == "pow" else payload[1])))
             self._signs[factor] = found or (kind == "top" and self.covered({}, map(dict, payload)))
         return self._signs[factor]
+
+    def is_mask(self, factor: int) -> bool:
+        """Return whether a factor is 0 or 1."""
+        kind, payload = self.kinds[factor], self.payloads[factor]
+        return (kind == "fn" and payload[0] in MASKS) or (kind == "in" and payload[0] in self.masks)
+
+    def above(self, poly: Poly) -> bool:
+        """Return whether a polynomial is above 0, as far as its form shows.
+
+        Sound: no product of it is negative, and one has factors above 0 only: exp, roots of numbers, sums of products
+        of such, and polynomials that are above 0.
+        """
+
+        def positive(f: int) -> bool:
+            kind, payload = self.kinds[f], self.payloads[f]
+            inner = {payload[1]: 1} if kind == "sum" else dict(payload) if kind == "pow" else {}
+            return kind in ("exp", "surd") or self.above(inner)
+
+        return self.evident(poly) and any(all(positive(f) for f, _ in mono) for mono in poly)
+
+    def needs(self, poly: Poly, told: Callable[[Poly], Poly] = dict) -> Digits:
+        """Return the values in ``partial`` that may be 0, or negative under a root, if no side condition says more.
+
+        ``told`` gives a polynomial that equals another one where that matters.
+        """
+        each = {n: told({((max(n, ~n), 2),): 1}) for n in self.partial(poly)}
+        known = (n for n, value in each.items() if (self.evident(value) if n < 0 else self.above(value)))
+        return NONE.union(each) if self.signed else NONE.union(each).difference(known)
 
     def evident(self, poly: Poly) -> bool:
         """Return whether no product of a polynomial is negative, as far as its form shows."""
@@ -231,7 +262,7 @@ class Ring:
 
         Sound: exponents of one factor add; exp(a)^(e/2) exp(b) = exp(e/2 a + b); surds multiply exactly; an even power
         of a polynomial is its expansion, and r(p)^e = p^(e // 2) r(p)^(e mod 2); powers and roots of a mask are the
-        mask; and (m - a) (m - b) = 0 for the larger m of a and b.
+        mask; (m - a) (m - b) = 0 for the larger m of a and b; and p is 0, or its inverse that is 0 at 0 is not.
         """
         exponents: dict[int, int] = {}
         for f, e in items:
@@ -240,30 +271,29 @@ class Ring:
         scale, surd = Fraction(1), 1
         plain: list[tuple[int, int]] = []
         opened: list[Poly] = []
-        for f, e in exponents.items():
+        for f, e in ((f, e) for f, e in exponents.items() if e):
             require(abs(e) <= MAX_EXPONENT, f"expected half exponents within {MAX_EXPONENT}, got {e}")
             kind, payload = self.kinds[f], self.payloads[f]
-            if not e:
-                continue
             if kind == "exp":
                 half = e // 2 if e % 2 == 0 else Fraction(e, 2)
                 argument = self.add(argument, dict(payload), half) if argument or e != 2 else dict(payload)
             elif kind == "surd":
                 scale *= Fraction(payload) ** (e // 2)
                 surd *= payload ** (e % 2)
-            elif kind == "fn" and e > 0 and payload[0] in MASKS:
+            elif e > 0 and self.is_mask(f):
                 plain.append((f, 2))
             elif kind == "top" and e >= 4 and len(payload) == 2:
                 a, b = map(dict, payload)
-                opened += (
-                    self.add(self.mul(self.add(a, b), {((f, 2),): 1}), self.mul(a, b), -1),
-                    self.prod([(f, e - 4)]),
-                )
+                square = self.add(self.mul(self.add(a, b), {((f, 2),): 1}), self.mul(a, b), -1)
+                opened += square, self.prod([(f, e - 4)])
             elif kind == "pow" and e != 1 and (e > 1 or len(payload) == 1):
                 opened.append(self._whole(dict(payload), e // 2))
                 plain += [(f, 1)] * (e % 2)
             else:
                 plain.append((f, e))
+        fns = {self.payloads[f] for f, e in plain if e > 0 and self.kinds[f] == "fn"}
+        if any(name == "zero" and ("inv0", key) in fns for name, key in fns):
+            return {}
         if argument:
             plain.append((self.intern("exp", frozenset(argument.items())), 2))
         outside, surd = self.squares(surd)
@@ -288,8 +318,8 @@ class Ring:
         """Return poly^(e / 2).
 
         Sound: where e is negative the value is not 0 (side condition or occurrence in a divisor), so no factor of a
-        product is; where e is odd it is not negative. A several-monomial base becomes one factor, after its content was
-        taken out as a content lemma says.
+        product is; where e is odd it is not negative, and the root of a square is an absolute value. A several-monomial
+        base becomes one factor, after its content was taken out as a content lemma says.
         """
         if not poly:
             require(e > 0, "expected a divisor that is not 0")
@@ -297,27 +327,31 @@ class Ring:
         if e > 1:
             even = self._whole(poly, e // 2)
             return self.mul(even, self.power(poly, 1)) if e % 2 else even
+        key = frozenset(poly.items())
+        if e % 2 and (root := self.lemma("square", key)) is not None:
+            return self.power(self.absolute(root), 2 * e)
         if len(poly) == 1:
             ((mono, coef),) = poly.items()
             return self._whole(poly, e // 2) if e % 2 == 0 else self._root(mono, coef, e)
-        key = frozenset(poly.items())
-        found = self.lemma("content", (key, e))
-        if found is None:
-            return self.prod([(self.intern("pow", key), e)])
-        mono, q, rest = found
-        return self.mul(self.power({mono: q}, e), self.prod([(self.intern("pow", frozenset(rest.items())), e)]))
+        if (found := self.lemma("content", (key, e))) is not None:
+            mono, q, rest = found
+            return self.mul(self.power({mono: q}, e), self.power(rest, e))
+        return self.prod([(self.intern("pow", key), e)])
 
     def function(self, name: str, poly: Poly) -> Poly:
         """Return a function of a polynomial, as a factor if no law says more.
 
         Sound: whether p is 0, or negative, is the same of its product with a positive number and an exponential, and
-        whether it is 0 is the same of -p. Roundings to nearest and erf are odd, and rounding twice is rounding once.
+        whether it is 0 is the same of -p; of numbers it is known. Roundings to nearest and erf are odd, and rounding
+        twice is rounding once.
         """
         laws: Mapping[str, Callable[[Poly], Poly]]
         laws = {"": dict, "exp": self.exponential, "inv0": self._inverse, "log": self._logarithm, "relu": self._relu}
         if name in laws:
             return laws[name](poly)
         _, q, rest = self._apart(poly) if name in MASKS or name in ODD else ((), 1, poly)
+        if name in MASKS and rest in ({}, ONE):
+            return ONE if name == ("negative" if rest and q < 0 else "" if rest else "zero") else {}
         if name not in ODD:
             return self._opaque(name, rest if q > 0 or name == "zero" else self.add({}, rest, -1))
         sign = -1 if q < 0 else 1
@@ -351,11 +385,16 @@ class Ring:
         for f, e in mono:
             kind, payload = self.kinds[f], self.payloads[f]
             part = dict(payload) if kind == "exp" else self._logarithm(dict(payload)) if kind == "pow" else None
-            parts.append((self._opaque("log", {((f, 2),): 1}) if part is None else part, Fraction(e, 2)))
+            parts.append((self._opaque("log", self.prod([(f, 2)])) if part is None else part, Fraction(e, 2)))
         return self.combined(parts)
 
     def keep(self, mask: Poly, poly: Poly) -> Poly:
-        """Return the factor of a value masked to 0; it is equal only for equal masks and values."""
+        """Return the factor of a value masked to 0; it is equal only for equal masks and values.
+
+        Sound: for the masks 0 and 1 it is 0 and the value.
+        """
+        if mask in ({}, ONE):
+            return dict(poly) if mask else {}
         return {((self.intern("keep", (frozenset(mask.items()), frozenset(poly.items()))), 2),): 1}
 
     def _inverse(self, poly: Poly) -> Poly:
@@ -510,11 +549,9 @@ class Ring:
         Sound: then it is at most the largest of them. The difference to one has products that are not negative only, or
         is a negative multiple of the difference to another one.
         """
-        ways = set[Key]()
-        for other in others:
-            away = self.add(other, poly, -1)
-            size = abs(Fraction(away[min(away)])) if away else Fraction(1)
-            ways.add(frozenset(self.add({}, away, 1 / size).items()))
+        aways = [self.add(other, poly, -1) for other in others]
+        sizes = (abs(Fraction(away[min(away)] if away else 1)) for away in aways)
+        ways = {frozenset(self.add({}, away, 1 / size).items()) for away, size in zip(aways, sizes, strict=True)}
         return any(self.evident(dict(way)) or frozenset((m, -c) for m, c in way) in ways for way in ways)
 
     def same_largest(self, left: Iterable[Poly], right: Iterable[Poly]) -> bool:

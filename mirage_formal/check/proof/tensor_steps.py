@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial, partialmethod
+from itertools import product
 from math import prod
 
 from mirage_formal.check.proof.index_substitution import Substitution, folding_substitution, require_lemma, value
-from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, LOOP, UNARY, UNINTERPRETED, Terms
+from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, LOOP, UNARY, Terms
 from mirage_formal.check.proof.parser import MAX_EXTENT, Reader, parse_integer, parse_list, parse_rational, parse_word
 from mirage_formal.check.proof.ring import ONE, Poly, ProofError, require
 from mirage_formal.graph.types import MAX_RANK
 
 Strings = tuple[tuple[int, ...], ...]
+#: Most masks whose cases are told apart.
+MAX_MASKS = 4
 RANK = MAX_RANK + LOOP + 1
 BINARY = ("add", "sub", "mul", "div", "max", "select", "eq", "lt", "le", "div_no_nan")
 #: Steps, with the smallest and the largest length of their entries.
 LENGTHS = {
-    "input": (3, 3), "split": (5, 5), "fold": (3, 3), "rename": (3, 3), "unary": (3, 3), "binary": (4, 4),
-    "matmul": (3, 3), "scale": (3, 3), "offset": (3, 3), "sum": (4, 4), "max": (3, 3), "running_max": (3, 4),
-    "carry": (3, 4), "rescaled": (3, 3), "reshape": (3, 3), "transpose": (3, 3), "repeat": (4, 4), "slice": (6, 6),
+    **dict.fromkeys(("input", "fold", "rename", "unary", "matmul", "scale", "offset", "max"), (3, 3)),
+    **dict.fromkeys(("rescaled", "reshape", "transpose"), (3, 3)), **dict.fromkeys(("running_max", "carry"), (3, 4)),
+    **dict.fromkeys(("binary", "sum", "repeat", "congruent"), (4, 4)), "split": (5, 5), "rewrite": (5, 5),
+    "slice": (6, 6),
 }  # fmt: skip
 
 
@@ -43,8 +49,6 @@ class TensorReplay:
     def __init__(self, reader: Reader, terms: Terms, sources: Sequence[int]) -> None:
         self.reader, self.ring, self.terms, self.sources = reader, reader.ring, terms, sources
         self.tensors: list[CheckedTensor] = []
-        #: What the tensors that are squares are squares of, by number.
-        self.roots: dict[object, Poly] = {}
         self.used, self.read = set[int](), set[int]()
         self._laws: dict[str, Callable[..., CheckedTensor]] = {name: getattr(self, f"_{name}") for name in LENGTHS}
 
@@ -70,6 +74,41 @@ class TensorReplay:
         self.used.add(number)
         return self.tensors[number]
 
+    def difference(self, a: Poly, b: Poly, divided: object) -> Poly:
+        """Return the difference of two polynomials times a multiplier, in which equal maxima alone may be left.
+
+        Sound: a multiplier is a product of positive powers of divisors, or of what they are divided by themselves,
+        which is not 0, so the difference is 0 if its product with the multiplier is; and that is if its two parts have
+        the same largest value, each alone.
+        """
+        ring, multiplier = self.ring, self.reader.monomial(divided)
+        divisors = ring.partial((*a, *b))
+        require(all(f in divisors and e > 0 for f, e in multiplier), "expected a multiplier of divisors")
+        items = ring.add(a, b, -1).items()
+        rest = ring.combined((ring.prod((*mono, *multiplier)), coef) for mono, coef in items)
+        below = {m: -c for m, c in rest.items() if c < 0 and any(ring.kinds[f] == "top" for f, _ in m)}
+        require(ring.same_largest([ring.add(rest, below)], [below]), "expected equal elements")
+        return rest
+
+    def _rewrite(self, raw: object, poly: object, divided: object, masks: object) -> CheckedTensor:
+        """Return a tensor with its element written as another polynomial.
+
+        Sound: no divisor or root is new that may be 0 or negative, and the two are equal: by a multiplier, or in each
+        case of masks, which are 0 or 1 wherever the element is. There each needs values of the same divisors and roots,
+        so that what a selection discards stays discarded.
+        """
+        a, new, ring = self.tensor(raw), self.reader.polynomial(poly), self.ring
+        require(ring.needs(new) <= ring.needs(a.poly), "expected no new divisor or root")
+        given = [self.reader.factor(mask) for mask in parse_list(masks, high=MAX_MASKS)]
+        require(all(map(ring.is_mask, given)), "expected masks")
+        for case in product((0, 1), repeat=len(given)):
+            cases = dict(zip(given, case, strict=True))
+            kept, told = Substitution(ring, (), cases, guards=True), Substitution(ring, (), cases).polynomial
+            old, now = kept.polynomial(a.poly), kept.polynomial(new)
+            require(not given or ring.needs(old, told) == ring.needs(now, told), "expected the same needs in each case")
+            self.difference(told(old), told(now), divided)
+        return CheckedTensor(a.term, a.strings, new)
+
     def _size(self, string: Sequence[int]) -> int:
         return prod(self.ring.extents[d] for d in string)
 
@@ -90,6 +129,20 @@ class TensorReplay:
         found = tuple(self.reader.digits(string) for string in parse_list(strings, high=RANK))
         element = (number, tuple(value(self.ring, string) for string in found))
         return CheckedTensor(self.sources[number], found, {((self.ring.intern("in", element), 2),): 1})
+
+    def _congruent(self, raw: object, atom: object, pairs: object) -> CheckedTensor:
+        """Return an atom with the elements of a tensor that is computed in the same way from other, equal tensors.
+
+        Sound: each pair of tensors has the same elements at the same positions.
+        """
+        a, number, table = self.tensor(raw), parse_integer(atom, 0, len(self.sources) - 1), dict[int, int]()
+        self.read.add(number)
+        for pair in parse_list(pairs):
+            x, y = map(self.tensor, parse_list(pair, 2, 2))
+            require((x.strings, x.poly) == (y.strings, y.poly), "expected pairs of equal tensors")
+            table[x.term] = y.term
+        require(self.terms.replaced(a.term, table) == self.sources[number], "expected a tensor of the atom's operators")
+        return CheckedTensor(self.sources[number], a.strings, a.poly)
 
     # --- digits ------------------------------------------------------------------------------------------------
 
@@ -131,8 +184,7 @@ class TensorReplay:
         at, new, first = self._axis(a, axis), self.reader.digits(string), parse_integer(start, 0, MAX_EXTENT)
         strides = dict(value(self.ring, a.strings[at])[1])
         term = self.terms.slice(a.term, at, first, self._size(new))
-        places, offset = [], 0
-        total: dict[int, int] = {}
+        places, offset, total = [], 0, Counter[int]()
         for pair in parse_list(pairs):
             digit, index = parse_list(pair, 2, 2)
             d, (shift, by) = self.reader.digit(digit), self.reader.index(index)
@@ -140,15 +192,13 @@ class TensorReplay:
                 raise ProofError(f"expected an index that stays in digit {d}")
             stride = strides.pop(d)
             offset += stride * shift
-            for x, s in by:
-                total[x] = total.get(x, 0) + stride * s
+            total.update({x: stride * s for x, s in by})
             places.append(((d,), (shift, by)))
         good = not strides and (offset, tuple(sorted(total.items()))) == (first, value(self.ring, new)[1])
         require(good, f"expected the digits of axis {at} to make up {first} and the new number")
         require_lemma(self.ring, a.strings[at])
-        return CheckedTensor(
-            term, _replace_string(a.strings, at, new), Substitution(self.ring, places).polynomial(a.poly)
-        )
+        poly = Substitution(self.ring, places).polynomial(a.poly)
+        return CheckedTensor(term, _replace_string(a.strings, at, new), poly)
 
     def _reshape(self, raw: object, shape: object) -> CheckedTensor:
         a = self.tensor(raw)
@@ -169,31 +219,22 @@ class TensorReplay:
     def _repeat(self, raw: object, axis: object, digit: object) -> CheckedTensor:
         a, new = self.tensor(raw), self.reader.digit(digit)
         at = self._axis(a, axis)
-        return CheckedTensor(
-            self.terms.repeat(a.term, at, self.ring.extents[new]), _replace_string(a.strings, at, (new,)), a.poly
-        )
+        term = self.terms.repeat(a.term, at, self.ring.extents[new])
+        return CheckedTensor(term, _replace_string(a.strings, at, (new,)), a.poly)
 
     # --- operators ---------------------------------------------------------------------------------------------
 
     def _unary(self, kind: object, raw: object) -> CheckedTensor:
         a, ring, name = self.tensor(raw), self.ring, parse_word(kind, UNARY)
         p = a.poly
-        match name:
-            case "sqrt":
-                p = ring.absolute(self.roots[raw]) if raw in self.roots else ring.power(p, 1)
-            case "square":
-                self.roots[len(self.tensors)] = p
-                p = ring.mul(p, p)
-            case "sigmoid":
-                p = ring.power(ring.add(ONE, ring.exponential(ring.add({}, p, -1))), -2)
-            case _ if name == "exp" or name in UNINTERPRETED:
-                p = ring.function(name, p)
-            case "gelu":
-                half = ring.mul({(): Fraction(1, 2)}, p)
-                inner = ring.mul(half, {((ring.intern("surd", 2), 1),): 1})
-                p = ring.add(half, ring.mul(half, ring.function("erf", inner)))
-            case _:
-                raise AssertionError(name)
+        half, surd = ring.mul({(): Fraction(1, 2)}, p), ring.power({(): 2}, 1)
+        made: dict[str, Callable[[], Poly]] = {
+            "sqrt": lambda: ring.power(p, 1),
+            "square": lambda: ring.mul(p, p),
+            "sigmoid": lambda: ring.power(ring.add(ONE, ring.exponential(ring.add({}, p, -1))), -2),
+            "gelu": lambda: ring.add(half, ring.mul(half, ring.function("erf", ring.mul(half, surd)))),
+        }
+        p = made.get(name, lambda: ring.function(name, p))()
         return CheckedTensor(self.terms.unary(name, a.term), a.strings, p)
 
     def _binary(self, kind: object, left: object, right: object) -> CheckedTensor:
@@ -204,25 +245,16 @@ class TensorReplay:
         """
         a, b, name, ring = self.tensor(left), self.tensor(right), parse_word(kind, BINARY), self.ring
         term, (total, sign) = self.terms.binary(name, a.term, b.term), self.terms.known[b.term]
-        match name:
-            case "mul":
-                p = ring.mul(a.poly, b.poly)
-            case "select":
-                p = ring.mul(a.poly, b.poly) if total else ring.keep(a.poly, b.poly)
-            case "div" | "div_no_nan":
-                exact = name == "div" or sign == ABOVE_ZERO
-                p = ring.mul(a.poly, ring.power(b.poly, -2) if exact else ring.function("inv0", b.poly))
-            case "max":
-                p = ring.top((a.poly, b.poly))
-            case "eq" | "lt":
-                p = ring.function("zero" if name == "eq" else "negative", ring.add(a.poly, b.poly, -1))
-            case "le":
-                p = ring.add(ONE, ring.function("negative", ring.add(b.poly, a.poly, -1)), -1)
-            case "add" | "sub":
-                p = ring.add(a.poly, b.poly, 1 if name == "add" else -1)
-            case _:
-                raise AssertionError(name)
-        return CheckedTensor(term, self._aligned(a.strings, b.strings), p)
+        x, y, below = a.poly, b.poly, partial(ring.function, "negative")
+        made: dict[str, Callable[[], Poly]] = {
+            "add": lambda: ring.add(x, y), "sub": lambda: ring.add(x, y, -1), "max": lambda: ring.top((x, y)),
+            "mul": lambda: ring.mul(x, y), "div": lambda: ring.mul(x, ring.power(y, -2)),
+            "div_no_nan": lambda: ring.mul(x, ring.power(y, -2) if sign == ABOVE_ZERO else ring.function("inv0", y)),
+            "select": lambda: ring.mul(x, y) if total else ring.keep(x, y),
+            "eq": lambda: ring.function("zero", ring.add(x, y, -1)), "lt": lambda: below(ring.add(x, y, -1)),
+            "le": lambda: ring.add(ONE, below(ring.add(y, x, -1)), -1),
+        }  # fmt: skip
+        return CheckedTensor(term, self._aligned(a.strings, b.strings), made[name]())
 
     def _aligned(self, a: Strings, b: Strings, roles: dict[int, object] | None = None) -> Strings:
         """Return the strings of broadcast axes: equal or one empty, each digit in one axis."""
@@ -243,15 +275,12 @@ class TensorReplay:
         poly = self.ring.total(frozenset(inner), self.ring.mul(a.poly, b.poly))
         return CheckedTensor(term, (*lead, a.strings[-2], b.strings[-1]), poly)
 
-    def _scale(self, raw: object, factor: object) -> CheckedTensor:
-        a, q = self.tensor(raw), parse_rational(factor)
-        return CheckedTensor(self.terms.constant("scale", a.term, Fraction(q)), a.strings, self.ring.add({}, a.poly, q))
+    def _scale(self, raw: object, number: object, kind: str = "scale") -> CheckedTensor:
+        a, q = self.tensor(raw), parse_rational(number)
+        poly = self.ring.add({}, a.poly, q) if kind == "scale" else self.ring.add(a.poly, ONE, q)
+        return CheckedTensor(self.terms.constant(kind, a.term, Fraction(q)), a.strings, poly)
 
-    def _offset(self, raw: object, constant: object) -> CheckedTensor:
-        a, q = self.tensor(raw), parse_rational(constant)
-        return CheckedTensor(
-            self.terms.constant("offset", a.term, Fraction(q)), a.strings, self.ring.add(a.poly, ONE, q)
-        )
+    _offset = partialmethod(_scale, kind="offset")
 
     def _sum(self, raw: object, axis: object, kept: object) -> CheckedTensor:
         a, count = self.tensor(raw), parse_integer(kept, 1, MAX_EXTENT)
@@ -289,8 +318,7 @@ class TensorReplay:
         term = self.terms.reduce("running_max" if kind == "pmax" else kind, a.term, at)
         return CheckedTensor(term, _replace_string(a.strings, at, ()), poly)
 
-    def _carry(self, raw: object, axis: object, *names: object) -> CheckedTensor:
-        return self._running_max(raw, axis, *names, kind="carry")
+    _carry = partialmethod(_running_max, kind="carry")
 
     def _rescaled(self, left: object, right: object) -> CheckedTensor:
         """Return the last state of s = s * f + x.
@@ -315,9 +343,8 @@ class TensorReplay:
         now = ring.running_maximum("pmax", index, u, bound, poly)
         last = ring.maximum(bound | {u}, poly)
         weight = ring.exponential(ring.add(now, last, -1))
-        return CheckedTensor(
-            term, _replace_string(strings, LOOP, ()), ring.total(frozenset(loop), ring.mul(x.poly, weight))
-        )
+        poly = ring.total(frozenset(loop), ring.mul(x.poly, weight))
+        return CheckedTensor(term, _replace_string(strings, LOOP, ()), poly)
 
 
 def _replace_string(strings: Strings, axis: int, string: tuple[int, ...]) -> Strings:

@@ -106,11 +106,15 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         self._results: dict[Op | GraphDefined, tuple[TensorGrid, ...]] = {}
         self._several: dict[Op | GraphDefined, list[int]] = {}
         self._names: dict[object, int] = {}
+        #: Operands and results of operators that have atoms, by operator and elements of the operands.
+        self._opaque: dict[Op | GraphDefined, tuple[list[TensorGrid], tuple[TensorGrid, ...]]] = {}
+        self._finals: dict[int, TensorTerm] = {}
         self._inputs = 0
 
-    def inputs(self, shapes: Sequence[Shape]) -> list[TensorGrid]:
-        """Return the inputs of the programs."""
+    def inputs(self, shapes: Sequence[Shape], masks: Iterable[int] = ()) -> list[TensorGrid]:
+        """Return the inputs of the programs; the elements of ``masks`` are 0 and 1."""
         self._inputs = len(shapes)
+        self.tensors.masks = frozenset(masks)
         return [single_piece(shape, self.tensors.input(i, shape)) for i, shape in enumerate(shapes)]
 
     def outputs(self, number: int, graph: KernelGraph, inputs: Sequence[TensorGrid]) -> tuple[TensorGrid, ...]:
@@ -138,6 +142,11 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         steps = tuple(None if isinstance(part, UndefinedPiece) else part.step for part in value.parts)
         return self._names.setdefault((value.lengths, steps), len(self._names))
 
+    def _named_by_elements(self, value: TensorGrid) -> int:
+        finals = [self._final(part) for part in value.parts]
+        names = tuple((final.strings, final.element) for final in finals)
+        return self._names.setdefault((value.lengths, names), len(self._names))
+
     def _results_of(
         self, op: Op | GraphDefined, operands: list[TensorGrid], number: int, at: int
     ) -> tuple[tuple[TensorGrid, ...], list[int]]:
@@ -153,16 +162,53 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         several = [i for i, value in enumerate(found) if len(value.parts) > 1]
         if self._whole:
             found = tuple(self._joined(value, *range(len(value.lengths))) for value in found)
-        return tuple(self._with_atoms(value, number, at + i) for i, value in enumerate(found)), several
+        if all(isinstance(part, TensorTerm) for value in found for part in value.parts):
+            return found, several
+        key = replace(op, operands=tuple(self._named_by_elements(value) for value in operands))
+        given, before = self._opaque.get(key, (operands, (None,) * len(found)))
+        pairs = [
+            (self._final(x), self._final(y))
+            for a, b in zip(given, operands, strict=True)
+            for x, y in zip(a.parts, b.parts, strict=True)
+        ]
+        made = tuple(
+            self._with_atoms(value, number, at + i, old, pairs)
+            for i, (value, old) in enumerate(zip(found, before, strict=True))
+        )
+        self._opaque.setdefault(key, (operands, made))
+        return made, several
 
-    def _with_atoms(self, value: TensorGrid, number: int, at: int) -> TensorGrid:
+    def _final(self, part: TensorTerm | UndefinedPiece) -> TensorTerm:
+        assert isinstance(part, TensorTerm)
+        if part.step not in self._finals:
+            try:
+                self._finals[part.step] = self.tensors.final(part)
+            except (ProofIncomplete, RecursionError):
+                self._finals[part.step] = part
+        return self._finals[part.step]
+
+    def _with_atoms(
+        self,
+        value: TensorGrid,
+        number: int,
+        at: int,
+        before: TensorGrid | None,
+        pairs: list[tuple[TensorTerm, TensorTerm]],
+    ) -> TensorGrid:
+        """Return a value with atoms; ``before`` is what the operator gave for equal operands, as ``pairs`` says."""
         parts: list[TensorTerm] = []
         for place, where in enumerate(self._places(value.lengths)):
             part = value.parts[place]
             if isinstance(part, UndefinedPiece):
                 self.atoms.append((number, at, place))
+                source = self._inputs + len(self.atoms) - 1
                 shape = tuple(lengths[k] for lengths, k in zip(value.lengths, where, strict=True))
-                part = self.tensors.input(self._inputs + len(self.atoms) - 1, shape, part.fact)
+                old = None if before is None or before.lengths != value.lengths else before.parts[place]
+                if isinstance(old, TensorTerm):
+                    part = self.tensors.congruent(source, old, pairs, part.fact)
+                else:
+                    self.tensors.undefined |= set() if part.fact.total else {source}
+                    part = self.tensors.input(source, shape, part.fact)
             parts.append(part)
         return TensorGrid(value.lengths, tuple(parts))
 

@@ -16,6 +16,7 @@ _LAWS: Final = {
     "max": "max: nested maxima joined, digits regrouped",
     "pmax": "running max: digits regrouped",
     "content": "common factor taken out",
+    "square": "the square of a polynomial",
     "largest": "largest value: a summand, a factor that is not negative and an increasing function taken out",
 }
 
@@ -105,7 +106,7 @@ class _Explanation:
                 names = ", ".join([until, *(self.writer.digit(d) for d in sorted(bound))])
                 head = rf"\max_{{{names}}}" if self.latex else f"max[{names}]"
                 return f"{head}({self.writer.polynomial(p)})"
-            case ("content", p, *_):
+            case ("content" | "square", p, *_):
                 return self.writer.polynomial(p)
             case ("largest", bound, some, _):
                 inside = ", ".join(self.writer.polynomial(p) for p in some)
@@ -116,6 +117,8 @@ class _Explanation:
         match body:
             case ("content", _, _, m, q, rest):
                 return f"{self.writer.term(m, q)} * ({self.writer.polynomial(rest)})"
+            case ("square", _, root):
+                return f"({self.writer.polynomial(root)})^2"
             case ("largest", bound, _, LargestParts(summand, factor, name, inner)):
                 inside = self.writer.polynomial(inner)
                 inside = self._over("max", bound, inside) if bound else inside

@@ -39,7 +39,19 @@ class TensorFacts:
 
 INPUT: Final = TensorFacts(True, Sign.UNKNOWN)
 #: Steps that keep the sign and definedness of their operand.
-_SAME: Final = ("split", "fold", "rename", "slice", "reshape", "transpose", "repeat", "sum", "max", "running_max")
+_SAME: Final = (
+    "split",
+    "fold",
+    "rename",
+    "slice",
+    "reshape",
+    "transpose",
+    "repeat",
+    "sum",
+    "max",
+    "running_max",
+    "rewrite",
+)
 
 
 def infer_facts(body: tuple[Any, ...], operands: Sequence[TensorFacts]) -> TensorFacts:

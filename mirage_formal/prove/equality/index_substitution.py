@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -44,13 +44,19 @@ class DigitSubstitution:
     Attributes:
         affine: Digits with the indices that replace them.
         folds: New digits with the chains that they replace.
+        cases: Masks with the numbers that they are.
+        guards: Whether that concerns the masks of selections only.
     """
 
     affine: Affine = ()
     folds: Folds = ()
+    cases: tuple[tuple[int, int], ...] = ()
+    guards: bool = False
 
     def within(self, free: frozenset[int]) -> DigitSubstitution | None:
         """Return the part of the substitution that concerns these digits; None if there is none."""
+        if self.cases:
+            return self
         if self.affine:
             kept = tuple(pair for pair in self.affine if pair[0] in free)
             return None if not kept else self if len(kept) == len(self.affine) else DigitSubstitution(affine=kept)
@@ -93,6 +99,8 @@ class SubstitutionTerms(TermInterner, ABC):
         self._changed: dict[tuple[int, DigitSubstitution], tuple[Polynomial, frozenset[int]]] = {}
         self._contents: dict[tuple[Polynomial, int], int] = {}
         self._largest_lemmas: dict[tuple[frozenset[int], tuple[Polynomial, ...]], int] = {}
+        self._masks_in: dict[int, frozenset[int]] = {}
+        self._square_lemmas: dict[Polynomial, frozenset[int]] = {}
         self._adjacent: dict[int, frozenset[tuple[int, int]]] = {}
 
     def apply(self, name: str, p: Polynomial) -> Polynomial:
@@ -105,7 +113,11 @@ class SubstitutionTerms(TermInterner, ABC):
             return self._inverse(p) if name == "inv0" else self._logarithm(p)
         if name in MASKS and p:
             _, q, rest = self._apart(p, noted=name == "zero")
+            if rest == constant(1):
+                return constant(int(name == "negative" and q < 0))
             p = rest if q > 0 or name == "zero" else scale_polynomial(rest, -1)
+        if name in MASKS and not p:
+            return constant(int(name == "zero"))
         if name not in ODD or not p:
             return self._opaque(name, p)
         _, q, _ = self._apart(p)  # its lemma tells the checker the sign
@@ -166,6 +178,8 @@ class SubstitutionTerms(TermInterner, ABC):
 
     def keep(self, mask: Polynomial, p: Polynomial) -> Polynomial:
         """Return an opaque term that is p where the mask is 1, and 0 elsewhere."""
+        if mask in ((), constant(1)):
+            return p if mask else mask
         return factor_power(self.factor(FactorKind.KEEP, (mask, p)))
 
     def _inverse(self, p: Polynomial) -> Polynomial:
@@ -207,6 +221,12 @@ class SubstitutionTerms(TermInterner, ABC):
             self._contents[p, e2] = number
         self._use((number,))
 
+    def note_square(self, p: Polynomial, root: Polynomial) -> None:
+        """Record a lemma, once for each polynomial, that it is a square."""
+        if p not in self._square_lemmas:
+            self._square_lemmas[p] = self._lemma(("square", p, root), p, ())
+        self._use(self._square_lemmas[p])
+
     def note_largest(self, bound: frozenset[int], some: tuple[Polynomial, ...], parts: LargestParts) -> None:
         """Record a lemma, once for each case, that something was taken out of a largest value."""
         number = self._largest_lemmas.get((bound, some))
@@ -237,7 +257,7 @@ class SubstitutionTerms(TermInterner, ABC):
         others: list[Polynomial] = []
         for f, e in m:
             part = change.within(self.free[f])
-            if part is None:
+            if part is None or (part.cases and self.masks_in(f).isdisjoint(dict(part.cases))):
                 items[f] = items.get(f, 0) + e
                 continue
             q = self._change_factor(f, part)
@@ -262,8 +282,19 @@ class SubstitutionTerms(TermInterner, ABC):
         self._use(found[1])
         return found[0]
 
+    def masks_in(self, f: int) -> frozenset[int]:
+        """Return the masks that a factor is or contains, but for those that masks contain or that a binder binds."""
+        found = self._masks_in.get(f)
+        if found is None:
+            inner = (g for m in self.inside(self.kind[f], self.payload[f]) for g, _ in m)
+            held = frozenset((f,)) if self.is_mask(f) else frozenset().union(*map(self.masks_in, inner))
+            found = self._masks_in[f] = frozenset(g for g in held if self.free[g] <= self.free[f])
+        return found
+
     def _change_new(self, f: int, change: DigitSubstitution) -> Polynomial:
-        payload = self.payload[f]
+        payload, told = self.payload[f], dict(change.cases)
+        if f in told:
+            return factor_power(f) if change.guards else constant(told[f])
         match self.kind[f]:
             case FactorKind.INPUT:
                 indices = tuple(self._index(index, change) for index in payload[1])
@@ -283,7 +314,9 @@ class SubstitutionTerms(TermInterner, ABC):
             case FactorKind.TOP:
                 return self.largest_of([self.change(p, change) for p in payload])
             case FactorKind.KEEP:
-                return self.keep(*(self.change(p, change) for p in payload))
+                return self.keep(
+                    self.change(payload[0], replace(change, guards=False)), self.change(payload[1], change)
+                )
             case FactorKind.FN:
                 return self.apply(payload[0], self.change(payload[1], change))
             case FactorKind.SURD:

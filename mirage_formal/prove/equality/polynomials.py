@@ -41,6 +41,8 @@ MAX_DEPTH: Final = 60
 #: Most values in a maximum, and most in one that is searched for values between two others.
 MAX_MEMBERS: Final = 256
 MAX_EXTREMES: Final = 24
+#: Most terms of a polynomial whose root is looked for.
+MAX_SQUARE_TERMS: Final = 55
 #: Functions that do not decrease, and have no other law that a maximum needs.
 INCREASING: Final = ("erf", "round_float16", "round_bfloat16")
 
@@ -167,8 +169,20 @@ class TermInterner:
         self._work = 0
         #: Inputs without a negative element, by a side condition of one of the graphs.
         self.signed: frozenset[int] = frozenset()
+        #: Inputs whose elements are 0 and 1.
+        self.masks: frozenset[int] = frozenset()
+        #: Atoms that may have no value for some inputs.
+        self.undefined: set[int] = set()
+        self._forms: dict[int, tuple[Any, ...]] = {}
+        self._inner_needs: dict[int, tuple[frozenset[int], frozenset[Polynomial]]] = {}
+        #: Polynomials of which a root was made, by no lemma on squares.
+        self.no_squares: set[Polynomial] = set()
+        #: Squares divided by their content, with it and with a root.
+        self.registered: dict[Polynomial, tuple[Fraction, Polynomial]] = {}
+        #: Roots of polynomials that are squares; None for others.
+        self.squares: dict[Polynomial, Polynomial | None] = {}
         self._taken: dict[tuple[frozenset[int], tuple[Polynomial, ...]], LargestParts | None] = {}
-        #: Numbers of signatures (see colour_refinement.py).
+        #: Numbers of signatures (see canonical_reductions.py).
         self.signatures: dict[object, int] = {}
 
     def charge(self, work: int) -> None:
@@ -266,6 +280,19 @@ class TermInterner:
             case FactorKind.FN:
                 return self.free_of(payload[1]), self.height_of(payload[1])
 
+    def form_of(self, f: int) -> tuple[Any, ...]:
+        """Return a key of a factor that does not depend on its digits, nor on what was interned before."""
+        if f not in self._forms:
+            kind, payload = self.kind[f], self.payload[f]
+            named = kind in (FactorKind.INPUT, FactorKind.FN)
+            name = payload[0] if named else payload if kind == FactorKind.SURD else ""
+            self._forms[f] = (kind, str(name), sorted(map(self.product_form, self.inside(kind, payload))))
+        return self._forms[f]
+
+    def product_form(self, m: Monomial) -> list[Any]:
+        """Return the key of a product."""
+        return sorted((self.form_of(f), e) for f, e in m)
+
     def exp(self, p: Polynomial) -> Polynomial:
         """Return the exponential of a polynomial; that of a log |q| is |q|^a."""
         out, rest = constant(1), p
@@ -323,7 +350,7 @@ class TermInterner:
 
     def product(self, items: dict[int, int]) -> Polynomial:
         """Return the product of factor^(e/2) over ``items`` in normal form; ``items`` is consumed."""
-        special = [f for f in items if self.kind[f] in _RING]
+        special = [f for f in items if self.kind[f] in _RING or (self.masks and self.is_mask(f))]
         if items and (max(items.values()) > MAX_EXPONENT or min(items.values()) < -MAX_EXPONENT):
             raise ProofIncomplete(f"an exponent above {MAX_EXPONENT // 2}")
         coefficient: Rational = 1
@@ -331,7 +358,7 @@ class TermInterner:
         if special:
             coefficient = self._special(items, special, extra)
         m = tuple(sorted((f, e) for f, e in items.items() if e))
-        p: Polynomial = ((m, coefficient),)
+        p: Polynomial = ((m, coefficient),) if coefficient else ()
         for q in extra:
             p = self.mul(p, q)
         return p
@@ -346,6 +373,9 @@ class TermInterner:
                 argument = add(argument, self.payload[f], Fraction(items.pop(f), 2))
             if argument:
                 items[self.factor(FactorKind.EXP, argument)] = 2
+        fns = [self.payload[f] for f in special if self.kind[f] == FactorKind.FN and items[f] > 0]
+        if any(name == "zero" and ("inv0", p) in fns for name, p in fns):
+            return 0
         coefficient: Rational = 1
         surds = [f for f in special if self.kind[f] == FactorKind.SURD]
         if len(surds) > 1 or (surds and items[surds[0]] != 1):
@@ -357,7 +387,7 @@ class TermInterner:
                 items[self.factor(FactorKind.SURD, r)] = 1
         for f in special:
             e = items.get(f, 0)
-            if self.kind[f] == FactorKind.FN and e > 0 and self.payload[f][0] in MASKS:
+            if e > 0 and self.is_mask(f):
                 items[f] = 2
             if self.kind[f] == FactorKind.TOP and e >= 4 and len(self.payload[f]) == 2:
                 a, b = self.payload[f]
@@ -373,6 +403,14 @@ class TermInterner:
                 extra.append(self.power(base, e - e % 2))
         return coefficient
 
+    def is_fn(self, f: int, *names: str) -> bool:
+        """Return whether a factor is one of these functions of a polynomial."""
+        return self.kind[f] == FactorKind.FN and self.payload[f][0] in names
+
+    def is_mask(self, f: int) -> bool:
+        """Return whether a factor is 0 or 1."""
+        return self.is_fn(f, *MASKS) or (self.kind[f] == FactorKind.INPUT and self.payload[f][0] in self.masks)
+
     # --- powers ------------------------------------------------------------------------------------------------
 
     def nonnegative(self, f: int, e2: int) -> bool:
@@ -382,8 +420,8 @@ class TermInterner:
             return True
         if kind == FactorKind.SUM:
             return all(self.nonnegative(g, x) for g, x in self.payload[f][1])
-        if kind == FactorKind.FN:
-            return self.payload[f][0] in MASKS
+        if self.is_mask(f):
+            return True
         if kind == FactorKind.MAX:
             return self.never_negative(self.payload[f][1])
         if kind == FactorKind.TOP:
@@ -395,6 +433,58 @@ class TermInterner:
     def never_negative(self, p: Polynomial) -> bool:
         """Return whether each term of a polynomial is known to be at least 0."""
         return all(c > 0 and all(self.nonnegative(g, x) for g, x in m) for m, c in p)
+
+    def positive(self, f: int) -> bool:
+        """Return whether a factor is known to be above 0."""
+        match self.kind[f]:
+            case FactorKind.EXP | FactorKind.SURD:
+                return True
+            case FactorKind.SUM:
+                return all(self.positive(g) for g, _ in self.payload[f][1])
+            case FactorKind.POW:
+                p: Polynomial = self.payload[f]
+                return self.never_negative(p) and any(all(self.positive(g) for g, _ in m) for m, _ in p)
+        return False
+
+    def needs(
+        self, monomials: Iterable[Monomial], told: Callable[[Polynomial], Polynomial] = lambda p: p
+    ) -> frozenset[int]:
+        """Return divisors f, and radicands and atoms ~f, that may have no value or no root, at any depth.
+
+        ``told`` gives a polynomial that equals another one where that matters.
+        """
+        every = self._partial(monomials)
+        return every if self.signed else frozenset(n for n in every if not self._exists(n, told))
+
+    def _exists(self, n: int, told: Callable[[Polynomial], Polynomial]) -> bool:
+        value = told(factor_power(max(n, ~n)))
+        if n < 0:
+            return self.never_negative(value)
+        return self.never_negative(value) and any(all(self.positive(g) for g, _ in m) for m, _ in value)
+
+    def _partial(self, monomials: Iterable[Monomial]) -> frozenset[int]:
+        out: set[int] = set()
+        for f, e in (item for m in monomials for item in m):
+            if e < 0:
+                out.add(f)
+            lost = self.kind[f] == FactorKind.INPUT and self.payload[f][0] in self.undefined
+            if lost or (e % 2 and self.kind[f] != FactorKind.SURD):
+                out.add(~f)
+            if f not in self._inner_needs:
+                self._inner_needs[f] = self._needs_inside(f)
+            needed, logarithms = self._inner_needs[f]
+            out |= needed
+            for p in logarithms:
+                self.power(p, -2)  # its lemmas are those of whoever asks
+        return frozenset(out)
+
+    def _needs_inside(self, f: int) -> tuple[frozenset[int], frozenset[Polynomial]]:
+        """Return what a factor needs, and the arguments of the logarithms in it."""
+        inner = set(self.inside(self.kind[f], self.payload[f]))
+        own = {self.payload[f][1]} if self.is_fn(f, "log") else set()
+        inner.update(m for p in own for m, _ in self.power(p, -2))
+        needed = self._partial(inner)
+        return needed, frozenset(own).union(*(self._inner_needs[g][1] for m in inner for g, _ in m))
 
     def power(self, p: Polynomial, e2: int) -> Polynomial:
         """Return p ^ (e2 / 2).
@@ -408,18 +498,27 @@ class TermInterner:
             if e2 < 0:
                 raise ProofIncomplete("a divisor is 0 everywhere over the real numbers, so that no input has a value")
             return p
+        root = self.registered_root(p) if e2 == 1 or (e2 < 0 and e2 % 2) else None
+        if root is not None:
+            return self.power(self.absolute(root), 2 * e2)
         if e2 >= 2:
             out = p
             for _ in range(e2 // 2 - 1):
                 out = self.mul(out, p)
             return self.mul(out, self.power(p, 1)) if e2 % 2 else out
+        content = self.content(p, e2) if len(p) > 1 else None
+        if e2 % 2 and (len(p) == 1 or content is not None):
+            self.no_squares.add(p)
         if len(p) == 1:
             return self._monomial_power(*p[0], e2)
-        content = self.content(p, e2)
+        root = self.root_of_square(p) if content is None and e2 % 2 else None
+        if root is not None:
+            return self.power(self.absolute(root), 2 * e2)
         if content is None:
+            self.no_squares |= {p} if e2 % 2 else set()
             return factor_power(self.factor(FactorKind.POW, p), e2)
         c, q, rest = content
-        out = self.product({self.factor(FactorKind.POW, rest): e2})
+        out = self.power(rest, e2)
         if c:
             out = self.mul(out, self._monomial_power(c, 1, e2))
         return self.mul(out, self._monomial_power(ONE, q, e2)) if q != 1 else out
@@ -455,6 +554,73 @@ class TermInterner:
         if self.never_negative(p):
             return p
         return self.power(square, 1) if len(square) == 1 else self.largest_of((p, scale_polynomial(p, -1)))
+
+    def register_square(self, p: Polynomial) -> None:
+        """Make p the root of its square in later roots, of its multiples too, unless their form shows that already."""
+        square = self.mul(p, p)
+        if square and (len(square) > 1 or any(self.kind[f] == FactorKind.TOP for f, _ in square[0][0])):
+            q = abs(content(square))
+            self.registered.setdefault(scale_polynomial(square, 1 / q), (q, p))
+
+    def registered_root(self, p: Polynomial) -> Polynomial | None:
+        """Return a root that is known from ``register_square``, with a lemma; None if there is none.
+
+        A polynomial has one root: if that was made in another way before, it is again.
+        """
+        if p in self.no_squares:
+            return None
+        q = abs(content(p))
+        for f in (f for m, _ in p[:1] for f, _ in m if self.kind[f] == FactorKind.TOP):
+            square = self.mul(factor_power(f), factor_power(f))  # max(a, 0)^2 is a max(a, 0)
+            rest = self.times(p, tuple((g, -e) for g, e in square[0][0])) if len(square) == len(p) == 1 else ()
+            if len(rest) == 1 and all(e % 4 == 0 for _, e in rest[0][0]):
+                half = ((tuple((g, e // 2) for g, e in rest[0][0]), 1),)
+                found = Fraction(square[0][1]), self.mul(factor_power(f), half)
+                self.registered[scale_polynomial(p, 1 / q)] = found
+        scale, root = self.registered.get(scale_polynomial(p, 1 / q), (Fraction(1), None))
+        if root is None or not self.needs(m for m, _ in root) <= self.needs(m for m, _ in p):
+            return None
+        k, r = self.root(q / scale)
+        root = self.mul(root, scale_polynomial(self._monomial_power(ONE, r, 1), k))
+        self.note_square(p, root)
+        return root
+
+    def root_of_square(self, p: Polynomial) -> Polynomial | None:
+        """Return a polynomial whose square is p, with a lemma; None if none is found.
+
+        Leading products in a lexicographic order determine it term by term, as in a division.
+        """
+        if p not in self.squares:
+            try:
+                self.squares[p] = self._find_root(p) if len(p) <= MAX_SQUARE_TERMS else None
+            except ProofIncomplete:
+                self.squares[p] = None
+        found = self.squares[p]
+        if found is not None:
+            self.note_square(p, found)
+        return found
+
+    def note_square(self, p: Polynomial, root: Polynomial) -> None:
+        """Record, in subclasses, that a polynomial is a square (the proof log needs a lemma)."""
+
+    def _find_root(self, p: Polynomial) -> Polynomial | None:
+        order = sorted({f for m, _ in p for f, _ in m})
+        root: list[tuple[Monomial, Rational]] = []
+        places: list[list[int]] = []
+        while len(root) < len(p):
+            rest = add(p, self.mul(freeze(dict(root)), freeze(dict(root))), -1)
+            if not rest:
+                return freeze(dict(root))
+            m, c = max(rest, key=lambda item: [dict(item[0]).get(f, 0) for f in order])
+            k, r = (Fraction(c), 1) if root else self.root(Fraction(max(c, 0)) or Fraction(2))
+            first = root[0] if root else (tuple((f, e // 2) for f, e in m), 2)
+            ((new, d),) = self._times(m, tuple((f, -e) for f, e in first[0])) or ((ONE, 0),)
+            places.append([dict(new).get(f, 0) for f in order])
+            odd = any(e % 2 and self.kind[f] != FactorKind.SURD for f, e in new)
+            if r != 1 or odd or d != 1 or (places[1:] and places[-1] >= places[-2]):
+                return None
+            root.append((new, _normalise_rational(k / (2 * first[1]) if root else k)))
+        return None
 
     # --- largest values ----------------------------------------------------------------------------------------
 
@@ -511,9 +677,7 @@ class TermInterner:
             add(parts.summand, self.mul(parts.factor, self.increase(parts.name, q))) for q in self.tops(parts.inner)
         ]
         left, right = ({q for p in side for q in self.members(p)} for side in (some, made))
-        if all(self._covered(p, (left | right) - {p}) for p in left ^ right):
-            return True
-        return made == [parts.summand] and self._either(add(parts.summand, p, -1) for p in some) is not None
+        return all(self._covered(p, (left | right) - {p}) for p in left ^ right)
 
     def note_largest(self, bound: frozenset[int], some: tuple[Polynomial, ...], parts: LargestParts) -> None:
         """Record, in subclasses, that something was taken out of a largest value (the proof needs a lemma)."""
@@ -525,14 +689,10 @@ class TermInterner:
         found = self._extremes({q for p in some for q in self.members(p)})
         if len(found) == 1:
             return LargestParts(found.pop())
-        if (either := self._either(found)) is not None:
-            return LargestParts(either)
         tables = {p: dict(p) for p in found}
         low = freeze({m: min(t.get(m, 0) for t in tables.values()) for m in {m for p in found for m, _ in p}})
         q, outside, rests = self.positive_content([add(p, low, -1) for p in found])
         name, inner = self.increasing(rests)
-        if not name and q == 1 and not outside and (either := self._either(inner)) is not None:
-            return LargestParts(add(low, either))
         if not name and not low and q == 1 and not outside and set(some) == set(inner):
             return None
         top = factor_power(self.factor(FactorKind.TOP, tuple(sorted(inner))))
@@ -569,16 +729,6 @@ class TermInterner:
     def _covered(self, p: Polynomial, others: Iterable[Polynomial]) -> bool:
         """Return whether a polynomial is at most one of these, or lies between two of them."""
         return any(p == q or self.never_negative(add(q, p, -1)) for q in others) or self._between(p, others)
-
-    def _either(self, polynomials: Iterable[Polynomial]) -> Polynomial | None:
-        """Return the largest of values that are 0 or 1, as their squares show; None if they do not."""
-        neither = constant(1)
-        for p in polynomials:
-            fns = all(self.kind[f] == FactorKind.FN and self.payload[f][0] in MASKS for m, _ in p for f, _ in m)
-            if not fns or self.mul(p, p) != p:
-                return None
-            neither = self.mul(neither, add(constant(1), p, -1))
-        return add(constant(1), neither, -1)
 
     def _between(self, p: Polynomial, others: Iterable[Polynomial]) -> bool:
         """Return whether a polynomial lies between two others."""
@@ -623,7 +773,9 @@ class TermInterner:
         names: set[str] = set()
         arguments: list[Polynomial] = []
         for p in polynomials:
-            f = p[0][0][0][0] if len(p) == 1 and len(p[0][0]) == 1 and p == factor_power(p[0][0][0][0]) else None
+            sign = -1 if len(p) == 1 and p[0][1] == -1 else 1
+            alone = len(p) == 1 and p[0][0] and scale_polynomial(p, sign) == factor_power(p[0][0][0][0])
+            f = p[0][0][0][0] if alone and (sign == 1 or self.is_fn(p[0][0][0][0], *ODD)) else None
             if p == constant(1) and len(polynomials) > 1:
                 names.add("exp")
                 arguments.append(())
@@ -632,7 +784,7 @@ class TermInterner:
                 arguments.append(self.payload[f])
             elif f is not None and self.kind[f] == FactorKind.FN and self.payload[f][0] in INCREASING:
                 names.add(self.payload[f][0])
-                arguments.append(self.payload[f][1])
+                arguments.append(scale_polynomial(self.payload[f][1], sign))
         if len(names) != 1 or len(arguments) < len(polynomials):
             return "", list(polynomials)
         return names.pop(), arguments

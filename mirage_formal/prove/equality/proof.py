@@ -172,6 +172,8 @@ class _ProofWriter:
                 return [*head, self._factor(s), self._folds(folds)]
             case ("content", p, e2, m, q, rest):
                 return ["content", self._polynomial(p), e2, self._monomial(m), rational(q), self._polynomial(rest)]
+            case ("square", p, root):
+                return ["square", self._polynomial(p), self._polynomial(root)]
             case ("largest", bound, some, LargestParts(summand, factor, name, inner)):
                 head = ["largest", self._bound(bound), [self._polynomial(p) for p in some], self._polynomial(summand)]
                 return [*head, self._polynomial(factor), name, self._polynomial(inner)]
@@ -208,6 +210,12 @@ class _ProofWriter:
                 inner = [self._digit(d) for d in string]
                 by = [[self._digit(d), self._index(index)] for d, index in pairs]
                 return ["slice", *operands, axis, start, inner, by]
+            case ("congruent", source):
+                a, *rest = operands
+                return ["congruent", a, self._source(source), [rest[i : i + 2] for i in range(0, len(rest), 2)]]
+            case ("rewrite", element, multiplier, masks):
+                new = [self._polynomial(element), self._monomial(multiplier), [self._factor(f) for f in masks]]
+                return ["rewrite", *operands, *new]
             case ("reshape" | "transpose" as kind, numbers_):
                 return [kind, *operands, list(numbers_)]
             case (kind, *rest):

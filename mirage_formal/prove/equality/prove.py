@@ -21,6 +21,7 @@ from mirage_formal.graph.graph import KernelGraph, KernelOp, Op, enumerate_resul
 from mirage_formal.graph.ops import MOVES, Attrs, OpKind
 from mirage_formal.graph.remainder_tiles.padded_extents import decompose_remainder_tiles
 from mirage_formal.graph.remainder_tiles.split import BoundaryOperators, split_pads_and_slices
+from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.prove.equality.exact_domain import ExactDomain, TensorCut, TensorGrid, UndefinedPiece
@@ -364,7 +365,8 @@ def _derive(
     cuts: tuple[TensorCut, ...],
     signed: tuple[int, ...],
 ) -> Derivation:
-    inputs = domain.inputs([source.tensor.shape for source in program.inputs])
+    masks = (i for i, source in enumerate(program.inputs) if source.tensor.dtype is DType.BOOL)
+    inputs = domain.inputs([source.tensor.shape for source in program.inputs], masks)
     expected, got = domain.outputs(0, program, inputs), domain.outputs(1, candidate, inputs)
     closings = [closing for pair in zip(expected, got, strict=True) for closing in _compare(domain, *pair)]
     atoms, cut = tuple(domain.atoms), tuple(domain.cut)

@@ -16,6 +16,7 @@ from typing import Any
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.prove.equality.canonical_reductions import BinderTerms
+from mirage_formal.prove.equality.element_forms import element_forms, verify_form
 from mirage_formal.prove.equality.facts import INPUT, Sign, TensorFacts, infer_facts
 from mirage_formal.prove.equality.index_substitution import DigitSubstitution, Folds, make_renaming
 from mirage_formal.prove.equality.polynomials import (
@@ -112,6 +113,27 @@ class TensorTerms(BinderTerms):
         with self.scope() as uses:
             element = self.change(a.element, change)
         return self._made(body, (a,), strings, element, uses)
+
+    def congruent(
+        self, source: int, a: TensorTerm, pairs: Iterable[tuple[TensorTerm, TensorTerm]], known: TensorFacts
+    ) -> TensorTerm:
+        """Return an atom that is computed as a tensor is, but from the second one of each pair of equal tensors."""
+        operands = (a, *(x for pair in pairs for x in pair))
+        return self._made(("congruent", source), operands, a.strings, a.element, known=known)
+
+    def _reduced(self, a: TensorTerm) -> TensorTerm:
+        """Return the tensor with its element in other forms, and with merged digits.
+
+        Sound: an element is written in another way only with what shows that both are equal.
+        """
+        for make in element_forms(self, a.element):
+            with self.scope():
+                form = make(a.element)
+            with self.scope() as uses:
+                shown = form is not None and verify_form(self, a.element, form)
+            if form is not None and shown:
+                a = self._made(("rewrite", *form), (a,), a.strings, form[0], uses)
+        return self.coarsen(a)
 
     # --- digits ------------------------------------------------------------------------------------------------
 
@@ -221,20 +243,18 @@ class TensorTerms(BinderTerms):
         return self._made(("input", number), (), strings, element, known=known)
 
     def unary(self, kind: OpKind, a: TensorTerm) -> TensorTerm:
-        """Return an elementwise function of a tensor; the root of a square is an absolute value."""
-        made = self.steps[a.step]
+        """Return an elementwise function of a tensor."""
         with self.scope() as uses:
-            if kind is OpKind.SQRT and made.body == ("unary", OpKind.SQUARE.value):
-                element = self.absolute(self.steps[made.operands[0]].element)
-            else:
-                element = self._unary(kind, a.element)
-        return self.coarsen(self._made(("unary", kind.value), (a,), a.strings, element, uses))
+            element = self._unary(kind, a.element)
+        found = self._made(("unary", kind.value), (a,), a.strings, element, uses)
+        return self._reduced(found)
 
     def _unary(self, kind: OpKind, p: Polynomial) -> Polynomial:
         match kind:
             case OpKind.EXP:
                 return self.exp(p)
             case OpKind.SQUARE:
+                self.register_square(p)
                 return self.mul(p, p)
             case OpKind.SQRT:
                 return self.power(p, 1)
@@ -257,7 +277,7 @@ class TensorTerms(BinderTerms):
         strings = [x or y for x, y in zip(a.strings, b.strings, strict=True)]
         with self.scope() as uses:
             element = self._binary(kind, a.element, b.element, b.fact)
-        return self.coarsen(self._made(("binary", kind.value), (a, b), strings, element, uses))
+        return self._reduced(self._made(("binary", kind.value), (a, b), strings, element, uses))
 
     def _binary(self, kind: OpKind, p: Polynomial, q: Polynomial, known: TensorFacts) -> Polynomial:
         """Return the element of a result; ``known`` holds the facts about the second operand.
@@ -271,6 +291,8 @@ class TensorTerms(BinderTerms):
             case OpKind.SUB:
                 return add(p, q, -1)
             case OpKind.MUL:
+                if p == q:
+                    self.register_square(p)
                 return self.mul(p, q)
             case OpKind.DIV:
                 return self.mul(p, self.power(q, -2))

@@ -46,6 +46,7 @@ _LAWS: Final = {
     "max": "nested maxima are one maximum, digits are regrouped",
     "pmax": "digits of a running maximum are regrouped",
     "content": "a common factor is taken out",
+    "square": "a polynomial is a square",
     "largest": "a summand, a factor that is not negative or an increasing function leaves a largest value",
 }
 #: Steps that move elements or rename digits and compute nothing.
@@ -175,6 +176,8 @@ def _sides(law: str, key: Any, result: Any, writer: FormulaConverter) -> tuple[F
             taken = ProductFormula((whole(sorted(by.items())), Call(name, (over,)) if name else over))
             left: Formula = BoundOperator("max", writer.bound(digits), most) if digits else most
             return left, SumFormula(((False, whole(sorted(out.items()))), (False, taken)))
+        case "square":
+            return whole(sorted(key)), Power(whole(sorted(result.items())), Fraction(2))
         case _:
             poly, power = key
             outside, factor, inner = result
@@ -243,15 +246,19 @@ class _StepExplainer:
                 return over, BoundOperator("sum" if law == "sum" else "max", self._writer.bound(gone), name(a)), (a,)
             case "rescaled", [x, f]:
                 return "last value of s = s * f + x over the loop", Call("rescaled", (name(x), name(f))), (x, f)
-            case "split", [a, *_]:
-                return "an index is written with two digits", name(a), (a,)
-            case (("fold" | "rename"), [a, *_]):
-                return "digits are written as one" if law == "fold" else "digits get other names", name(a), (a,)
+            case (("split" | "fold" | "rename" | "rewrite" | "congruent"), [a, *rest]):
+                pairs = rest[1] if law == "congruent" else []
+                return _SAME[law], name(a), (a, *(step for pair in pairs for step in pair))
             case (("reshape" | "transpose" | "repeat" | "slice"), [a, *_]):
                 return f"{law}: the same elements, in other places", name(a), (a,)
         raise AssertionError(law)
 
 
+_SAME: Final = {
+    "split": "an index is written with two digits", "fold": "digits are written as one",
+    "rename": "digits get other names", "congruent": "the same operators of equal tensors",
+    "rewrite": "the same element in another form: case by case of masks, or with sums of exponentials divided out",
+}  # fmt: skip
 _BINARY: Final = {
     "add": "sum of two", "sub": "difference", "mul": "product, element by element", "div": "quotient",
     "max": "the larger of two", "select": "the second where the first, a mask, is 1, and 0 elsewhere",

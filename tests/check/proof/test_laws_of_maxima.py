@@ -191,7 +191,6 @@ GOOD: dict[str, list[Any]] = {
     "a function": [[], [EX, EY], NOTHING, [[1]], "exp", TOP],
     "less than another": [[], [X, LESS], X, NOTHING, "", NOTHING],
     "between two others": [[], [X, Y, [["1/2", 0, 2], ["1/2", 1, 2]]], NOTHING, [[1]], "", TOP],
-    "masks": [[], [MX, MY], [*MX, *MY, [-1, 8, 2, 9, 2]], NOTHING, "", NOTHING],
     "over a digit": [[1], [[[2, 3, 2], *X]], X, [[2]], "", XJ],
     "a function over a digit": [[1], [EXJ], NOTHING, [[1]], "exp", XJ],
 }
@@ -207,6 +206,7 @@ BAD: dict[str, list[Any]] = {
     "a function with another domain": [[], [X, Y], NOTHING, [[1]], "log", TOP],
     "more than another": [[], [X, [*X, [1, 7, 2]]], X, NOTHING, "", NOTHING],
     "beyond two others": [[], [X, Y, [[2, 0, 2], [-1, 1, 2]]], NOTHING, [[1]], "", TOP],
+    "masks": [[], [MX, MY], [*MX, *MY, [-1, 8, 2, 9, 2]], NOTHING, "", NOTHING],
     "masks, their sum": [[], [MX, MY], [*MX, *MY], NOTHING, "", NOTHING],
     "masks, their product": [[], [MX, MY], [[1, 8, 2, 9, 2]], NOTHING, "", NOTHING],
     "a mask and a number": [[], [MX, X], [*MX, *X, [-1, 8, 2, 0, 2]], NOTHING, "", NOTHING],

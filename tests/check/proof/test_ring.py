@@ -226,6 +226,96 @@ def test_replacing_digits_replaces_them_in_the_value(seed: int) -> None:
             assert close(moved, values.poly(poly, {2: 3 * i + j, 0: 1}))
 
 
+def masks_of(ring: Ring, poly: Poly, digits: set[int]) -> list[int]:
+    """The masks of a polynomial at any depth that depend on these digits alone, also such that a binder binds."""
+    seen, stack = set[int](), [f for mono in poly for f, _ in mono]
+    while stack:
+        f = stack.pop()
+        if f not in seen:
+            seen.add(f)
+            stack += [g for mono in ring.inside(f)[2] for g, _ in mono]
+    return sorted(f for f in seen if ring.is_mask(f) and ring.free[f] <= digits)
+
+
+def test_in_a_case_of_masks_the_value_is_the_same_where_they_are_that() -> None:
+    met = 0
+    for seed in range(150):
+        maker = Maker(seed)
+        ring, values = maker.ring, Values(maker.ring, ARRAYS)
+        p, mask = maker.poly(3), ring.function("negative", maker.poly(2))
+        poly = ring.keep(mask, p) if seed % 2 else ring.add(ring.mul(mask, p), ring.function("erf", ring.mul(mask, p)))
+        poly = ring.add(ring.mul(poly, maker.poly(3)), ring.total(frozenset({3}), maker.poly(3, (0, 3))))
+        masks = masks_of(ring, poly, {0, 1})
+        for env in environments():
+            cases = {f: round(values.factor(f, env).real) for f in masks}
+            told = [Substitution(ring, (), cases, guards=guards) for guards in (True, False)]
+            kept = told[0].polynomial(poly)
+            wanted = values.poly(poly, env)
+            assert close(values.poly(kept, env), wanted)
+            assert close(values.poly(told[1].polynomial(kept), env), wanted)
+            met += bool(masks)
+    assert met > 300
+
+
+def test_a_mask_that_a_sum_binds_is_of_no_case() -> None:
+    ring = Ring(EXTENTS, BASES)
+    below = ring.function("negative", one(element(ring, 1, 0, 0)))
+    total = ring.total(frozenset({0}), ring.mul(below, one(element(ring, 1, 0, 0))))
+    (mask,) = masks_of(ring, below, {0})
+    assert Substitution(ring, (), {mask: 1}).polynomial(total) == total
+    assert Substitution(ring, (), {mask: 1}).polynomial(ring.mul(below, total)) == total
+
+
+def test_what_a_selection_needs_only_one_case_needs() -> None:
+    ring = Ring(EXTENTS, BASES)
+    x, n = (one(element(ring, source, 0, 0)) for source in (0, 1))
+    mask = ring.function("negative", x)
+    quotient = ring.mul(x, ring.power(n, -2))
+    ((f, _),) = next(iter(mask))
+    ((divisor, _),) = next(iter(n))
+    for value, product, selection in ((1, {divisor}, {divisor}), (0, {divisor}, set())):
+        kept = Substitution(ring, (), {f: value}, guards=True)
+        assert ring.needs(kept.polynomial(ring.mul(mask, quotient))) == product
+        assert ring.needs(kept.polynomial(ring.keep(mask, quotient))) == selection
+        outside = ring.exponential(ring.keep(mask, quotient))
+        assert ring.needs(kept.polynomial(outside)) == selection
+
+
+def test_what_is_known_to_exist_is_no_need() -> None:
+    ring = Ring(EXTENTS, BASES)
+    x, y = (one(element(ring, source, 0, 0)) for source in (0, 1))
+    above = ring.add({(): 1}, ring.mul(x, x))
+    assert ring.needs(ring.power(above, -2)) == ring.needs(ring.power(above, 1)) == frozenset()
+    assert len(ring.needs(ring.power(x, 1))) == len(ring.needs(ring.power(ring.add(x, y), -2))) == 1
+    ring.signed.add(0)  # by a side condition, so that a root may have no value where another graph takes none
+    assert len(ring.needs(ring.power(x, 1))) == 1
+    ring.undefined.add(1)
+    assert len(ring.needs(y)) == 1
+
+
+def test_masks_and_inverses() -> None:
+    ring = Ring(EXTENTS, BASES)
+    x, y = (one(element(ring, source, 0, 0)) for source in (0, 1))
+    zero, inverse = (ring.function(name, y) for name in ("zero", "inv0"))
+    assert ring.mul(zero, inverse) == {}
+    assert ring.mul(ring.function("zero", x), inverse) != {}
+    assert ring.mul(x, x) != x
+    other = Ring(EXTENTS, BASES)
+    other.masks.add(0)
+    x, y = (one(element(other, source, 0, 0)) for source in (0, 1))
+    assert other.mul(x, x) == x
+    assert other.mul(y, y) != y
+    for number, name, value in ((0, "zero", 1), (3, "zero", 0), (-3, "negative", 1), (3, "negative", 0)):
+        assert ring.function(name, {(): number} if number else {}) == ({(): 1} if value else {})
+    assert ring.function("negative", {}) == {}
+
+
+def test_the_logarithm_of_a_root_of_a_number_is_half_of_that_of_the_number() -> None:
+    ring = Ring(EXTENTS, BASES)
+    root = ring.power({(): 6}, 1)
+    assert ring.function("log", root) == ring.add({}, ring.function("log", {(): 6}), Fraction(1, 2))
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_folding_keeps_the_value(seed: int) -> None:
     maker = Maker(seed)

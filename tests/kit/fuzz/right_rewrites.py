@@ -414,6 +414,18 @@ def second(t: Terms, i: int) -> int:
     return t.op(K.SHIFT, scaled(t, like, 0), shift=row.attrs.value)
 
 
+def has_values(t: Terms, i: int) -> bool:
+    """Whether a term has a value for all inputs: a selection discards what has none, and a product does not."""
+    norms, divided = (K.RMS_NORM, K.LAYER_NORM), {K.LOG: 0, K.SQRT: 0, K.RECIPROCAL: 0, K.DIV: 1}
+    for row in (t.rows[j] for j in t.reachable(i)):
+        if row.kind in norms and row.attrs.eps is None:
+            return False
+        sign = t.signs[row.operands[divided[row.kind]]] if row.kind in divided else Sign.POSITIVE
+        if sign is Sign.ANY or (sign is Sign.NONNEGATIVE and row.kind is not K.SQRT):
+            return False
+    return True
+
+
 @right(K.SELECT)
 def branches_and_mask_turned(t: Terms, i: int, rng: random.Random) -> int:
     mask, a = t.rows[i].operands[:2]
@@ -428,9 +440,11 @@ def selection_as_a_sum(t: Terms, i: int, rng: random.Random) -> int:
 
 
 @right(K.SELECT)
-def selection_by_a_factor(t: Terms, i: int, rng: random.Random) -> int:
+def selection_by_a_factor(t: Terms, i: int, rng: random.Random) -> int | None:
     mask, a = t.rows[i].operands[:2]
     b, factor = second(t, i), t.op(K.CAST, mask, dtype=DType.FLOAT32)
+    if not (has_values(t, a) and has_values(t, b)):
+        return None
     return t.op(K.ADD, b, t.op(K.MUL, factor, t.op(K.SUB, a, b)))
 
 
@@ -505,7 +519,7 @@ def exponentials_in_both(t: Terms, i: int, rng: random.Random) -> int:
 @right(K.DIV_NO_NAN)
 def quotient_selected(t: Terms, i: int, rng: random.Random) -> int | None:
     a, b = t.rows[i].operands
-    if t.shapes[a] != t.shapes[b]:
+    if t.shapes[a] != t.shapes[b] or not has_values(t, i):
         return None
     return t.op(K.SELECT, t.op(K.EQ, b, value=Fraction(0)), scaled(t, a, 0), i)
 

@@ -67,7 +67,7 @@ FACTORS = {
 LEMMAS = {
     "sum": (DIGITS, MONO, OPENS, PARTS), "max": (DIGITS, POLY, OPENS, R.FACTOR, CHAINS),
     "pmax": (INDEX, R.DIGIT, DIGITS, POLY, R.FACTOR, CHAINS), "content": (POLY, R.EXPONENT, MONO, R.COEFFICIENT, POLY),
-    "largest": (DIGITS, Row((), (POLY,)), POLY, POLY, R.WORD, POLY),
+    "largest": (DIGITS, Row((), (POLY,)), POLY, POLY, R.WORD, POLY), "square": (POLY, POLY),
 }  # fmt: skip
 STEPS = {
     "input": (R.NUMBER, CHAINS), "split": (R.STEP, R.DIGIT, R.DIGIT, R.DIGIT), "fold": (R.STEP, CHAINS),
@@ -77,7 +77,7 @@ STEPS = {
     "running_max": (R.STEP, R.NUMBER, R.DIGIT), "carry": (R.STEP, R.NUMBER, R.DIGIT),
     "repeat": (R.STEP, R.NUMBER, R.DIGIT),
     "slice": (R.STEP, R.NUMBER, R.OFFSET, DIGITS, Row((), (Row((R.DIGIT, INDEX)),))), "reshape": (R.STEP, NUMBERS),
-    "transpose": (R.STEP, NUMBERS),
+    "transpose": (R.STEP, NUMBERS), "rewrite": (R.STEP, POLY, MONO, Row((), (R.FACTOR,))),
 }  # fmt: skip
 TABLES: dict[str, dict[str, tuple[Any, ...]]] = {"factors": FACTORS, "lemmas": LEMMAS, "steps": STEPS}
 WORDS = (
@@ -106,7 +106,7 @@ def places(proof: Proof) -> Iterator[tuple[Role, Path]]:
 def _inside(raw: Any, held: Row | Role, path: Path) -> Iterator[tuple[Role, Path]]:
     if isinstance(held, Role):
         yield held, path
-    elif raw is not None:
+    elif isinstance(raw, list):
         if len(raw) > 1:
             yield R.LIST, path
         for i, item in enumerate(raw):
@@ -312,14 +312,18 @@ class _Form:
                     name,
                     self.poly(inner),
                 )
+            case ["square", poly, root]:
+                return "square", self.poly(poly), self.poly(root)
         _, poly, e2, mono, q, rest = raw
         return "content", self.poly(poly), e2, self.mono(mono), Fraction(q), self.poly(rest)
 
     def step(self, raw: list[Any]) -> Hashable:
-        """A step; the order of operands stays, as the operators' terms keep it."""
+        """A step; the order of operands stays, as the operators' terms keep it. What shows a rewrite does not count."""
         held = STEPS[raw[0]]
         if raw[0] in ("fold", "rename"):
             return raw[0], self.steps[raw[1]], self.chains(raw[2])
+        if raw[0] == "rewrite":
+            return raw[0], self.steps[raw[1]], self.poly(raw[2])
         return raw[0], *(self._read(h, item) for h, item in zip(held, raw[1:], strict=False))
 
     def _read(self, held: Row | Role, item: Any) -> Hashable:

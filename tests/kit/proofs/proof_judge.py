@@ -24,6 +24,7 @@ from mirage_formal.check.proof.ring import Index, Poly, ProofError, Ring
 from mirage_formal.check.proof.tensor_steps import TensorReplay
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.types import DType
 from mirage_formal.semantics.function_table import round_to_bfloat16
 from tests.kit.graphs import function_values
 from tests.kit.graphs.random_graphs import with_masks
@@ -47,6 +48,8 @@ def replayed(program: KernelGraph, candidate: KernelGraph, tables: Mapping[str, 
     sources = [terms.input(i, x.tensor.shape) for i, x in enumerate(program.inputs)]
     sources += [graphs[parse_integer(graph, 0, 1)].piece(*place) for graph, *place in atoms]
     reader.ring.signed.update(signed)
+    reader.ring.masks.update(i for i, x in enumerate(program.inputs) if x.tensor.dtype is DType.BOOL)
+    reader.ring.undefined.update(i for i, source in enumerate(sources) if not terms.known[source][0])
     for raw in tables["factors"]:
         reader.entry(raw, tuple(terms.shapes[source] for source in sources))
     for number, raw in enumerate(tables["lemmas"]):

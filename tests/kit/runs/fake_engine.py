@@ -173,17 +173,18 @@ class Foreign(FakeEngine):
 
 
 def roots(name: str = "X") -> KernelGraph:
-    """The root of the product (X + W) (X + W), which is no square to a proof, and 1 / |X + W|, elementwise."""
-    ops = (Op(OpKind.ADD, (0, 1)), Op(OpKind.MUL, (2, 2)), Op(OpKind.SQRT, (3,)), Op(OpKind.ABS, (2,)))
-    return replace(program(name), ops=(*ops, Op(OpKind.RECIPROCAL, (5,))), outputs=(4, 6))
+    """The root of (X + W)^2 (X + W)^2, which is not known to be (X + W)^2, and 1 / |X + W|, elementwise."""
+    ops = (Op(OpKind.ADD, (0, 1)), Op(OpKind.MUL, (2, 2)), Op(OpKind.MUL, (3, 3)), Op(OpKind.SQRT, (4,)))
+    rest = (Op(OpKind.ABS, (2,)), Op(OpKind.RECIPROCAL, (6,)))
+    return replace(program(name), ops=(*ops, *rest), outputs=(5, 7))
 
 
 class Unproved(FakeEngine):
-    """For ``roots``: |X + W| for the first output, which is right and not proved, and the program."""
+    """For ``roots``: (X + W)^2 for the first output, which is right and not proved, and the program."""
 
     def graphs(self, program: KernelGraph, index: int) -> list[KernelGraph]:
-        ops = (Op(OpKind.ADD, (0, 1)), Op(OpKind.ABS, (2,)), Op(OpKind.RECIPROCAL, (3,)))
-        return [replace(program, ops=ops, outputs=(3, 4)), program] if index == 0 else []
+        ops = (Op(OpKind.ADD, (0, 1)), Op(OpKind.MUL, (2, 2)), Op(OpKind.ABS, (2,)), Op(OpKind.RECIPROCAL, (4,)))
+        return [replace(program, ops=ops, outputs=(3, 5)), program] if index == 0 else []
 
 
 def largest(name: str = "X") -> KernelGraph:

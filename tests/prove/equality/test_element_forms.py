@@ -1,0 +1,127 @@
+"""Elements in other forms: what is equal case by case of masks is proved, and what a selection discards stays so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from mirage_formal import Graph, Tensor
+from mirage_formal.check.proof_composition import replay_composed
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.prove.equality.index_substitution import DigitSubstitution
+from mirage_formal.prove.equality.prove import prove
+from mirage_formal.prove.equality.tensor_terms import TensorTerms
+from tests.kit.proofs.claims import Mask, Pair, pair
+
+S = (4, 6)
+GIVEN = {"X": S, "Y": S, "Z": S, "M": Mask(*S), "N": Mask(*S)}
+Body = Callable[[Graph, Tensor, Tensor, Tensor, Tensor, Tensor], object]
+
+
+def both(left: Body, right: Body) -> Pair:
+    return pair(GIVEN, left, right)
+
+
+def proved(program: KernelGraph, candidate: KernelGraph) -> bool:
+    verdict = prove(program, candidate)
+    if isinstance(verdict, Equivalent):
+        replay_composed(program, candidate, verdict.proof)
+    return isinstance(verdict, Equivalent)
+
+
+EQUAL = {
+    "a function that has no value in the other case": both(
+        lambda g, x, y, z, m, n: g.exp(g.select(m, g.log(x), y / z)),
+        lambda g, x, y, z, m, n: g.select(m, x, g.exp(y / z)),
+    ),
+    "a selection in a selection of the negated mask": both(
+        lambda g, x, y, z, m, n: g.select(m, g.select(g.logical_not(m), y / z, g.log(x)), z),
+        lambda g, x, y, z, m, n: g.select(m, g.log(x), z),
+    ),
+    "a quotient of both branches": both(
+        lambda g, x, y, z, m, n: g.select(m, x, y) / z,
+        lambda g, x, y, z, m, n: g.select(m, x / z, y / z),
+    ),
+    "two masks": both(
+        lambda g, x, y, z, m, n: g.relu(g.select(m, g.select(n, x, y), z)),
+        lambda g, x, y, z, m, n: g.select(n, g.select(m, g.relu(x), g.relu(z)), g.relu(g.select(m, y, z))),
+    ),
+    "a mask of rows under a sum": both(
+        lambda g, x, y, z, m, n: g.reduction(g.exp(g.select(m, x, y)), 1),
+        lambda g, x, y, z, m, n: g.reduction(g.select(m, g.exp(x), 0), 1) + g.reduction(g.select(m, 0, g.exp(y)), 1),
+    ),
+    "a norm of a selection": both(
+        lambda g, x, y, z, m, n: g.rms_norm(g.exp(g.select(m, x, y))),
+        lambda g, x, y, z, m, n: g.rms_norm(g.select(m, g.exp(x), g.exp(y))),
+    ),
+    "indices that do not nest, of equal tensors": both(
+        lambda g, x, y, z, m, n: g.exp(g.reshape(x + y, 3, 8)),
+        lambda g, x, y, z, m, n: g.exp(g.reshape(2 * y + x - y, 3, 8)),
+    ),
+}
+
+#: Alike, and not equal at some inputs, or without a value where the program has one.
+OTHER = {
+    "a function of the other case": both(
+        lambda g, x, y, z, m, n: g.exp(g.select(m, g.log(x), y)),
+        lambda g, x, y, z, m, n: g.select(m, x, y),
+    ),
+    "a selection in a selection of another mask": both(
+        lambda g, x, y, z, m, n: g.select(m, g.select(n, x, y), z),
+        lambda g, x, y, z, m, n: g.select(m, x, z),
+    ),
+    "a divisor that is 0 where it is not selected": both(
+        lambda g, x, y, z, m, n: g.select(m, x / z, 0),
+        lambda g, x, y, z, m, n: g.cast(m, "float16") * (x / z),
+    ),
+    "a divisor that is 0 where it is not selected, in a function": both(
+        lambda g, x, y, z, m, n: g.exp(g.select(m, x / z, 0)),
+        lambda g, x, y, z, m, n: g.exp(g.cast(m, "float16") * (x / z)),
+    ),
+    "a logarithm of what is not selected": both(
+        lambda g, x, y, z, m, n: g.select(m, g.log(x), y),
+        lambda g, x, y, z, m, n: y + g.cast(m, "float16") * (g.log(x) - y),
+    ),
+    "indices that do not nest, of other tensors": both(
+        lambda g, x, y, z, m, n: g.reshape(x + y, 3, 8),
+        lambda g, x, y, z, m, n: g.reshape(x - y, 3, 8),
+    ),
+    "indices that do not nest in the same way": both(
+        lambda g, x, y, z, m, n: g.reshape(x + y, 3, 8),
+        lambda g, x, y, z, m, n: g.reshape(g.transpose(y + x, 0, 1), 3, 8),
+    ),
+    "a quotient in an atom that is not selected": both(
+        lambda g, x, y, z, m, n: g.select(g.reshape(m, 3, 8), g.exp(g.reshape(x / z, 3, 8)), 0),
+        lambda g, x, y, z, m, n: g.cast(g.reshape(m, 3, 8), "float16") * g.exp(g.reshape(x / z, 3, 8)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EQUAL)
+def test_equal_case_by_case(name: str) -> None:
+    program, candidate = EQUAL[name]
+    assert proved(program, candidate)
+    assert proved(candidate, program)
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_alike_and_not_equal(name: str) -> None:
+    program, candidate = OTHER[name]
+    assert not proved(program, candidate)
+    assert not proved(candidate, program)
+
+
+def test_a_mask_that_a_sum_binds_is_another_one() -> None:
+    """Of negative(x[d]) summed over d nothing is known in a case of negative(x[d]) for a free d."""
+    terms = TensorTerms()
+    x = terms.input(0, (3,))
+    (d,) = x.strings[0]
+    below = terms.apply("negative", x.element)
+    total = terms.sum(terms.mul(below, x.element), (d,))
+    (mask,) = (f for m, _ in below for f, _ in m)
+    (whole,) = (f for m, _ in total for f, _ in m)
+    assert terms.masks_in(mask) == {mask}
+    assert terms.masks_in(whole) == frozenset()
+    assert terms.change(total, DigitSubstitution(cases=((mask, 1),))) == total
