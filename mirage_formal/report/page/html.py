@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shlex
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup, escape
 
+from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.report.drawing.levels import LevelView, all_nodes, first_slabs, levels, size_text
 from mirage_formal.report.drawing.svg import SHAPES, level_svg
@@ -105,7 +107,7 @@ def _level_svg(level: LevelView, title: str) -> Markup:
 def _pack(fragment: str) -> Markup:
     """Return a fragment as base64 of raw deflate, which browsers can decompress."""
     squeezed = zlib.compressobj(6, zlib.DEFLATED, -15)
-    return Markup(base64.b64encode(squeezed.compress(fragment.encode()) + squeezed.flush()).decode())
+    return Markup(base64.b64encode(squeezed.compress(fragment.encode("utf-8", "replace")) + squeezed.flush()).decode())
 
 
 def _group_steps(steps: Iterable[Step]) -> list[tuple[tuple[OperatorLocation, ...], list[Step]]]:
@@ -124,12 +126,12 @@ def _by_digest(report: ReportModel) -> dict[str, ReportedCandidate]:
 _FUNCTIONS: Final[tuple[Callable[..., object], ...]] = (
     all_nodes, checked_by, conditions, search_progress_plot, definitions, describe_measurement, estimates_plot,
     first_slabs, highlight, levels, margin_classes, numerics, baseline_rows, pruned_chart, pruned_rows, roofline,
-    to_text, units_chart, verdict,
+    to_json, to_text, units_chart, verdict,
 )  # fmt: skip
 _VIEWS: Final[dict[str, Any]] = {one.__name__: one for one in _FUNCTIONS} | {
     "MOST_LINES": LINES, "MOST_OBLIGATIONS": 400, "MOST_OPERATORS": MOST, "MOST_SEARCHES": 48, "MOST_UNITS": 2000,
     "by_digest": _by_digest, "group_steps": _group_steps, "level_svg": _level_svg, "mathml": _mathml,
-    "name_formula": Name,
+    "name_formula": Name, "quote": shlex.quote,
 }  # fmt: skip
 _FILTERS: Final[dict[str, Callable[..., str]]] = {
     "f": format,
