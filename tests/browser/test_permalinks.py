@@ -35,7 +35,7 @@ def linked(path: Path, name: str) -> Path:
         def as_uri(self) -> str:
             return f"{path.resolve().as_uri()}#{name}"
 
-    return Linked(path)  # type: ignore[no-any-return]
+    return Linked(path)
 
 
 def named(page: Any) -> str:

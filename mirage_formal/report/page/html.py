@@ -155,16 +155,22 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def page_shell(title: str, body: Markup) -> str:
+def page_shell(title: str, body: Markup, script: str = "script.js", policy: str = "") -> str:
     """Return a page around its body, which must hold no script and no style of its own.
+
+    Args:
+        title: Title of the page.
+        body: Markup of its body.
+        script: Name of its script.
+        policy: Further rules of its policy, which ends in them.
 
     Sound: the policy allows the one script and the one style that stand here, by their digests, and nothing else: no
     other script, no handler, no address.
     """
-    style, script = Markup(f"{_asset('style.css')}\n{SHAPES}"), Markup(_asset("script.js"))
+    style, script = Markup(f"{_asset('style.css')}\n{SHAPES}"), Markup(_asset(script))
     allowed = f"script-src {_digest(script)}; style-src {_digest(style)}"
-    policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
-    return str(render("pages", "shell", title, body, {"policy": policy, "style": style, "script": script}))
+    rules = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'{policy}"
+    return str(render("pages", "shell", title, body, {"policy": rules, "style": style, "script": script}))
 
 
 def page(report: ReportModel) -> str:
@@ -197,6 +203,11 @@ def index(title: str, reports: Sequence[tuple[ReportModel, str]]) -> str:
         reports: Each report with the address of its own page, relative to this one.
     """
     return page_shell(title, render("pages", "index", title, reports))
+
+
+def watch_page(title: str) -> str:
+    """Return the page of ``mirage-formal watch``; its script may ask its own server, and nobody else."""
+    return page_shell(title, render("pages", "watch", title), "watch.js", "; connect-src 'self'")
 
 
 def comparison_page(left: ReportModel, right: ReportModel) -> str:
