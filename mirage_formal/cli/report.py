@@ -111,16 +111,19 @@ _Watched = Annotated[
 _Port = Annotated[int | None, count_option("--port", "Port of 127.0.0.1", "any free one")]
 
 
-def watch_command(directory: _Watched, port: _Port = None) -> None:
+def watch_command(directory: _Watched, port: _Port = None, json: Json = False) -> None:
     """Serve a page on this machine that follows a running search or tuning, until Ctrl-C.
 
     The page reads what the search has recorded: its units, states, candidates, least estimate, and the candidates with
     the least estimate for their number of kernels. Only who has the printed address can read it. It writes nothing.
+    With --json the command prints these values once, and serves no page.
     """
     from mirage_formal.report.reading.progress_reader import ProgressReader
     from mirage_formal.report.watch_server import WatchServer
 
     read = _tuning_reader(directory) if (directory / "times").is_dir() else ProgressReader(directory).read
+    if json:
+        raise typer.Exit(answer("watch", 0, read()))
     try:
         server = WatchServer(f"Progress in {directory.resolve().name}", read, port or 0)
     except (OSError, OverflowError) as error:

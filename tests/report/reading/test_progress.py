@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from mirage_formal.autotune.plans import (
     CandidatePlan,
@@ -27,6 +28,7 @@ from mirage_formal.autotune.plans import (
     TuningPlan,
 )
 from mirage_formal.cache.lock import lock_directory
+from mirage_formal.cli.app import app
 from mirage_formal.cli.report import _tuning_reader
 from mirage_formal.report.reading.progress_reader import ProgressReader, pareto_front
 from mirage_formal.report.watch_server import WatchServer
@@ -201,6 +203,14 @@ def test_a_directory_without_a_run_is_a_mistake(tmp_path: Path, name: str) -> No
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="expected a directory with a run"):
         ProgressReader(tmp_path / name)
+
+
+def test_the_command_prints_the_same_values_once(growing: Growing) -> None:
+    growing.add(growing.lines[0])
+    done = CliRunner().invoke(app, ["watch", str(growing.root), "--json"])
+    answer = json.loads(done.output)
+    assert (done.exit_code, answer["command"]) == (0, "watch")
+    assert answer["result"][0]["done"] == 1
 
 
 def test_the_command_serves_until_it_is_interrupted(growing: Growing) -> None:
