@@ -80,6 +80,20 @@ def test_a_candidate_is_linked_and_back_leads_back(
     opened.quiet()
 
 
+def test_the_last_candidate_that_was_asked_for_is_shown(
+    pages: dict[str, Path], opening: Opening, two: tuple[ReportedCandidate, ReportedCandidate]
+) -> None:
+    """Unpacking takes a moment, in which the reader may go back."""
+    page = opening(pages["small"]).page
+    page.evaluate(
+        "() => { document.querySelector('a.open[data-open=\"3\"]').click();"
+        " document.querySelector('a.open[data-open=\"1\"]').click(); }"
+    )
+    page.wait_for_timeout(500)
+    assert named(page) == f"candidate-{two[0].digest[:12]}"
+    assert page.locator("article.candidate").get_attribute("data-rank") == "1"
+
+
 def test_the_address_of_a_packed_candidate_opens_it(
     pages: dict[str, Path], sized: Opening, two: tuple[ReportedCandidate, ReportedCandidate]
 ) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -60,7 +61,7 @@ def test_units_states_and_candidates_grow_with_the_records(growing: Growing) -> 
     reader = ProgressReader(growing.root)
     (begun,) = reader.read()
     assert (begun.done, begun.states, begun.candidates, begun.best_us, begun.units) == (0, 0, 0, None, None)
-    done = []
+    done: list[Any] = []
     for line in growing.lines:
         half = len(line) // 2
         growing.add(line[:half])

@@ -39,9 +39,11 @@
     if (found) enliven(found);
     return found;
   };
+  let asked = first && first.dataset.rank;  // the last candidate that was asked for; another one may be unpacked by then
   const open = async (rank, focus = true) => {
+    asked = String(rank);
     const found = await article(rank);
-    if (!found) return;
+    if (!found || asked !== String(rank)) return;
     detail.replaceChildren(found);
     for (const row of all("#candidates-table tbody tr")) row.classList.toggle("current", row.dataset.rank === String(rank));
     if (focus) {
@@ -138,7 +140,8 @@
   const openFor = async (name) => {
     const links = table ? all("a.open", table) : [], owner = `#${name.split("/")[0]}`;
     const link = name ? links.find((item) => item.getAttribute("href") === owner) : links.find((item) => item.dataset.open === first.dataset.rank);
-    if (link && one("article", detail).dataset.rank !== link.dataset.open) await open(link.dataset.open, false);
+    const shown = [asked, one("article", detail || document)?.dataset.rank];
+    if (link && shown.some((rank) => rank !== link.dataset.open)) await open(link.dataset.open, false);
   };
 
   // --- table of candidates -------------------------------------------------------------------------------------------
