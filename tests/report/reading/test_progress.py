@@ -125,7 +125,10 @@ def test_the_front_has_what_no_other_candidate_beats(given: Any, front: Any) -> 
 def test_a_tuning_is_followed_by_its_times(tmp_path: Path) -> None:
     place = TuningDirectory(tmp_path)
     piece = PiecePlan(
-        graph=b"", position=0, warm=(), variants=tuple(ScheduleVariant(key=key, schedule=None) for key in "ab")
+        graph=msgspec.Raw(b"null"),
+        position=0,
+        warm=(),
+        variants=tuple(ScheduleVariant(key=key, schedule=None) for key in "ab"),
     )
     candidates = (CandidatePlan("001", "", 5.0, (0, 0), (0, 1)), CandidatePlan("002", "", 7.0, (0,), (0,)))
     place.plans.put(("run", "sm_90a"), TuningPlan("run", "sm_90a", candidates, (piece,)))
