@@ -51,6 +51,6 @@ def test_the_page_follows_a_search(
         finally:
             server.shutdown()
             thread.join()
-    page.locator("#status", has_text="mirage-formal watch has ended").wait_for(timeout=8000)
+    page.get_by_role("status").filter(has_text="mirage-formal watch has ended").wait_for(timeout=8000)
     assert page.locator("tbody tr").count() >= 1
     context.close()
