@@ -134,9 +134,9 @@ def test_a_node_of_a_packed_candidate_is_linked(pages: dict[str, Path], sized: O
 def test_a_step_is_linked_and_opens(pages: dict[str, Path], sized: Opening) -> None:
     opened = sized(pages["small"])
     page = opened.page
-    page.locator("a.open").nth(2).click()  # it is packed, so the browser itself does not find its steps
-    page.wait_for_selector('article.candidate[data-rank="3"]')
-    group = page.locator("article.candidate details.group").nth(1)
+    page.locator("a.open").nth(1).click()  # it is packed, so the browser itself does not find its steps
+    page.wait_for_selector('article.candidate[data-rank="2"]')
+    group = page.locator("article.candidate details.group").first
     group.locator("summary").click()
     link = group.locator("table.steps a[href^='#candidate-']").first
     wanted = link.get_attribute("href")
