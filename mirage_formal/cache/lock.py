@@ -92,6 +92,19 @@ def lock_directory(root: Path, wait_s: float | None = 0.0, *, fallback: bool = T
         lock.release()
 
 
+def lock_holder(root: Path) -> Holder | None:
+    """Return who holds the lock of a directory or of one above it, as the lock files say; None if nobody is known to.
+
+    It takes no lock, so that it never keeps a writer out.
+    """
+    place = Path(os.path.realpath(root))
+    for one in (place, *place.parents):
+        holder = _read_holder(one.parent / f".{_short_file_name(one.name)}.lock")
+        if holder is not None and not _is_holder_dead(holder):
+            return holder
+    return None
+
+
 def _hold(place: Path, wait_s: float, fallback: bool) -> tuple[FileLock, Path]:
     beside = place.parent / f".{_short_file_name(place.name)}.lock"
     try:
@@ -191,4 +204,4 @@ def _short_file_name(name: str) -> str:
     return name if len(data) <= 200 else hashlib.sha256(data).hexdigest()
 
 
-__all__ = ["Holder", "LockWarning", "lock_directory"]
+__all__ = ["Holder", "LockWarning", "lock_directory", "lock_holder"]

@@ -28,7 +28,7 @@ from mirage_formal.cli.inspect_commands import (
 )
 from mirage_formal.cli.kernel_commands import build_command, emulate_command, execute_command, gpu_app
 from mirage_formal.cli.kernelbench import kernelbench_command
-from mirage_formal.cli.report import report_command
+from mirage_formal.cli.report import report_command, watch_command
 from mirage_formal.cli.reproduce import app as reproduce_app
 from mirage_formal.cli.store import app as store_app
 from mirage_formal.cli.tune import tune_command
@@ -198,6 +198,7 @@ app.command("check")(check_command)
 app.command("tune")(tune_command)
 app.command("run")(execute_command)
 app.command("report")(report_command)
+app.command("watch")(watch_command)
 app.command("export")(export_command)
 app.command("axioms")(axioms_command)
 app.add_typer(tools, name="tools")

@@ -1,8 +1,9 @@
-"""Command ``mirage-formal report``: a run, two runs or many, as pages, as text or as JSON."""
+"""Commands ``report``, which shows runs as pages, as text or as JSON, and ``watch``, which follows a running one."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -101,6 +102,73 @@ def _sensible(paths: list[Path], *, every: bool, printed: bool, both: bool, out:
         raise SpaceError(
             "expected one run with --text or --json, got two", where="--text, --json", hint="print one at a time"
         )
+
+
+_Watched = Annotated[
+    Path,
+    typer.Argument(metavar="DIR", help="Directory of a run, a whole or several runs, or the --place of a tuning."),
+]
+_Port = Annotated[int | None, count_option("--port", "Port of 127.0.0.1", "any free one")]
+
+
+def watch_command(directory: _Watched, port: _Port = None, json: Json = False) -> None:
+    """Serve a page on this machine that follows a running search or tuning, until Ctrl-C.
+
+    The page reads what the search has recorded: its units, states, candidates, least estimate, and the candidates with
+    the least estimate for their number of kernels. Only who has the printed address can read it. It writes nothing.
+    With --json the command prints these values once, and serves no page.
+    """
+    from mirage_formal.report.reading.progress_reader import ProgressReader
+    from mirage_formal.report.watch_server import WatchServer
+
+    read = _tuning_reader(directory) if (directory / "times").is_dir() else ProgressReader(directory).read
+    if json:
+        raise typer.Exit(answer("watch", 0, read()))
+    try:
+        server = WatchServer(f"Progress in {directory.resolve().name}", read, port or 0)
+    except (OSError, OverflowError) as error:
+        what = f"expected a free port from 1 to 65535, got {port}: {getattr(error, 'strerror', '') or error}"
+        raise SpaceError(what, where="--port", hint="leave it out for any free one") from None
+    with server:
+        print(f"{server.address}\nCtrl-C ends it.", flush=True)
+        server.serve_forever()
+
+
+def _tuning_reader(root: Path) -> Callable[[], list[Any]]:
+    """Return a reader of the progress of all plans in a tuning directory."""
+    from mirage_formal.autotune.plans import TuningDirectory
+    from mirage_formal.report.reading.progress_reader import RunProgress, pareto_front
+
+    place = TuningDirectory(root)
+
+    def read() -> list[Any]:
+        times = [(device, one) for device in place.devices() for one in place.times(device).values()]
+        newest = tuple(
+            f"kernel {one.key[:12]} on {device}: {one.failed or f'{one.us:.2f} µs'}" for device, one in times[:-13:-1]
+        )
+        found = []
+        for path in place.plans.entries():
+            plan = place.plans.read_record(path).value
+            keys = {plan.key(at) for at in plan.kernels()}
+            front = [(len(one.pieces), one.us, f"{one.name} {one.form}".strip()) for one in plan.candidates]
+            timed = {one.key: one for _, one in times if one.key in keys}
+            found.append(
+                RunProgress(
+                    name=f"tuning of {plan.run[:12]} for {plan.arch}",
+                    place=path.relative_to(root).as_posix(),
+                    state="tuning",
+                    done=len(timed),
+                    failed=sum(bool(one.failed) for one in timed.values()),
+                    units=len(keys),
+                    candidates=len(front),
+                    best_us=min((us for _, us, _ in front), default=None),
+                    front=pareto_front(front),
+                    newest=newest,
+                )
+            )
+        return found
+
+    return read
 
 
 if __name__ == "__main__":

@@ -161,6 +161,19 @@ class Basis(StrEnum):
         }[self]
 
     @property
+    def check(self) -> str:
+        """Return what the check of the claim did or would do, in a sentence."""
+        check = (
+            "replays the proof in the checker's kernel, evaluates the fingerprints again, "
+            "and asks z3 and cvc5 every obligation"
+        )
+        return {
+            Basis.CHECKED: f"In this invocation, mirage-formal check has established it: check {check}.",
+            Basis.RECORDED: f"This is what the evidence says. mirage-formal check would establish it: check {check}.",
+            Basis.FAILS: "A part of the evidence does not hold; the page names it.",
+        }[self]
+
+    @property
     def short(self) -> str:
         """Return the text that is shown in a table."""
         return {Basis.CHECKED: "established", Basis.RECORDED: "not checked here", Basis.FAILS: "does not hold"}[self]
@@ -601,7 +614,7 @@ _FORMULA: Final = Formula.__args__
 
 
 def report_values(report: ReportModel) -> dict[str, Any]:
-    """Return a report as JSON values; formulas are text, µGraphs are as in mugraph.json."""
+    """Return a report as JSON values: formulas as text, µGraphs as in mugraph.json, no fields without a repr."""
     return {"schema": SCHEMA, "version": VERSION, **_plain(report)}
 
 
@@ -618,5 +631,5 @@ def _plain(value: Any) -> Any:
         case AuditRecord():
             return msgspec.to_builtins(value)
         case _ if is_dataclass(value):
-            return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+            return {field.name: _plain(getattr(value, field.name)) for field in fields(value) if field.repr}
     raise TypeError(f"expected a value of the model, got {type(value).__name__}")

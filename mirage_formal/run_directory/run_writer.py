@@ -98,7 +98,7 @@ class RunStore:
         list_contents(root, RUN).refuse_foreign()
         remove_temporary_files(root, RUN)
         journal = root / SEARCH_FILE
-        units = {record.unit: record for record in _read_journal(journal, run.key)}
+        units = {record.unit: record for record in read_journal(journal, run.key)}
         if journal.is_file():  # drop a partial line after a kill; works on a full disk
             data = journal.read_bytes()
             os.truncate(journal, data.rfind(b"\n") + 1)
@@ -189,8 +189,17 @@ def replace_evidence(
     return manifest
 
 
-def _read_journal(path: Path, key: str) -> Iterator[UnitRecord]:
-    """Yield the records of a journal's complete lines; refuse a line that belongs to another run."""
+def read_journal(path: Path, key: str) -> Iterator[UnitRecord]:
+    """Yield the records of a journal's complete lines; a last line that is being written is left out.
+
+    Args:
+        path: The journal; without the file there are no records.
+        key: Key of the run.
+
+    Raises:
+        RunError: A line belongs to another run.
+        FormatError: A line is no record, or too long.
+    """
     if not path.is_file():
         return
     with path.open("rb") as file:

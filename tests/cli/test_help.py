@@ -26,6 +26,7 @@ COMMANDS: dict[tuple[str, ...], tuple[str, tuple[str, ...]]] = {
     ("export",): ("mirage_formal.cli.export", ("DIR",)),
     ("tools", "kernelbench"): ("mirage_formal.cli.kernelbench", ("DIR",)),
     ("report",): ("mirage_formal.cli.report", ("RUN",)),
+    ("watch",): ("", ("DIR",)),
     ("tools", "emulate"): ("mirage_formal.emulate", ("RUN_DIR",)),
     ("tools", "store", "list"): ("mirage_formal.cli.store", ()),
     ("tools", "store", "import"): ("mirage_formal.cli.store", ("DIR",)),

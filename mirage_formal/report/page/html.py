@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shlex
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup, escape
 
+from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.formats.text import to_text
 from mirage_formal.report.drawing.levels import LevelView, all_nodes, first_slabs, levels, size_text
 from mirage_formal.report.drawing.svg import SHAPES, level_svg
@@ -105,7 +107,7 @@ def _level_svg(level: LevelView, title: str) -> Markup:
 def _pack(fragment: str) -> Markup:
     """Return a fragment as base64 of raw deflate, which browsers can decompress."""
     squeezed = zlib.compressobj(6, zlib.DEFLATED, -15)
-    return Markup(base64.b64encode(squeezed.compress(fragment.encode()) + squeezed.flush()).decode())
+    return Markup(base64.b64encode(squeezed.compress(fragment.encode("utf-8", "replace")) + squeezed.flush()).decode())
 
 
 def _group_steps(steps: Iterable[Step]) -> list[tuple[tuple[OperatorLocation, ...], list[Step]]]:
@@ -124,12 +126,12 @@ def _by_digest(report: ReportModel) -> dict[str, ReportedCandidate]:
 _FUNCTIONS: Final[tuple[Callable[..., object], ...]] = (
     all_nodes, checked_by, conditions, search_progress_plot, definitions, describe_measurement, estimates_plot,
     first_slabs, highlight, levels, margin_classes, numerics, baseline_rows, pruned_chart, pruned_rows, roofline,
-    to_text, units_chart, verdict,
+    to_json, to_text, units_chart, verdict,
 )  # fmt: skip
 _VIEWS: Final[dict[str, Any]] = {one.__name__: one for one in _FUNCTIONS} | {
     "MOST_LINES": LINES, "MOST_OBLIGATIONS": 400, "MOST_OPERATORS": MOST, "MOST_SEARCHES": 48, "MOST_UNITS": 2000,
     "by_digest": _by_digest, "group_steps": _group_steps, "level_svg": _level_svg, "mathml": _mathml,
-    "name_formula": Name,
+    "name_formula": Name, "quote": shlex.quote,
 }  # fmt: skip
 _FILTERS: Final[dict[str, Callable[..., str]]] = {
     "f": format,
@@ -153,16 +155,22 @@ def _digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-def page_shell(title: str, body: Markup) -> str:
+def page_shell(title: str, body: Markup, script: str = "script.js", policy: str = "") -> str:
     """Return a page around its body, which must hold no script and no style of its own.
+
+    Args:
+        title: Title of the page.
+        body: Markup of its body.
+        script: Name of its script.
+        policy: Further rules of its policy, which ends in them.
 
     Sound: the policy allows the one script and the one style that stand here, by their digests, and nothing else: no
     other script, no handler, no address.
     """
-    style, script = Markup(f"{_asset('style.css')}\n{SHAPES}"), Markup(_asset("script.js"))
+    style, script = Markup(f"{_asset('style.css')}\n{SHAPES}"), Markup(_asset(script))
     allowed = f"script-src {_digest(script)}; style-src {_digest(style)}"
-    policy = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
-    return str(render("pages", "shell", title, body, {"policy": policy, "style": style, "script": script}))
+    rules = f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'{policy}"
+    return str(render("pages", "shell", title, body, {"policy": rules, "style": style, "script": script}))
 
 
 def page(report: ReportModel) -> str:
@@ -195,6 +203,11 @@ def index(title: str, reports: Sequence[tuple[ReportModel, str]]) -> str:
         reports: Each report with the address of its own page, relative to this one.
     """
     return page_shell(title, render("pages", "index", title, reports))
+
+
+def watch_page(title: str) -> str:
+    """Return the page of ``mirage-formal watch``; its script may ask its own server, and nobody else."""
+    return page_shell(title, render("pages", "watch", title), "watch.js", "; connect-src 'self'")
 
 
 def comparison_page(left: ReportModel, right: ReportModel) -> str:

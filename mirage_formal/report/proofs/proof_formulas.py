@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from html import escape
 from typing import Final, assert_never
@@ -405,6 +405,7 @@ class ReplayedProof:
         added: Those of the candidate that the program does not have.
         bytes: Size of the proof object.
         lemmas_open: Number of halves of the mixed-radix lemma, which ``check`` has solvers refute.
+        text: The proof object itself.
     """
 
     parts: tuple[ProofPart, ...]
@@ -412,3 +413,4 @@ class ReplayedProof:
     added: tuple[str, ...]
     bytes: int
     lemmas_open: int
+    text: str = field(default="", repr=False)

@@ -100,7 +100,8 @@ def replay_and_explain(
         parts = [_part(name, _read(one, program, text.encode(), None), formulas) for name, one, text in named]
     else:
         parts = [_part("", _read(theorem, program, proof, (program, candidate)), formulas)]
-    return ReplayedProof(tuple(parts), found.conditions, found.added, len(proof), len(found.obligations))
+    size, lemmas = len(proof), len(found.obligations)
+    return ReplayedProof(tuple(parts), found.conditions, found.added, size, lemmas, proof.decode())
 
 
 def _read(

@@ -19,33 +19,129 @@
   named();
 
   // --- details of candidates, which lie compressed in the page -------------------------------------------------------------
+  const inflate = async (packed) => {
+    const bytes = Uint8Array.from(atob(packed.textContent), (char) => char.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+    return new Response(stream).text();
+  };
   const unpack = async (rank) => {
     const packed = document.getElementById(`packed-${rank}`);
     if (!packed) return null;
-    const bytes = Uint8Array.from(atob(packed.textContent), (char) => char.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
     const held = document.createElement("template");
-    held.innerHTML = await new Response(stream).text();
+    held.innerHTML = await inflate(packed);
     return held.content.firstElementChild;
   };
   const detail = one("#detail-body");
-  const first = detail && one("article.candidate", detail);
+  const best = detail && one("article.candidate", detail);
+  const first = best && best.cloneNode(true);
   const article = async (rank) => {
     const found = first && first.dataset.rank === String(rank) ? first.cloneNode(true) : await unpack(rank);
     if (found) enliven(found);
     return found;
   };
+  let asked = first && first.dataset.rank;  // the last candidate that was asked for; another one may be unpacked by then
   const open = async (rank, focus = true) => {
+    asked = String(rank);
     const found = await article(rank);
-    if (!found) return;
+    if (!found || asked !== String(rank)) return;
     detail.replaceChildren(found);
     for (const row of all("#candidates-table tbody tr")) row.classList.toggle("current", row.dataset.rank === String(rank));
     if (focus) {
-      const head = one("h3", found);
-      head.tabIndex = -1;
-      head.focus();
+      focusHead(found);
       one("#candidate").scrollIntoView();
     }
+  };
+  const focusHead = (found) => {
+    const head = one("h3", found);
+    head.tabIndex = -1;
+    head.focus();
+  };
+
+  // --- notes, copies and files -----------------------------------------------------------------------------------------
+  const note = make("p", "", { role: "status", class: "note" });
+  one("main").append(note);
+  let silence;
+  const say = (text) => {
+    note.textContent = text;
+    clearTimeout(silence);
+    silence = setTimeout(() => { note.textContent = ""; }, 6000);
+  };
+  const copy = async (text, name) => {
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {  // there is no clipboard here, or it is not allowed
+      const back = document.activeElement;
+      const area = make("textarea", "", { "aria-hidden": "true", class: "skip" });
+      area.value = text;
+      note.before(area);
+      area.select();
+      const done = document.execCommand("copy");
+      area.remove();
+      back.focus();
+      if (!done) return say("The browser does not allow copying. Select the text instead.");
+    }
+    say(`Copied ${name}.`);
+  };
+  const download = (text, name) => {
+    const link = make("a", "", { href: URL.createObjectURL(new Blob([text], { type: "application/octet-stream" })), download: name });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+    say(`Made the file ${name} from this page.`);
+  };
+  const button = (text, label, act) => {
+    const made = make("button", text, { type: "button", class: "small", "aria-label": label });
+    made.addEventListener("click", act);
+    return made;
+  };
+  const setUpCopies = (within) => {
+    for (const code of all("code[data-copy]", within)) {
+      const name = code.textContent.length > 40 ? `${code.textContent.slice(0, 40)}…` : code.textContent;
+      code.after(button("Copy", `Copy ${name}`, () => copy(code.dataset.copy, name)));
+    }
+    for (const file of all("script[data-name]", within)) {
+      const name = file.dataset.name, tools = make("div", "", { class: "tools" });
+      tools.append(
+        button(`Copy ${name}`, `Copy ${name}`, async () => copy(await inflate(file), name)),
+        button(`Download ${name}`, `Download ${name}`, async () => download(await inflate(file), name)),
+      );
+      file.after(tools);
+    }
+    for (const pre of all("pre:not(.code)", within)) {
+      const tools = make("div", "", { class: "tools" });
+      tools.append(button("Copy", "Copy the text below", () => copy(pre.textContent, "the text")));
+      pre.before(tools);
+    }
+  };
+
+  // --- links to parts of the page ----------------------------------------------------------------------------------------
+  // A name is an id, or the id of a drawing or a source with a slash and a node or a line of it.
+  let current = "";
+  const read = () => { try { return decodeURIComponent(location.hash.slice(1)); } catch { return location.hash.slice(1); } };
+  const find = (name) => {
+    const found = document.getElementById(name), cut = name.lastIndexOf("/");
+    if (found || cut < 0) return found;
+    const within = document.getElementById(name.slice(0, cut)), last = name.slice(cut + 1);
+    return within && all("g.n, .l", within).find((item) => (item.dataset.node || item.dataset.line) === last);
+  };
+  const visit = (name) => { if (name) { current = name; location.hash = name; } };
+  const show = async (name) => {
+    current = name;
+    const found = find(name) || (await openFor(name), find(name));
+    if (current !== name || !name) return;
+    if (!found) return say(`This page has no part with the name ${name.slice(0, 80)}.`);
+    reveal(found);
+    if (found.matches("article.candidate")) focusHead(found);
+    else if (found.matches("g.n")) return select(found, found.closest(".graph"));
+    else if (found.matches("details")) one("summary", found).focus();
+    else if (found.matches("tr, .l")) mark(found);
+    found.scrollIntoView(found.matches("tr, .l") ? { block: "center" } : true);
+  };
+  /** Open the candidate that has a part of this name; the best one for the page's own address. */
+  const openFor = async (name) => {
+    const links = table ? all("a.open", table) : [], owner = `#${name.split("/")[0]}`;
+    const link = name ? links.find((item) => item.getAttribute("href") === owner) : links.find((item) => item.dataset.open === first.dataset.rank);
+    const shown = [asked, one("article", detail || document)?.dataset.rank];
+    if (link && shown.some((rank) => rank !== link.dataset.open)) await open(link.dataset.open, false);
   };
 
   // --- table of candidates -------------------------------------------------------------------------------------------
@@ -112,6 +208,7 @@
       const link = event.target.closest("a.open");
       if (!link) return;
       event.preventDefault();
+      visit(link.getAttribute("href").slice(1));
       open(link.dataset.open);
     });
   };
@@ -152,7 +249,7 @@
     for (const [sign, line] of lineDiff(texts[0], texts[1]))
       diff.append(make("span", `${sign} ${line}${sign === " " ? "\n" : ""}`, sign === " " ? {} : { class: sign === "+" ? "add" : "del" }));
     const columns = make("div", "", { class: "side" });
-    pair.forEach((found) => { if (found) { found.setAttribute("aria-label", `${found.getAttribute("aria-label")}, side by side`); all("[id]", found).forEach((node) => node.removeAttribute("id")); columns.append(found); } });
+    pair.forEach((found) => { if (found) { found.setAttribute("aria-label", `${found.getAttribute("aria-label")}, side by side`); [found, ...all("[id]", found)].forEach((node) => node.removeAttribute("id")); columns.append(found); } });
     place.replaceChildren(make("h2", `Candidates ${ranks.join(" and ")} side by side`, { tabindex: "-1" }), facts, make("h3", "Their graphs as text, line by line"), diff, columns);
     place.hidden = false;
     one("h2", place).focus();
@@ -170,13 +267,22 @@
     if (!graph) return;
     const node = all("g.n", graph).find((item) => item.dataset.node === id);
     if (!node) return;
-    reveal(node);
+    visit(nameOf(node, graph));
+    select(node, graph);
+  };
+  const mark = (item) => {
     for (const other of all(".here")) other.classList.remove("here");
-    node.classList.add("here");
-    choose(node, graph);
+    item.classList.add("here");
+  };
+  const select = (node, graph) => {
+    reveal(node);
+    mark(node);
+    enter(node, graph);
     node.focus();
     node.scrollIntoView({ block: "center", inline: "center" });
   };
+  /** The name of a node in the address; a candidate that is shown beside another one has none. */
+  const nameOf = (node, graph) => graph.id && node.dataset.node ? `${graph.id}/${node.dataset.node}` : "";
   const steps = (from, name, id) => {
     const within = from.closest("article, .judged") || one("#detail-body") || document;
     const wanted = `${name}:${id}`;
@@ -240,10 +346,10 @@
         if (at < 0) return;
         const to = { ArrowDown: at + 1, ArrowRight: at + 1, ArrowUp: at - 1, ArrowLeft: at - 1, Home: 0, End: items.length - 1 }[event.key];
         if (to !== undefined) { event.preventDefault(); move(items[at], items[to]); }
-        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); enter(items[at], graph); }
+        if (event.key === "Enter" || event.key === " ") { event.preventDefault(); visit(nameOf(items[at], graph)); enter(items[at], graph); }
       });
       svg.addEventListener("focusin", (event) => { const item = event.target.closest("g.n, g.e"); if (item) choose(item, graph); });
-      svg.addEventListener("click", (event) => { const item = event.target.closest("g.n, g.e"); if (item) { item.focus(); enter(item, graph); } });
+      svg.addEventListener("click", (event) => { const item = event.target.closest("g.n, g.e"); if (item) { visit(nameOf(item, graph)); item.focus(); enter(item, graph); } });
     }
     for (const slabs of all(".slabs", graph)) setUpSlabs(slabs);
   };
@@ -338,7 +444,10 @@
   };
 
   // --- everything together -------------------------------------------------------------------------------------------
-  const enliven = (within) => { for (const graph of all(".graph", within)) setUpGraph(graph); };
+  const enliven = (within) => {
+    for (const graph of all(".graph", within)) setUpGraph(graph);
+    setUpCopies(within);
+  };
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a.goto");
     if (link) {
@@ -347,10 +456,14 @@
       goTo(link, name, id);
     }
     const dot = event.target.closest("circle[data-candidate]");
-    if (dot) open(dot.dataset.candidate);
+    if (dot) one(`a.open[data-open="${dot.dataset.candidate}"]`).click();
+    const summary = event.target.closest("summary"), place = summary && summary.parentElement;
+    if (place && !place.open) visit(place.dataset.opens ? nameOf({ dataset: { node: place.dataset.opens } }, place.closest(".graph")) : place.id);
   });
+  addEventListener("hashchange", () => { const name = read(); if (name !== current) show(name); });
   addEventListener("beforeprint", () => { for (const item of all("article details")) item.open = true; });
   if (table) setUpTable();
   enliven(document);
-  root.dataset.ready = "1";
+  if (location.hash) show(read()).finally(() => { root.dataset.ready = "1"; });
+  else root.dataset.ready = "1";
 })();
