@@ -30,6 +30,7 @@ from mirage_formal.kernel_build import __main__ as build_command
 from mirage_formal.kernel_build.alternatives import Alternatives
 from mirage_formal.kernel_build.build import KernelWarning, build, build_run, discharge_obligations
 from mirage_formal.kernel_build.built_kernels import KernelRejected
+from mirage_formal.kernel_build.save import find_kernels
 from mirage_formal.records import KERNELS
 from mirage_formal.run_directory.directory_layout import DirectoryWarning
 from mirage_formal.support.errors import RunError, UnsupportedError
@@ -111,7 +112,7 @@ def test_a_run_has_kernels(results: list[Any], tmp_path: Path) -> None:
     root = results[0].directory.parent.parent
     tried = build_run(root, count=2, archs=())
     assert [outcome for _, outcome in tried] == ["built", "built"]
-    directories = command.directories(root)
+    directories = find_kernels(root)
     assert [path.name for path in directories] == [result.directory.name for result in results[:2]]
     executable = load_executable(directories[0])
     assert executable.digest == results[0].digest
@@ -125,12 +126,12 @@ def test_a_run_has_kernels(results: list[Any], tmp_path: Path) -> None:
     assert done.returncode == 0
     assert "Kernels of 2 candidates." in done.stdout
     assert "Code generation is NOT proved" in done.stdout
-    assert command.directories(root, 2) == directories[1:]
-    assert command.directories(directories[0]) == directories[:1]
+    assert find_kernels(root, 2) == directories[1:]
+    assert find_kernels(directories[0]) == directories[:1]
     with pytest.raises(RunError, match="expected a candidate of rank 001, 002, got 7"):
-        command.directories(root, 7)
+        find_kernels(root, 7)
     with pytest.raises(RunError, match="with kernels"):
-        command.directories(tmp_path)
+        find_kernels(tmp_path)
     with pytest.raises(RunError, match="directory of a run"):
         build_run(tmp_path)
 

@@ -278,10 +278,12 @@ def test_without_time_the_operators_stay(tmp_path: Path) -> None:
 
 def test_without_time_no_part_is_priced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     priced: list[KernelGraph] = []
-    asked = cover_search.is_searchable
-    monkeypatch.setattr(
-        cover_search, "is_searchable", lambda part, *rest, **more: priced.append(part) or asked(part, *rest, **more)
-    )
+
+    def asked(part: KernelGraph, *rest: Any, **more: Any) -> bool:
+        priced.append(part)
+        return is_searchable(part, *rest, **more)
+
+    monkeypatch.setattr(cover_search, "is_searchable", asked)
     found = search_covers(layers(), Settings(**TINY, time_limit=1e-9), tmp_path / "layers")
     assert found.record.status == "time-limit"
     assert not priced

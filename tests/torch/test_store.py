@@ -80,7 +80,7 @@ def test_a_second_process_finds_what_the_first_has_searched(
     again = mf.optimize(model, given, workers=1, time_limit=60)
     assert again.mirage_report().regions[0].candidate == region.candidate
 
-    class Renamed(nn.Module):  # the same program, whose inputs have other names
+    class Renamed(nn.Module):  # type: ignore[misc,name-defined]  # the same program, whose inputs have other names
         def __init__(self) -> None:
             super().__init__()
             self.first, self.second = model

@@ -453,7 +453,7 @@ def test_mistakes_are_said() -> None:
 
 
 def test_what_the_users_code_raises_keeps_its_traceback() -> None:
-    class Faulty(nn.Module):
+    class Faulty(nn.Module):  # type: ignore[misc,name-defined]
         def forward(self, x: Any) -> Any:
             raise KeyError(f"no weights for {x.shape[-1]} features")
 
