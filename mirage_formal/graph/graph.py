@@ -6,9 +6,10 @@ number and must be smaller than the numbers of the operator's own results, so a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import wraps
+from typing import Final, TypeVar
 
 from mirage_formal.graph.ops import NO_ATTRS, SPECS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.types import Band, Dim3, DimMap, DTensor
@@ -147,6 +148,31 @@ def operators(graph: KernelGraph) -> Iterator[Op]:
     for op in graph.ops:
         for inner in (op,) if isinstance(op, Op) else op.graph.ops:
             yield from (inner,) if isinstance(inner, Op) else inner.graph.ops
+
+
+_Found = TypeVar("_Found")
+#: Graphs whose results are kept by each function.
+_RECENT: Final = 256
+
+
+def cache_by_identity(function: Callable[[KernelGraph], _Found]) -> Callable[[KernelGraph], _Found]:
+    """Return a function of a graph that keeps its results for recent graphs, told apart by identity.
+
+    One way through the package asks for the types of a graph many times, and a graph's hash takes as long as its types.
+    A graph whose result is kept is held, so that no other one gets its identity.
+    """
+    recent: dict[int, tuple[KernelGraph, _Found]] = {}
+
+    @wraps(function)
+    def cached(graph: KernelGraph) -> _Found:
+        known = recent.get(id(graph))
+        if known is None:
+            if len(recent) >= _RECENT:
+                recent.clear()
+            known = recent[id(graph)] = graph, function(graph)
+        return known[1]
+
+    return cached
 
 
 _AnyOp = TypeVar("_AnyOp", bound=KernelOp | BlockOp)

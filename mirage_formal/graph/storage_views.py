@@ -25,10 +25,16 @@ extents:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from typing import Final
 
-from mirage_formal.graph.graph import GraphDefined, KernelGraph, KernelOp, Op, enumerate_results
+from mirage_formal.graph.graph import (
+    GraphDefined,
+    KernelGraph,
+    KernelOp,
+    Op,
+    cache_by_identity,
+    enumerate_results,
+)
 from mirage_formal.graph.memory.place import INTEGERS, IndexMap, Move, StorageLocation
 from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.types import DTensor, Shape, row_major
@@ -44,7 +50,6 @@ _NEIGHBOURS: Final = 64
 _SPREAD: Final = 4
 
 
-@lru_cache(maxsize=256)
 def storage_locations(graph: KernelGraph, *, kernels: bool = False) -> tuple[StorageLocation, ...]:
     """Return the storage location of each tensor: inputs as declared, results row-major, views in their bases.
 
@@ -53,6 +58,20 @@ def storage_locations(graph: KernelGraph, *, kernels: bool = False) -> tuple[Sto
         kernels: Whether all operators that do more than move elements count as parts of graph-defined kernels, and none
             of these has a product unless the graph has.
     """
+    return _locations_with_kernels(graph) if kernels else _locations(graph)
+
+
+@cache_by_identity
+def _locations(graph: KernelGraph) -> tuple[StorageLocation, ...]:
+    return _locate_all(graph, kernels=False)
+
+
+@cache_by_identity
+def _locations_with_kernels(graph: KernelGraph) -> tuple[StorageLocation, ...]:
+    return _locate_all(graph, kernels=True)
+
+
+def _locate_all(graph: KernelGraph, *, kernels: bool) -> tuple[StorageLocation, ...]:
     far: set[int] = set()
     while True:
         found = _locate_tensors(graph, _moves_read_in_place(graph, far, kernels=kernels))

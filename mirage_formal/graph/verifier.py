@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
 from mirage_formal.graph.graph import (
     BlockGraph,
@@ -20,6 +20,7 @@ from mirage_formal.graph.graph import (
     Op,
     ThreadDefined,
     ThreadGraph,
+    cache_by_identity,
     enumerate_results,
 )
 from mirage_formal.graph.ops import IN_PLACE
@@ -63,29 +64,17 @@ class _Block:
     faults: tuple[str, ...]
 
 
-#: Types of recent graphs by the identity of the graph, which is held so that no other graph gets it: one way through
-#: the package asks for the types of one graph many times, and a graph's hash takes as long as its types.
-_recent: Final[dict[int, tuple[KernelGraph, tuple[DTensor, ...]]]] = {}
-_MOST_RECENT: Final = 256
-
-
+@cache_by_identity
 def kernel_types(graph: KernelGraph) -> tuple[DTensor, ...]:
     """Return the types of all tensors of a kernel graph: its inputs, then the results of its operators.
 
     Raises:
         GraphError: The graph is not well-formed; all faults are listed.
     """
-    known = _recent.get(id(graph))
-    if known is not None:
-        return known[1]
     out: list[str] = []
     types = _kernel(graph, out)
     _raise_faults(out)
-    found = _known_types(types)
-    if len(_recent) >= _MOST_RECENT:
-        _recent.clear()
-    _recent[id(graph)] = graph, found
-    return found
+    return _known_types(types)
 
 
 def output_types(graph: KernelGraph) -> list[DTensor]:

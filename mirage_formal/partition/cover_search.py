@@ -270,6 +270,9 @@ class _CoverSearch:
 
         The costs of subgraphs are independent estimates; the estimate of a whole cover is computed after stitching.
         """
+        if not any(self.known.values()):
+            yield self._filled(self._cut(_no_search))
+            return
         front = partitions(self.program, self.target, self.limits, self._found)
         # What one kernel leaves in the L2 the next one reads for less, which prices of parts of one kernel do not know.
         single = partitions(self.program, self.target, self.limits, self._one_kernel)
