@@ -132,7 +132,7 @@ def test_verbose_prints_progress(
     for phase, clock.ahead in ((RunPhase.SEARCH, 0.0), (RunPhase.SEARCH, 1.0), (RunPhase.CERTIFY, 1.0)):
         watch(replace(counted, phase=phase))
     assert capsys.readouterr().err.splitlines() == [
-        f"{phase} 1 of 2 | 30 states, 0/s | pruned 4: shape 4 | 5 candidates | 0.5 s"
+        f"{phase} 1 of 2 | 30 states | pruned 4: shape 4 | 5 candidates | 0.5 s"
         for phase in ("searching", "certifying")
     ]
 
@@ -170,7 +170,7 @@ def test_verbose_shows_bars_in_a_notebook(
         fake.options["watch"](replace(counted, done=done))
     if kernel is None:
         assert shown.drawn == []
-        assert capsys.readouterr().err.startswith("searching 0 of 4 | 1,000 states, 0/s | pruned 10: ")
+        assert capsys.readouterr().err.startswith("searching 0 of 4 | 1,000 states | pruned 10: ")
         return
     assert [re.findall(r"(\d)/4", html) for html in shown.drawn] == [["0"], ["2"], ["4"]]
     assert "1,000 states" in shown.drawn[0]

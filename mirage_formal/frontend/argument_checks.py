@@ -66,7 +66,8 @@ def user_frame() -> FrameType | None:
 def _is_internal_frame(frame: FrameType) -> bool:
     """Return whether a frame is of this package, of an import statement, or of torch, between it and the user."""
     path, torch = frame.f_code.co_filename, sys.modules.get("torch")
-    own = (_PACKAGE,) if torch is None else (_PACKAGE, os.path.dirname(torch.__file__ or "") + os.sep)
+    file = getattr(torch, "__file__", None)
+    own = (_PACKAGE,) if file is None else (_PACKAGE, os.path.dirname(file) + os.sep)
     return os.path.abspath(path).startswith(own) or path.startswith("<frozen importlib")
 
 

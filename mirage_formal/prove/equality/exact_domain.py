@@ -164,6 +164,9 @@ class ExactDomain(UntiledDomain[TensorGrid]):
             found = tuple(self._joined(value, *range(len(value.lengths))) for value in found)
         if all(isinstance(part, TensorTerm) for value in found for part in value.parts):
             return found, several
+        if any(isinstance(part, UndefinedPiece) for value in operands for part in value.parts):
+            made = tuple(self._with_atoms(value, number, at + i, None, []) for i, value in enumerate(found))
+            return made, several  # a piece that could not be cut has no elements to compare
         key = replace(op, operands=tuple(self._named_by_elements(value) for value in operands))
         given, before = self._opaque.get(key, (operands, (None,) * len(found)))
         pairs = [
