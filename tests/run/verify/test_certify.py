@@ -35,14 +35,14 @@ def session(graph: KernelGraph, seed: int = 5, prime_bits: int = 31) -> Fingerpr
 
 SQUARE, PRODUCT, SUM = program(w.op(K.SQUARE, 0)), program(w.op(K.MUL, 0, 0)), program(w.op(K.ADD, 0, 0))
 #: Equal wherever the program has a value; the prover does not know that, and a fingerprint cannot tell them apart.
-ROOTS = program(w.op(K.ADD, 0, 1), w.op(K.MUL, 2, 2), w.op(K.MUL, 3, 3), w.op(K.SQRT, 4))
-ROOT = program(w.op(K.ADD, 0, 1), w.op(K.MUL, 2, 2))
+_SQUARED = (w.op(K.ADD, 0, 1), w.op(K.MUL, 2, 2))
+ROOTS, ROOT = program(*_SQUARED, w.op(K.MUL, 3, 3), w.op(K.SQRT, 4)), program(*_SQUARED)
 #: Without a picture in a finite field.
 LARGEST = program(w.op(K.MAX, 0, dim=1))
 SHIFTED = program(w.op(K.ADD, 0, 1), w.op(K.SUB, 2, 1), w.op(K.MAX, 3, dim=1))
 SMALLER = program(w.op(K.SCALE, 0, factor=Fraction(1, 2)), w.op(K.MAX, 2, dim=1))
-LARGEST_ROOTS = program(*ROOTS.ops, w.op(K.MAX, 5, dim=1))
-LARGEST_ROOT = program(*ROOT.ops, w.op(K.MAX, 3, dim=1))
+LARGEST_ROOTS = program(*_SQUARED, w.op(K.MUL, 3, 3), w.op(K.SQRT, 4), w.op(K.MAX, 5, dim=1))
+LARGEST_ROOT = program(*_SQUARED, w.op(K.MAX, 3, dim=1))
 
 
 @BOTH
