@@ -175,8 +175,10 @@ def _check_units(run: Run) -> None:
             raise FormatError(f"units of a {summary.status} run: expected {len(done)}, got {summary.units}")
         searched = sum(record.fingerprint_tests for record in latest)
         least = searched + len(summary.candidates)
-        if not least <= summary.fingerprint_tests <= least + len(summary.rejected):
-            raise FormatError(f"fingerprint_tests: expected at least {least}, got {summary.fingerprint_tests}")
+        # A run that its time limit ended may have tested candidates whose obligations no solver has answered yet.
+        most = least + len(summary.rejected) if summary.status == "complete" else searched + summary.found
+        if not least <= summary.fingerprint_tests <= most:
+            raise FormatError(f"fingerprint_tests: expected {least} to {most}, got {summary.fingerprint_tests}")
 
 
 def _found(units: Iterable[UnitRecord]) -> dict[str, FoundRecord]:

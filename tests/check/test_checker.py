@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -404,6 +405,20 @@ def test_damage_beside_the_candidates_is_named(victim: Victim, capsys: pytest.Ca
     sign_run(root, lambda record: record["candidates"].pop())
     assert main([str(root)]) == 1
     assert "directories" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("check_here")
+@pytest.mark.parametrize(("status", "code"), [("complete", 1), ("time-limit", 0)])
+def test_a_run_ended_by_its_limit_may_have_tested_candidates_that_it_does_not_report(
+    victim: Victim, capsys: pytest.CaptureFixture[str], status: str, code: int
+) -> None:
+    root = victim.run("polynomial")
+    last = json.loads((root / "summary.json").read_bytes())["candidates"][-1]
+    shutil.rmtree(root / last["directory"])
+    (root / "exhausted.json").unlink()
+    sign_run(root, lambda record: record.update(status=status, candidates=record["candidates"][:-1]))
+    assert main([str(root)]) == code
+    assert ("fingerprint_tests: expected" in capsys.readouterr().err) == bool(code)
 
 
 def test_it_runs_where_only_the_files_are(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from mirage_formal.export.folder import export_candidate
 from tests.export.emulated_gpu import EmulatedGpu, as_cupy
 from tests.kit.runs import small_runs
+
+pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
+
+import torch
 
 
 @pytest.fixture(scope="module")
