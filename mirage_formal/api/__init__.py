@@ -16,7 +16,13 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 
-from mirage_formal.frontend.argument_checks import error_at_user_line, parse_dim3, parse_dtype, warn_ignored
+from mirage_formal.frontend.argument_checks import (
+    error_at_user_line,
+    parse_dim3,
+    parse_dtype,
+    reject_unknown_options,
+    warn_ignored,
+)
 from mirage_formal.frontend.handles import Handle
 from mirage_formal.frontend.kernel_builder import KernelBuilder
 from mirage_formal.frontend.mirage_api.table import missing_attribute_error, unsupported_name_error
@@ -286,9 +292,7 @@ def superoptimize(graph: Graph | KernelGraph, *, verbose: bool = False, **option
         graph.freeze()  # what is wrong with it is said before anything is loaded
     from mirage_formal.api import request
 
-    if unknown := sorted(set(given) - set(request.Options.__annotations__)):
-        hint = "the options are " + ", ".join(request.Options.__annotations__)
-        raise error_at_user_line(UnsupportedError, f"superoptimize: no option is called {', '.join(unknown)}", hint)
+    reject_unknown_options("superoptimize", given, request.Options.__annotations__)
     if verbose:
         given.setdefault("watch", _watch())
     return request.superoptimize(graph, **cast("Options", given))

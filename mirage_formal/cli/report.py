@@ -137,14 +137,15 @@ def watch_command(directory: _Watched, port: _Port = None, json: Json = False) -
 def _tuning_reader(root: Path) -> Callable[[], list[Any]]:
     """Return a reader of the progress of all plans in a tuning directory."""
     from mirage_formal.autotune.plans import TuningDirectory
-    from mirage_formal.report.reading.progress_reader import RunProgress, pareto_front
+    from mirage_formal.report.reading.progress_reader import NEWEST, RunProgress, pareto_front
 
     place = TuningDirectory(root)
 
     def read() -> list[Any]:
         times = [(device, one) for device in place.devices() for one in place.times(device).values()]
         newest = tuple(
-            f"kernel {one.key[:12]} on {device}: {one.failed or f'{one.us:.2f} µs'}" for device, one in times[:-13:-1]
+            f"kernel {one.key[:12]} on {device}: {one.failed or f'{one.us:.2f} µs'}"
+            for device, one in reversed(times[-NEWEST:])
         )
         found = []
         for path in place.plans.entries():

@@ -6,7 +6,7 @@ import dis
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from operator import index
@@ -63,12 +63,17 @@ def user_frame() -> FrameType | None:
     return frame
 
 
-def _is_internal_frame(frame: FrameType) -> bool:
-    """Return whether a frame is of this package, of an import statement, or of torch, between it and the user."""
-    path, torch = frame.f_code.co_filename, sys.modules.get("torch")
-    file = getattr(torch, "__file__", None)
+def is_internal_file(path: str) -> bool:
+    """Return whether a file of code is of this package or of torch."""
+    file = getattr(sys.modules.get("torch"), "__file__", None)
     own = (_PACKAGE,) if file is None else (_PACKAGE, os.path.dirname(file) + os.sep)
-    return os.path.abspath(path).startswith(own) or path.startswith("<frozen importlib")
+    return os.path.abspath(path).startswith(own)
+
+
+def _is_internal_frame(frame: FrameType) -> bool:
+    """Return whether a frame is of this package, of torch, or of an import statement between it and the user."""
+    path = frame.f_code.co_filename
+    return is_internal_file(path) or path.startswith("<frozen importlib")
 
 
 def user_origin() -> Origin | None:
@@ -89,6 +94,26 @@ def user_line() -> str:
 def error_at_user_line(error: type[MirageError], what: str, hint: str) -> MirageError:
     """Return an error of the given class that names the user's file and line."""
     return error(what, where=user_line(), hint=hint)
+
+
+def reject_unknown_options(where: str, given: Iterable[str], known: Collection[str]) -> None:
+    """Refuse options that a function does not have.
+
+    Args:
+        where: Name of the called function.
+        given: Names of the given options.
+        known: Names of the options that there are.
+
+    Raises:
+        UnsupportedError: An option is unknown; names it, and the option that it resembles.
+    """
+    if unknown := sorted(set(given).difference(known)):
+        from difflib import get_close_matches  # for errors alone
+
+        near = [name for one in unknown for name in get_close_matches(one, known, n=1)]
+        hint = f"did you mean {', '.join(near)}? " if near else ""
+        hint += "the options are " + ", ".join(known)
+        raise error_at_user_line(UnsupportedError, f"{where}: no option is called {', '.join(unknown)}", hint)
 
 
 def warn_ignored(what: str) -> None:

@@ -13,6 +13,7 @@ from mirage_formal.frontend.argument_checks import (
     parse_int,
     parse_map,
     parse_optional_dim,
+    reject_unknown_options,
     warn_ignored,
 )
 from mirage_formal.frontend.elementwise_functions import Functions
@@ -414,6 +415,5 @@ def new_threadblock_graph(
         elif option in ("pipe_stage", "num_warp_groups"):
             warn_ignored(f"{name} option {option}")
         else:
-            hint = "the options are grid_dim, block_dim, forloop_range, reduction_dimx"
-            raise error_at_user_line(UnsupportedError, f"{name}: no option is called {option}", hint)
+            reject_unknown_options(name, [option], ("grid_dim", "block_dim", "forloop_range", "reduction_dimx"))
     return BlockBuilder(grid_dim, block_dim, forloop_range, reduction_dimx)

@@ -7,11 +7,11 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from mirage_formal.frontend.argument_checks import error_at_user_line, warn_ignored
+from mirage_formal.frontend.argument_checks import error_at_user_line, reject_unknown_options, warn_ignored
 from mirage_formal.frontend.kernel_builder import KernelBuilder
 from mirage_formal.frontend.mirage_api.table import unsupported_name_error
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.support.errors import GraphError, RunError, UnsupportedError
+from mirage_formal.support.errors import GraphError, RunError
 
 if TYPE_CHECKING:
     from mirage_formal.kernel_build.compile_unsearched import CudaProgram
@@ -95,9 +95,7 @@ def check_code_options(where: str, given: Mapping[str, Any], known: Sequence[str
             raise unsupported_name_error("compile(profiling)", f"{where}: expected profiling=False, got {value!r}")
         if name == "rank":
             raise unsupported_name_error("compile(rank)", f"{where}: expected no rank, got {value!r}")
-        if name not in (*known, "profiling", *_CODE_OPTIONS):
-            hint = f"the options are {', '.join((*known, 'profiling', *_CODE_OPTIONS))}"
-            raise error_at_user_line(UnsupportedError, f"{where}: no option is called {name}", hint)
+        reject_unknown_options(where, [name], (*known, "profiling", *_CODE_OPTIONS))
         if name in (*_CODE_OPTIONS, "async_") and not (value is None or value is False or value == -1):
             warn_ignored(f"{where} option {name}")
 

@@ -357,18 +357,26 @@ def evaluate_special_values(program: KernelGraph, graph: KernelGraph) -> Special
     Returns:
         The record, the first wrong element as a ``SpecialValueFault``, or None if the candidate is too large.
     """
-    large = evaluation_size(program, graph) > _OWN_SPECIAL_EXTENTS
-    pair = shrink(program, graph, MAX_ELEMENTS, _LEAST_TILE) if large else ShrunkPair(program, graph, {})
+    pair = _shrink_for_evaluation(program, graph, _OWN_SPECIAL_EXTENTS, _LEAST_TILE)
     if evaluation_size(pair.program, pair.candidate) > MAX_ESTIMATED:
         return None
     return check_special_values(pair.program, stable_form(pair.candidate), stable_form(pair.program))
 
 
 @lru_cache(maxsize=64)
-def _shrink_for_evaluation(program: KernelGraph, graph: KernelGraph) -> ShrunkPair:
-    """Return a candidate and its program at extents small enough for fast evaluation."""
-    large = evaluation_size(program, graph) > _OWN_EXTENTS
-    return shrink(program, graph, MAX_ELEMENTS) if large else ShrunkPair(program, graph, {})
+def _shrink_for_evaluation(
+    program: KernelGraph, graph: KernelGraph, most: int = _OWN_EXTENTS, least_tile: int | None = None
+) -> ShrunkPair:
+    """Return a candidate and its program at extents small enough for fast evaluation.
+
+    Args:
+        program: The program.
+        graph: The candidate.
+        most: Most elements for an evaluation at the program's own extents.
+        least_tile: As for ``shrink``.
+    """
+    large = evaluation_size(program, graph) > most
+    return shrink(program, graph, MAX_ELEMENTS, least_tile) if large else ShrunkPair(program, graph, {})
 
 
 def replay_proof(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> ReplayedTheorem | Unknown:

@@ -40,7 +40,7 @@ _OF_ZERO = frozenset(
 #: Larger programs are not searched as one, and proofs about them take long: they are left as they are.
 _MOST_OPERATORS = 32
 #: Decides whether a rewritten program counts as equal to the program.
-_Judge = Callable[[KernelGraph, KernelGraph], bool]
+_EqualityTest = Callable[[KernelGraph, KernelGraph], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _is_searchable(program: KernelGraph) -> bool:
     return OpKind.MATMUL in kinds or not moved_tensors(program)
 
 
-def _hoist_moves(program: KernelGraph, plain: KernelGraph, equal: _Judge) -> PreprocessedProgram | None:
+def _hoist_moves(program: KernelGraph, plain: KernelGraph, equal: _EqualityTest) -> PreprocessedProgram | None:
     """Preprocess a program without products by hoisting its moves to the inputs; return None if some of them remain.
 
     A program of moves only is a copy. One copy is a predefined operator, and no kernel is searched in its place.
@@ -162,7 +162,7 @@ def cancelling_maxima(program: KernelGraph) -> frozenset[int]:
     return frozenset(n for n in range(len(plain.ops)) if len(plain.inputs) + n not in live)
 
 
-def _without_maxima(program: KernelGraph, equal: _Judge) -> KernelGraph:
+def _without_maxima(program: KernelGraph, equal: _EqualityTest) -> KernelGraph:
     types = kernel_types(program)
     for first, op in _maxima(program).items():
         single = op.attrs.dim is not None and types[op.operands[0]].shape[op.attrs.dim] == 1

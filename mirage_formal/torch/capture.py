@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Interpreter, Node
 
-from mirage_formal.frontend.argument_checks import error_at_user_line
+from mirage_formal.frontend.argument_checks import error_at_user_line, is_internal_file
 from mirage_formal.frontend.origins import Origin
 from mirage_formal.support.errors import UnsupportedError
 
@@ -85,10 +85,9 @@ def capture(
 
 def _is_raised_by_user(error: Exception) -> bool:
     """Return whether an exception comes from a statement of the user's own code, and not from an installed package."""
-    last = Path(extract_tb(error.__traceback__)[-1].filename)
-    paths = get_paths()
-    others = (Path(torch.__file__).parent, Path(__file__).parents[1], Path(paths["stdlib"]), Path(paths["purelib"]))
-    return last.is_file() and not any(last.is_relative_to(place) for place in others)
+    last, paths = Path(extract_tb(error.__traceback__)[-1].filename), get_paths()
+    installed = any(last.is_relative_to(Path(paths[name])) for name in ("stdlib", "purelib"))
+    return last.is_file() and not installed and not is_internal_file(str(last))
 
 
 def capture_graph(module: Any, inputs: Sequence[Any]) -> CapturedGraph:

@@ -161,10 +161,15 @@ class Region:
         return self.graph.freeze()
 
     @cached_property
+    def numbered_program(self) -> KernelGraph:
+        """The program with numbers as names of its inputs: layers of a model differ in these names only."""
+        inputs = tuple(replace(item, name=f"input{number}") for number, item in enumerate(self.program.inputs))
+        return replace(self.program, inputs=inputs)
+
+    @cached_property
     def digest(self) -> str:
         """Return the sha256 of the program's canonical form; it does not depend on the names of the inputs."""
-        inputs = tuple(replace(item, name=f"input{number}") for number, item in enumerate(self.program.inputs))
-        return digest(replace(self.program, inputs=inputs))
+        return digest(self.numbered_program)
 
     @cached_property
     def stored(self) -> frozenset[int]:

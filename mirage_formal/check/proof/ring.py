@@ -351,7 +351,7 @@ class Ring:
             return laws[name](poly)
         _, q, rest = self._apart(poly) if name in MASKS or name in ODD else ((), 1, poly)
         if name in MASKS and rest in ({}, ONE):
-            return ONE if name == ("negative" if rest and q < 0 else "" if rest else "zero") else {}
+            return ONE if (rest and q < 0 if name == "negative" else not rest) else {}
         if name not in ODD:
             return self._opaque(name, rest if q > 0 or name == "zero" else self.add({}, rest, -1))
         sign = -1 if q < 0 else 1

@@ -115,7 +115,8 @@ def _shrink_extents(pair: _FullPair, kept: frozenset[int]) -> ShrunkPair:
     found = ShrunkPair(program, candidate, {})
     own = {extent for item in program.inputs for extent in item.tensor.shape}
     own |= {extent for op in program.ops if isinstance(op, Op) for extent in op.attrs.shape or ()}
-    least = least_tile or 1 if any(isinstance(op, GraphDefined) for op in candidate.ops) else _LEAST
+    tiled = any(isinstance(op, GraphDefined) for op in candidate.ops)
+    least = (least_tile or 1) if tiled else _LEAST
     for extent in sorted(own - kept, reverse=True):
         if extent not in found.extents:
             found = _shrink_one(found, pair, extent, own - kept, least)
@@ -219,7 +220,7 @@ def _shrink_block(
         if any(isinstance(tile, str) for tile in tiles):
             continue
         changes = [_changed_extents(a, b) for a, b in zip(old, tiles, strict=True)]
-        if all(min(new, default=n or 0) >= n if n else not new for new, n in zip(changes, least, strict=True)):
+        if all(n is not None and extent >= n for new, n in zip(changes, least, strict=True) for extent in new):
             count = sum(map(len, changes))
             found.append((count, prod(grid) * loop, replace(block, grid=grid, forloop_range=loop)))
     for _, _, made in sorted(found, key=lambda item: item[:2]):

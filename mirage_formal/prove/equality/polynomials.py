@@ -442,9 +442,12 @@ class TermInterner:
             case FactorKind.SUM:
                 return all(self.positive(g) for g, _ in self.payload[f][1])
             case FactorKind.POW:
-                p: Polynomial = self.payload[f]
-                return self.never_negative(p) and any(all(self.positive(g) for g, _ in m) for m, _ in p)
+                return self.always_positive(self.payload[f])
         return False
+
+    def always_positive(self, p: Polynomial) -> bool:
+        """Return whether a polynomial is known to be above 0: no term is negative, and one is above 0."""
+        return self.never_negative(p) and any(all(self.positive(g) for g, _ in m) for m, _ in p)
 
     def needs(
         self, monomials: Iterable[Monomial], told: Callable[[Polynomial], Polynomial] = lambda p: p
@@ -458,9 +461,7 @@ class TermInterner:
 
     def _exists(self, n: int, told: Callable[[Polynomial], Polynomial]) -> bool:
         value = told(factor_power(max(n, ~n)))
-        if n < 0:
-            return self.never_negative(value)
-        return self.never_negative(value) and any(all(self.positive(g) for g, _ in m) for m, _ in value)
+        return self.never_negative(value) if n < 0 else self.always_positive(value)
 
     def _partial(self, monomials: Iterable[Monomial]) -> frozenset[int]:
         out: set[int] = set()

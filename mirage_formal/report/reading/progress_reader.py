@@ -30,7 +30,7 @@ from mirage_formal.support.errors import RunError
 #: Most runs of a directory that are read.
 _RUNS = 256
 #: Number of the newest lines of progress.
-_NEWEST = 12
+NEWEST = 12
 
 
 class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +137,7 @@ class ProgressReader:
             best_us=min((us for _, us, _ in front), default=None),
             front=pareto_front(front),
             measured=tuple(_measured(source)),
-            newest=tuple(map(_line, reversed(units[-_NEWEST:]))),
+            newest=tuple(map(_line, reversed(units[-NEWEST:]))),
             faults=tuple(f"{one.file}: {one.what}" for one in source.faults),
         )
 

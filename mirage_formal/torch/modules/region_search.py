@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,8 +15,7 @@ from mirage_formal.api.request import Options, search_into_store, stored_results
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.device.runtime import device_count
-from mirage_formal.frontend.argument_checks import error_at_user_line
-from mirage_formal.graph.canonical import digest
+from mirage_formal.frontend.argument_checks import reject_unknown_options
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.storage_views import kernel_count
@@ -26,7 +24,7 @@ from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.partition.partition import floor_us
 from mirage_formal.run.results.result import Result
 from mirage_formal.support import options
-from mirage_formal.support.errors import ClusterError, MirageError, RunError, SpaceError, TargetError, UnsupportedError
+from mirage_formal.support.errors import ClusterError, MirageError, RunError, SpaceError, TargetError
 from mirage_formal.torch.analysis.conditions import side_conditions
 from mirage_formal.torch.comparison.candidate_comparison import candidate_fault, comparison_limit
 from mirage_formal.torch.comparison.import_comparison import ImportComparison, RegionPiece
@@ -81,11 +79,7 @@ def choose_operators(
     Raises:
         MirageError: An option is at fault.
     """
-    if unknown := sorted(set(asked) - set(Options.__annotations__)):
-        near = [name for one in sorted(unknown) for name in get_close_matches(one, Options.__annotations__, n=1)]
-        hint = f"did you mean {', '.join(near)}? " if near else ""
-        hint += "the options are " + ", ".join(Options.__annotations__)
-        raise error_at_user_line(UnsupportedError, f"optimize: no option is called {', '.join(unknown)}", hint)
+    reject_unknown_options("optimize", asked, Options.__annotations__)
     target = load_target(str(asked.get("target", options.Settings().target)))
     limit = asked.get("time_limit")
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0):
@@ -95,7 +89,7 @@ def choose_operators(
     comparison = comparison or ImportComparison()
     for number, region in enumerate(imported.regions):
         differs = f" {number}" if number in comparison.faults else ""
-        equal.setdefault(digest(_number_inputs(region.program)) + differs, []).append(number)
+        equal.setdefault(region.digest + differs, []).append(number)
     gains = {
         key: 0.0 if same[0] in comparison.faults else len(same) * _gain(imported.regions[same[0]].program, target)
         for key, same in equal.items()
@@ -166,7 +160,7 @@ def _search_region(
     if asked.get("out") is not None:
         given["out"] = _unused_directory(Path(asked["out"]) / f"region-{report.digest[:12]}")
     try:
-        program = _number_inputs(region.program)
+        program = region.numbered_program  # modules that differ in names share a search
         results = stored_results(program, earlier, left=None if share is None else max(share, _LEAST_S))
         if results is None and share is not None and share < _LEAST_S:
             return dataclasses.replace(report, kept="no time was left for a search"), None
@@ -244,12 +238,6 @@ def _device(imported: Imported, region: Region) -> str:
     nodes = {node.name: node for node in imported.module.graph.nodes}
     values = (nodes[name].meta.get("val") for name in region.nodes)
     return next((str(value.device.type) for value in values if isinstance(value, torch.Tensor)), "cpu")
-
-
-def _number_inputs(program: KernelGraph) -> KernelGraph:
-    """Return a program with numbered inputs: layers of a model, and modules, that differ in names share a search."""
-    inputs = (dataclasses.replace(item, name=f"x{number}") for number, item in enumerate(program.inputs))
-    return dataclasses.replace(program, inputs=tuple(inputs))
 
 
 def _gain(program: KernelGraph, target: Target) -> float:
