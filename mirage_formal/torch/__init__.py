@@ -82,6 +82,10 @@ def optimize(
             by the module itself where one does not hold. It costs a reduction for each, and what they are about.
         options: Options of ``superoptimize``. ``time_limit`` is the seconds for all searches together, 600 by default;
             None is no limit. ``accept`` is "equivalent" by default. ``out`` is a directory with one for each region.
+            ``mode`` is one of torch.compile's, as in "max-autotune", "default" if left out. On a GPU the module is
+            timed as torch.compile makes it in this mode, and with operators made of candidates, the rest compiled in
+            this mode or not; the fastest is what calls run. With "max-autotune", or a mode that starts so, the option
+            ``backend`` is "auto" by default. Inductor makes no CUDA graphs.
 
     Returns:
         The module; ``mirage_report()`` of it says what became of each region, and what stays with torch.
@@ -99,10 +103,12 @@ def optimize(
     if args is None:
         text = "optimize: expected arguments of the module, as later calls have them, got none"
         raise error_at_user_line(UnsupportedError, text, "write optimize(module, (x,))")
-    from mirage_formal.torch.modules.optimize import optimize_module
+    from mirage_formal.torch.modules.optimize import ModuleOptions, optimize_module
 
     asked = {"time_limit": 600.0, "accept": "equivalent", **options}
-    return optimize_module(module, (args, kwargs or {}), asked, shapes, rounding, guard=guard)
+    return optimize_module(
+        module, (args, kwargs or {}), asked, ModuleOptions(shapes, rounding, guard, asked.pop("mode", None))
+    )
 
 
 def require_torch(entry: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any, Final
 
 import torch
@@ -23,13 +22,19 @@ from mirage_formal.torch.dynamic_shapes.bucket_search import ShapesReport
 from mirage_formal.torch.dynamic_shapes.dynamic_extents import Buckets, buckets
 from mirage_formal.torch.dynamic_shapes.graphs import has_dynamic_extents, insert_bucket_operators
 from mirage_formal.torch.import_result import Imported
-from mirage_formal.torch.modules.combo_kernels import late_combo_kernels
 from mirage_formal.torch.modules.custom_operators import TorchOperator
 from mirage_formal.torch.modules.function_plan import constant_on
 from mirage_formal.torch.modules.graph_rewriter import rewrite
+from mirage_formal.torch.modules.inductor import (
+    NO_CUDA_GRAPHS,
+    Compile,
+    can_compile,
+    inductor_compilers,
+    is_fastest_mode,
+    uses_cuda_graphs,
+)
 from mirage_formal.torch.modules.module_report import ModuleReport
 from mirage_formal.torch.modules.profitability import (
-    Compile,
     ProfitableGraph,
     eager_compile,
     faster_regions,
@@ -40,12 +45,6 @@ from mirage_formal.torch.modules.region_search import choose_operators
 
 _RESTS: Final = ("inductor", "eager")
 _LIMIT_S: Final = 600.0
-#: Prefix of Inductor's autotuning modes; with these our results use the fastest back end, too.
-_FASTEST: Final = "max-autotune"
-_COMBINED: Final = "combo_kernels"
-#: Configurations of Inductor for the graph around operators: as its mode says, or with independent kernels merged to
-#: one launch, each as late as possible, because little is left there. Measurement decides.
-_WAYS: Final[tuple[Mapping[str, Any], ...]] = ({}, {_COMBINED: True})
 #: Default buckets of dynamic extents.
 _BUCKETS: Final = (1, 4096, 128)
 
@@ -90,57 +89,17 @@ def mirage_formal(
     asked.setdefault("time_limit", _LIMIT_S)
     shapes = buckets(asked.pop("shapes", _BUCKETS), "shapes")
     mode = asked.pop("mode", mode)
-    if mode is not None and str(mode).startswith(_FASTEST):
+    if is_fastest_mode(mode):
         asked.setdefault("backend", "auto")
-    inductor = rest == "inductor" and _can_compile(inputs)
-    ways = _inductor_compilers(mode) if inductor else (eager_compile,)
-    captured = inductor and _uses_cuda_graphs(mode)
+    inductor = rest == "inductor" and can_compile(inputs)
+    ways = inductor_compilers(mode) if inductor else (eager_compile,)
+    captured = inductor and uses_cuda_graphs(mode)
     # All timed calls are captured in one CUDA graph of ours.
-    timing = _inductor_compilers(mode, **{"triton.cudagraphs": False}) if captured else ways
+    timing = inductor_compilers(mode, **NO_CUDA_GRAPHS) if captured else ways
     found = _replace_regions(module, inputs, asked, (shapes, rounding), timing if compare and _is_timed(inputs) else ())
     if found.compiled is not None and not captured and _have_separate_memory(inputs):
         return found.compiled
     return ways[found.way](found.graph or module, list(inputs))
-
-
-def _inductor_compilers(mode: str | None, **more: Any) -> tuple[Compile, ...]:
-    """Return one Inductor compiler for each configuration of ``_WAYS``; see ``_inductor``."""
-    return tuple(_inductor(mode, **more, **way) for way in _WAYS)
-
-
-def _inductor(mode: str | None, **more: Any) -> Compile:
-    """Return Inductor as a compiler with the options of a mode and further ones.
-
-    Raises:
-        SpaceError: Inductor has no such mode.
-    """
-    from torch._inductor.compile_fx import compile_fx
-
-    try:
-        patches = {**_options_of(mode), **more}
-    except RuntimeError as error:
-        raise SpaceError(f"expected a mode of Inductor's, got {mode!r}", where="mode", hint=str(error)) from None
-
-    def compile(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        with late_combo_kernels() if patches.get(_COMBINED) else nullcontext():
-            compiled: Callable[..., Any] = compile_fx(module, list(inputs), config_patches=patches or None)
-        return compiled
-
-    return compile
-
-
-def _uses_cuda_graphs(mode: str | None) -> bool:
-    """Return whether Inductor captures its own CUDA graphs in a mode."""
-    from torch._inductor import config
-
-    return bool(_options_of(mode).get("triton.cudagraphs", config.triton.cudagraphs))
-
-
-def _options_of(mode: str | None) -> dict[str, Any]:
-    """Return the Inductor options that a ``torch.compile`` mode sets."""
-    from torch._inductor import list_mode_options
-
-    return dict(list_mode_options(mode)) if mode not in (None, "default") else {}
 
 
 def _have_separate_memory(inputs: Sequence[Any]) -> bool:
@@ -180,20 +139,19 @@ def _replace_regions(
     """
     begin, nothing = time.monotonic(), ModuleReport((), (), ())
     if _stops_gradients(module) and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
-        return ProfitableGraph(None, nothing)
+        return ProfitableGraph(None, nothing, {})
     if has_dynamic_extents(module, inputs):
-        return ProfitableGraph(_replace_dynamic_parts(module, inputs, asked, *how), nothing)
+        return ProfitableGraph(_replace_dynamic_parts(module, inputs, asked, *how), nothing, {})
     try:
         found = import_captured(capture_graph(module, [_detach(x) for x in inputs]), how[1])
         rewrite(found, {})
     except UnsupportedError as error:
         warnings.warn(f"backend mirage_formal: a graph stays with torch: {error.what}", stacklevel=2)
-        return ProfitableGraph(None, nothing)
+        return ProfitableGraph(None, nothing, {})
     comparison = compare_with_torch(found, arguments_of(found, inputs))
     operators, report = choose_operators(found, asked, comparison=comparison, begin=begin)
     if timing and len(set(operators.values())) > 1:
-        others = {} if timing[0] is eager_compile else {"eager": eager_compile}
-        operators, report = faster_regions(found, operators, report, timing[0], others)
+        operators, report = faster_regions(found, operators, report, timing[0])
 
     def build(operators: Mapping[int, TorchOperator]) -> GraphModule:
         graph = rewrite(found, {n: operator.overload for n, operator in operators.items()})
@@ -202,7 +160,7 @@ def _replace_regions(
     if timing:
         made = select_profitable_operators(operators, report, build, module, inputs, timing)
     else:
-        made = ProfitableGraph(build(operators) if operators else None, report)
+        made = ProfitableGraph(build(operators) if operators else None, report, operators)
     REPORTS.append(made.report)
     del REPORTS[:-_MOST_REPORTS]
     return made
@@ -252,21 +210,6 @@ def _stops_gradients(module: GraphModule) -> bool:
         return name in ("detach", "detach_", "_set_grad_enabled", "_enter_inference_mode") or "autograd" in name
 
     return any(node.op in ("call_function", "call_method") and stop(node) for node in module.graph.nodes)
-
-
-def _can_compile(inputs: Sequence[Any]) -> bool:
-    """Return whether Inductor can compile: Triton for a GPU, a C++ compiler elsewhere."""
-    from torch.utils._triton import has_triton
-
-    if any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs):
-        return bool(has_triton())
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        return bool(get_cpp_compiler())
-    except InvalidCxxCompiler:
-        return False
 
 
 __all__ = ["REPORTS", "mirage_formal"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
@@ -13,6 +13,7 @@ from torch.fx import Graph
 from torch.utils import _pytree as pytree
 
 from mirage_formal.torch.modules.graph_rewriter import mutated_inputs
+from mirage_formal.torch.modules.inductor import NO_CUDA_GRAPHS, inductor_compiler
 from mirage_formal.torch.modules.trace import ModuleTrace
 
 _HOOKS: Final = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -122,6 +123,8 @@ class FunctionPlan:
         out: Pytree structure of the module's return value.
         stops: Whether the module stops gradients somewhere, which the function would not do.
         guarded: Whether the function checks the conditions of its operators.
+        mode: Mode of Inductor's that the function is compiled in; None if torch runs it operator by operator. Calls
+            that record gradients, or are traced by a compiler, are not compiled.
     """
 
     source: str
@@ -137,6 +140,7 @@ class FunctionPlan:
     out: Any
     stops: bool
     guarded: bool = False
+    mode: str | None = None
     said: bool = field(default=False, repr=False, init=False)
 
     def __post_init__(self) -> None:
@@ -147,6 +151,7 @@ class FunctionPlan:
         self._single = self.out == pytree.tree_flatten(None)[1]
         self._home = self._movable_home()
         self._moved: dict[Any, tuple[Any, ...]] = {}
+        self._compiled: dict[Any, Callable[..., Any]] = {}
 
     def _movable_home(self) -> Any:
         """Return the GPU of all tensors if another GPU can take its place, because the source names none; else None."""
@@ -266,14 +271,42 @@ class FunctionPlan:
             tensors.append(value)
         return ""
 
+    def compile_in(self, mode: str, compiled: Callable[..., Any], tensors: Sequence[Any]) -> None:
+        """Compile the function in a mode from now on.
+
+        Args:
+            mode: The mode.
+            compiled: The function, already compiled in it for the device of these tensors.
+            tensors: From ``inputs``.
+        """
+        self.mode = mode
+        self._compiled[_device_of(tensors)] = compiled
+
+    def _compile(self, tensors: Sequence[Any]) -> Callable[..., Any]:
+        """Return the compiled function for the device of these tensors, which is compiled in the first call there."""
+        device = _device_of(tensors)
+        if device not in self._compiled:
+            graph = torch.fx.symbolic_trace(self._function)
+            with torch.no_grad():
+                self._compiled[device] = inductor_compiler(self.mode, **NO_CUDA_GRAPHS)(graph, list(tensors))
+        return self._compiled[device]
+
     def run(self, tensors: Sequence[Any]) -> Any:
         """Compute and return the result of the module.
 
         Args:
             tensors: From ``inputs``.
         """
-        found = self._function(*tensors)
+        function = self._function if self.mode is None or _is_recorded(tensors) else self._compile(tensors)
+        found = function(*tensors)
         return found[0] if self._single else pytree.tree_unflatten(found, self.out)
+
+
+def _is_recorded(tensors: Sequence[Any]) -> bool:
+    """Return whether a call is traced by a compiler, or records gradients."""
+    if torch.compiler.is_compiling():
+        return True
+    return torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors)
 
 
 def plan_module(
@@ -388,6 +421,11 @@ def constant_on(tensor: Any, devices: Collection[Any]) -> Any:
         return tensor
     moved = len(devices) == 1 and tensor.dim() > 0 and tensor.device.type == "cpu"
     return tensor.to(next(iter(devices))) if moved else tensor
+
+
+def _device_of(tensors: Sequence[Any]) -> Any:
+    """Return the device of the first tensor that has dims; None if there is none."""
+    return next((x.device for x in tensors if isinstance(x, torch.Tensor) and x.dim()), None)
 
 
 def _resolve_name(value: Any) -> Any:

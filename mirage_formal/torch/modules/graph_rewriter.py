@@ -21,7 +21,9 @@ from mirage_formal.torch.modules.custom_operators import expect_conditions
 _aten = torch.ops.aten
 
 
-def rewrite(imported: Imported, chosen: Mapping[int, Any], *, guard: bool = False) -> Graph:
+def rewrite(
+    imported: Imported, chosen: Mapping[int, Any], *, guard: bool = False, all_constants: bool = False
+) -> Graph:
     """Return the torch graph of an import with some of its regions computed by operators.
 
     Args:
@@ -29,16 +31,22 @@ def rewrite(imported: Imported, chosen: Mapping[int, Any], *, guard: bool = Fals
         chosen: Operators by the numbers of the regions that they compute.
         guard: Whether the graph raises ``conditions.UnmetConditionError`` where a condition of a region does not hold.
             It has written nothing then.
+        all_constants: Whether constants that nothing reads keep their placeholders, so that all graphs of an import
+            have the same ones.
 
     Returns:
         A graph with a placeholder for each entry of ``imported.arguments``, by its name and in order, and for each that
-        is no tensor, except for constants that nothing reads; its result is the list of the module's results. The
+        is no tensor; its result is the list of the module's results. The
         module's writes are part of the graph.
 
     Raises:
         UnsupportedError: The torch graph calls graphs of its own.
     """
-    return _Rewrite(imported, chosen, guard=guard).run()
+    graph = _Rewrite(imported, chosen, guard=guard).run()
+    for node in graph.find_nodes(op="placeholder"):
+        if not all_constants and imported.arguments.get(node.name) == "constant" and not node.users:
+            graph.erase_node(node)
+    return graph
 
 
 def region_alone(imported: Imported, number: int, chosen: Mapping[int, Any]) -> tuple[Graph, list[Any]]:
@@ -91,9 +99,6 @@ class _Rewrite:
                 self._written[result.name] = self._known[target]
         self._graph.output(self._apart(results[len(self._imported.writes) :]))
         self._graph.eliminate_dead_code()
-        for name, what in self._imported.arguments.items():
-            if what == "constant" and not self._known[name].users:
-                self._graph.erase_node(self._known[name])
         self._graph.lint()
         return self._graph
 

@@ -1,19 +1,33 @@
-"""As-late-as-possible scheduling of Inductor's combo kernels, which merge independent kernels to one launch.
+"""Inductor as a compiler of graphs, and as-late-as-possible scheduling of its combo kernels.
 
-Inductor merges nodes of one level, and a node's level is one more than the highest level of its operands (as soon as
-possible). A node without operands is on the first level. So the conversion of a mask gets a launch of its own there,
-and a tensor written between two operators is on a later level, though only the second operator reads either. With
-levels counted from the end, a node's level is one less than the lowest level of its readers, and both nodes share a
-launch.
+Combo kernels merge independent kernels to one launch. Inductor merges nodes of one level, and a node's level is one
+more than the highest level of its operands (as soon as possible). A node without operands is on the first level. So the
+conversion of a mask gets a launch of its own there, and a tensor written between two operators is on a later level,
+though only the second operator reads either. With levels counted from the end, a node's level is one less than the
+lowest level of its readers, and both nodes share a launch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, Final, TypeAlias, TypeVar
+
+import torch
+from torch.fx import GraphModule
+
+from mirage_formal.support.errors import SpaceError
 
 _Node = TypeVar("_Node")
+#: Compiler of a graph, for inputs like the given ones.
+Compile: TypeAlias = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
+_COMBINED: Final = "combo_kernels"
+#: Configurations of Inductor for the graph around operators: as its mode says, or with independent kernels merged to
+#: one launch, each as late as possible, because little is left there. Measurement decides.
+_WAYS: Final[tuple[Mapping[str, Any], ...]] = ({}, {_COMBINED: True})
+#: Option by which Inductor makes no CUDA graphs of its own, which copy all inputs, parameters among them.
+NO_CUDA_GRAPHS: Final[Mapping[str, Any]] = {"triton.cudagraphs": False}
 #: Options by which newer versions of Inductor bound the memory of combo kernels; they group without levels then.
 BOUNDED: Final = ("combo_kernel_peak_memory_pct_threshold", "combo_kernel_peak_memory_increase_gb")
 
@@ -73,4 +87,87 @@ class _LateScheduler:
         return schedule_late(self._scheduler._topological_sort_nodes(), self._scheduler._get_unmet_dep_nodes)
 
 
-__all__ = ["BOUNDED", "late_combo_kernels", "schedule_late"]
+def inductor_compilers(mode: str | None, **more: Any) -> tuple[Compile, ...]:
+    """Return one Inductor compiler for each configuration of ``_WAYS``; see ``inductor_compiler``."""
+    return tuple(inductor_compiler(mode, **more, **way) for way in _WAYS)
+
+
+def inductor_compiler(mode: str | None, **more: Any) -> Compile:
+    """Return Inductor as a compiler with the options of a mode and further ones.
+
+    Raises:
+        SpaceError: Inductor has no such mode.
+    """
+    try:
+        patches = {**_options_of(mode), **more}
+    except RuntimeError as error:
+        raise SpaceError(f"expected a mode of Inductor's, got {mode!r}", where="mode", hint=str(error)) from None
+
+    def compile(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        from torch._inductor.compile_fx import compile_fx
+
+        with late_combo_kernels() if patches.get(_COMBINED) else nullcontext():
+            compiled: Callable[..., Any] = compile_fx(module, list(inputs), config_patches=patches or None)
+        return compiled
+
+    return compile
+
+
+def bounded_compiler(compile: Compile, deadline: float) -> Compile:
+    """Return a compiler that refuses to begin after a deadline, a value of time.monotonic(), by a TimeoutError."""
+
+    def compile_in_time(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        if time.monotonic() > deadline:
+            raise TimeoutError("no time is left to compile")
+        return compile(module, inputs)
+
+    return compile_in_time
+
+
+def is_fastest_mode(mode: str | None) -> bool:
+    """Return whether a mode is one of Inductor's autotuning modes, which ask for whatever is fastest."""
+    return mode is not None and mode.startswith("max-autotune")
+
+
+def uses_cuda_graphs(mode: str | None) -> bool:
+    """Return whether Inductor captures its own CUDA graphs in a mode."""
+    from torch._inductor import config
+
+    return bool(_options_of(mode).get("triton.cudagraphs", config.triton.cudagraphs))
+
+
+def _options_of(mode: str | None) -> dict[str, Any]:
+    """Return the Inductor options that a ``torch.compile`` mode sets."""
+    from torch._inductor import list_mode_options
+
+    return dict(list_mode_options(mode)) if mode not in (None, "default") else {}
+
+
+def can_compile(inputs: Sequence[Any]) -> bool:
+    """Return whether Inductor can compile: Triton for a GPU, a C++ compiler elsewhere."""
+    from torch.utils._triton import has_triton
+
+    if any(isinstance(x, torch.Tensor) and x.is_cuda for x in inputs):
+        return bool(has_triton())
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        return bool(get_cpp_compiler())
+    except InvalidCxxCompiler:
+        return False
+
+
+__all__ = [
+    "BOUNDED",
+    "NO_CUDA_GRAPHS",
+    "Compile",
+    "bounded_compiler",
+    "can_compile",
+    "inductor_compiler",
+    "inductor_compilers",
+    "is_fastest_mode",
+    "late_combo_kernels",
+    "schedule_late",
+    "uses_cuda_graphs",
+]

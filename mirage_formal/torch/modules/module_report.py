@@ -6,17 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from mirage_formal.torch.import_result import UnsupportedNode
 
 
 class FallbackWarning(UserWarning):
     """Warning: a call for which an import does not hold is computed by torch. Said once for each module."""
-
-
-#: Name of torch's own compiler in reports.
-COMPILER: Final = "torch.compile"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +32,6 @@ class RegionReport:
         kept: Reason why torch keeps the region; empty if the candidate computes it.
         measured_us: Measured microseconds of the candidate; None where nothing was measured.
         others_us: Measured microseconds of torch, or of the compiler of the rest.
-        compilers_us: Measured microseconds of further compilers of the region, with their names.
         compared: Remark on the sets of tensors that the import was compared on.
         extent: Remark on a search that its time limit has ended; empty if the whole space was searched.
         conditions: Side conditions under which the program has values; elsewhere nothing is proved. Conditions that
@@ -59,7 +53,6 @@ class RegionReport:
     kept: str = ""
     measured_us: float | None = None
     others_us: float | None = None
-    compilers_us: tuple[tuple[str, float], ...] = ()
     compared: str = ""
     extent: str = ""
     conditions: tuple[str, ...] = ()
@@ -78,10 +71,7 @@ class RegionReport:
         if self.backend == "triton":
             lines.append("  runs its Triton file, whose functions are tested, not proved to be safe")
         if self.measured_us is not None and self.others_us is not None:
-            more = "".join(f", {name} {us:.1f} us" for name, us in self.compilers_us)
-            lines.append(f"  measured: {self.measured_us:.1f} us, without it {self.others_us:.1f} us{more}")
-            if any(name == COMPILER and us < self.measured_us for name, us in self.compilers_us):
-                lines.append(f"  {COMPILER} is faster here: with backend mirage_formal the faster of both is taken")
+            lines.append(f"  measured: {self.measured_us:.1f} us, without it {self.others_us:.1f} us")
         if self.compared:
             lines.append(f"  {self.compared}")
         if self.extent:
@@ -104,9 +94,11 @@ class ModuleReport:
         regions: Reports of its regions.
         left: Operators that stay with torch because no program has them.
         ahead: Those of them that depend on no argument.
-        measured_us: Measured microseconds of the whole graph with the operators that were timed last; None if not
-            measured.
-        others_us: Measured microseconds of the graph without operators.
+        measured_us: Measured microseconds of the whole graph with the operators that were timed last, as torch.compile
+            compiles what stays with torch; None if not measured.
+        others_us: Measured microseconds of the graph without operators, compiled.
+        eager_us: Measured microseconds of the graph without operators, not compiled.
+        rest: What computes the operators that stay with torch, if it is not torch one by one.
     """
 
     regions: tuple[RegionReport, ...]
@@ -114,11 +106,17 @@ class ModuleReport:
     ahead: tuple[UnsupportedNode, ...]
     measured_us: float | None = None
     others_us: float | None = None
+    eager_us: float | None = None
+    rest: str = ""
 
     def __str__(self) -> str:
         lines = [str(region) for region in self.regions] or ["no region"]
         if self.measured_us is not None and self.others_us is not None:
-            lines.append(f"the whole, measured: {self.measured_us:.1f} us, without operators {self.others_us:.1f} us")
+            eager = "" if self.eager_us is None else f", not compiled {self.eager_us:.1f} us"
+            text = f"{self.measured_us:.1f} us, without operators {self.others_us:.1f} us{eager}"
+            lines.append(f"the whole, measured: {text}")
+        if self.rest:
+            lines.append(self.rest)
         if self.left or self.ahead:
             lines.append("left to torch:")
             lines += [f"  {text}" for text in _counted([str(item) for item in (*self.left, *self.ahead)])]
@@ -129,4 +127,4 @@ def _counted(texts: Sequence[str]) -> list[str]:
     return [text if count == 1 else f"{text} ({count} times)" for text, count in Counter(texts).items()]
 
 
-__all__ = ["COMPILER", "FallbackWarning", "ModuleReport", "RegionReport"]
+__all__ = ["FallbackWarning", "ModuleReport", "RegionReport"]

@@ -2,31 +2,48 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import torch
+from torch.fx import Graph, GraphModule
 from torch.utils import _pytree as pytree
 
-from mirage_formal.frontend.argument_checks import error_at_user_line
-from mirage_formal.support import options
+from mirage_formal.frontend.argument_checks import error_at_user_line, warn_ignored
 from mirage_formal.support.errors import UnsupportedError
+from mirage_formal.support.options import MEASURED
 from mirage_formal.torch.analysis.conditions import UnmetConditionError
 from mirage_formal.torch.comparison.import_comparison import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import parse_rounding
 from mirage_formal.torch.dynamic_shapes.bucket_search import ShapesReport
 from mirage_formal.torch.dynamic_shapes.dynamic_plans import plan_for
+from mirage_formal.torch.import_result import Imported
+from mirage_formal.torch.modules.custom_operators import TorchOperator
 from mirage_formal.torch.modules.function_plan import FunctionPlan, has_hooks, plan_module
 from mirage_formal.torch.modules.graph_rewriter import rewrite
-from mirage_formal.torch.modules.module_report import COMPILER, FallbackWarning, ModuleReport
+from mirage_formal.torch.modules.inductor import (
+    NO_CUDA_GRAPHS,
+    Compile,
+    bounded_compiler,
+    can_compile,
+    inductor_compiler,
+    is_fastest_mode,
+)
+from mirage_formal.torch.modules.module_report import FallbackWarning, ModuleReport
 from mirage_formal.torch.modules.profitability import (
-    default_compile,
+    ProfitableGraph,
+    compile_alone,
+    compile_rest,
     eager_compile,
     faster_regions,
     has_gpu_tensors,
+    select_profitable_operators,
 )
 from mirage_formal.torch.modules.region_search import choose_operators
 from mirage_formal.torch.modules.trace import FunctionModule, trace_module
@@ -46,14 +63,25 @@ class _OptimizedModule:
         return _new_optimized, (type(self).__bases__[1],), self.__dict__
 
 
+@dataclass(frozen=True, slots=True)
+class ModuleOptions:
+    """Options of ``mirage_formal.optimize`` besides those of the searches.
+
+    Attributes:
+        shapes: Dynamic dims of the arguments.
+        rounding: "fused" or "exact", as for ``from_torch``.
+        guard: Whether calls check the conditions of regions.
+        mode: Mode of torch.compile to compare with and to compile the rest in, on a GPU; None for "default".
+    """
+
+    shapes: Any = None
+    rounding: str = "fused"
+    guard: bool = False
+    mode: str | None = None
+
+
 def optimize_module(
-    module: Any,
-    given: tuple[Sequence[Any], Mapping[str, Any]],
-    asked: Mapping[str, Any],
-    shapes: Any = None,
-    rounding: str = "fused",
-    *,
-    guard: bool = False,
+    module: Any, given: tuple[Sequence[Any], Mapping[str, Any]], asked: Mapping[str, Any], options: ModuleOptions
 ) -> Any:
     """Return an optimized module that is equivalent to a user's module; see ``mirage_formal.optimize``.
 
@@ -61,12 +89,10 @@ def optimize_module(
         module: The module, or a function of tensors.
         given: Its positional and keyword arguments.
         asked: Options of ``superoptimize``.
-        shapes: Dynamic dims of the arguments.
-        rounding: "fused" or "exact", as for ``from_torch``.
-        guard: Whether calls check the conditions of regions.
+        options: Further options.
     """
     args, kwargs = given
-    if guard and shapes is not None:
+    if options.guard and options.shapes is not None:
         text = "optimize: expected guard or shapes, got both: tensors behind a length meet no condition"
         raise error_at_user_line(UnsupportedError, text, "leave one of them out")
     if isinstance(module, _OptimizedModule):
@@ -86,38 +112,103 @@ def optimize_module(
             text = f"optimize: expected modules without hooks, got one with some: {path}"
             raise error_at_user_line(UnsupportedError, text, "remove its hooks; those of the module itself may stay")
     flat = (tuple(args), dict(kwargs))
-    parse_rounding(rounding)
+    parse_rounding(options.rounding)
+    if options.mode is not None:
+        asked = _check_mode(options, asked, has_gpu_tensors(pytree.tree_leaves(flat)))
     plan, report = (
-        _plan_module(module, flat, asked, rounding, guard=guard)
-        if shapes is None
-        else plan_for(module, flat, asked, shapes, rounding)
+        _plan_module(module, flat, asked, options)
+        if options.shapes is None
+        else plan_for(module, flat, asked, options.shapes, options.rounding)
     )
     found = _new_optimized(type(module))
     vars(found).update(vars(module), _mirage_plan=plan, _mirage_report=report)
     return found
 
 
+def _check_mode(options: ModuleOptions, asked: Mapping[str, Any], on_gpu: bool) -> Mapping[str, Any]:
+    """Return the options of the searches in a mode; warn if it has no effect.
+
+    Raises:
+        SpaceError: There is no such mode.
+    """
+    inductor_compiler(options.mode)
+    if not on_gpu or options.guard or options.shapes is not None:
+        warn_ignored("optimize option mode without a GPU, or with guard or shapes,")
+    return {"backend": "auto", **asked} if is_fastest_mode(options.mode) else asked
+
+
 def _plan_module(
-    module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], asked: Mapping[str, Any], rounding: str, *, guard: bool
+    module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], asked: Mapping[str, Any], options: ModuleOptions
 ) -> tuple[FunctionPlan | None, ModuleReport]:
-    begin = time.monotonic()
-    traced = trace_module(module, *given, rounding)
-    rewrite(traced.imported, {})  # what cannot be rewritten is not searched
-    comparison = compare_with_torch(traced.imported, arguments_of(traced.imported, pytree.tree_leaves(given)))
-    operators, report = choose_operators(traced.imported, asked, comparison=comparison, guard=guard, begin=begin)
-    if asked.get("measure", options.MEASURED) and has_gpu_tensors(pytree.tree_leaves(given)):
-        limit = asked.get("time_limit")
-        deadline = float("inf") if limit is None else begin + limit
-        operators, report = faster_regions(
-            traced.imported, operators, report, eager_compile, {COMPILER: default_compile}, deadline
-        )
+    begin, leaves, guard = time.monotonic(), pytree.tree_leaves(given), options.guard
+    traced = trace_module(module, *given, options.rounding)
+    imported = traced.imported
+    rewrite(imported, {})  # what cannot be rewritten is not searched
+    comparison = compare_with_torch(imported, arguments_of(imported, leaves))
+    operators: Mapping[int, TorchOperator]
+    operators, report = choose_operators(imported, asked, comparison=comparison, guard=guard, begin=begin)
+    rest: Callable[..., Any] | None = None
+    tensors: list[Any] = []
+    mode = options.mode or "default"
+    if asked.get("measure", MEASURED) and has_gpu_tensors(leaves):
+        operators, report = faster_regions(imported, operators, report, eager_compile)
+        if not guard and can_compile(leaves):
+            limit = asked.get("time_limit")
+            compile = bounded_compiler(
+                inductor_compiler(mode, **NO_CUDA_GRAPHS), inf if limit is None else begin + limit
+            )
+            tensors = plan_module(module, given, traced, _graph_with(imported, {}), ()).inputs(module, *given)[1]
+            operators, report, rest = _choose_compiled(imported, operators, report, tensors, compile)
+    if rest is not None:
+        report = dataclasses.replace(report, rest=f"what stays with torch is compiled by torch.compile, mode {mode}")
     plan = None
-    if operators:
-        chosen = {number: found.overload for number, found in operators.items()}
-        graph = rewrite(traced.imported, chosen, guard=guard)
+    if operators or rest is not None:
+        graph = _graph_with(imported, operators, guard=guard, all_constants=rest is not None)
         plan = plan_module(module, given, traced, graph, tuple(dict.fromkeys(operators.values())))
         plan.guarded = guard
+        if rest is not None:
+            plan.compile_in(mode, rest, tensors)
     return plan, report
+
+
+def _choose_compiled(
+    imported: Imported,
+    operators: Mapping[int, TorchOperator],
+    report: ModuleReport,
+    tensors: Sequence[Any],
+    compile: Compile,
+) -> tuple[Mapping[int, TorchOperator], ModuleReport, Callable[..., Any] | None]:
+    """Return the operators with which the compiled graph is fastest, and its compilation if that is worth it.
+
+    Args:
+        imported: The import.
+        operators: Operators that are faster than torch's.
+        report: Report on all regions.
+        tensors: A tensor for each placeholder of a graph with all constants.
+        compile: Compiler of what stays with torch.
+
+    Returns:
+        The operators; the report; and the compiled graph, None where torch's operators one by one are as fast, or time
+        is short.
+    """
+
+    def build(operators: Mapping[int, TorchOperator]) -> GraphModule:
+        return GraphModule(torch.nn.Module(), _graph_with(imported, operators, all_constants=True))
+
+    plain = build({})
+    if operators:
+        made = select_profitable_operators(operators, report, build, plain, tensors, (compile,))
+    else:
+        made = ProfitableGraph(None, report, {}, compile_alone(plain, tensors, compile))
+    return made.operators, made.report, compile_rest(made.graph or plain, made, tensors)
+
+
+def _graph_with(
+    imported: Imported, operators: Mapping[int, TorchOperator], *, guard: bool = False, all_constants: bool = True
+) -> Graph:
+    """Return the torch graph of an import with some regions computed by operators."""
+    chosen = {number: found.overload for number, found in operators.items()}
+    return rewrite(imported, chosen, guard=guard, all_constants=all_constants)
 
 
 def _new_optimized(base: Any) -> Any:
@@ -154,4 +245,4 @@ def _optimized_class(base: Any) -> Any:
     return type(f"Optimized{base.__name__}", (_OptimizedModule, base), names)
 
 
-__all__ = ["FallbackWarning", "optimize_module"]
+__all__ = ["FallbackWarning", "ModuleOptions", "optimize_module"]

@@ -12,11 +12,10 @@ timed compilation itself is kept, because a compiler that autotunes may produce 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import getitem
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -25,23 +24,13 @@ from mirage_formal.torch.import_result import Imported
 from mirage_formal.torch.modules.custom_operators import NAMESPACE, TorchOperator
 from mirage_formal.torch.modules.graph_rewriter import region_alone
 from mirage_formal.torch.modules.graph_timing import TimedPair, have_equal_results, time_interleaved
+from mirage_formal.torch.modules.inductor import Compile
 from mirage_formal.torch.modules.module_report import ModuleReport, RegionReport
-
-#: Compiler of a graph, for inputs like the given ones.
-Compile: TypeAlias = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
 
 
 def eager_compile(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     """Return the graph's forward without compilation: torch runs operator by operator."""
     return module.forward  # type: ignore[no-any-return]  # a method of a class without types
-
-
-def default_compile(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """Return the graph as torch.compile makes it without options."""
-    from torch._inductor.compile_fx import compile_fx
-
-    compiled: Callable[..., Any] = compile_fx(module, list(inputs))
-    return compiled
 
 
 def has_gpu_tensors(inputs: Sequence[Any]) -> bool:
@@ -54,8 +43,6 @@ def faster_regions(
     operators: Mapping[int, TorchOperator],
     report: ModuleReport,
     compile: Compile,
-    others: Mapping[str, Compile] | None = None,
-    deadline: float = float("inf"),
 ) -> tuple[dict[int, TorchOperator], ModuleReport]:
     """Return the operators that are faster than a compilation of their regions, and the updated report.
 
@@ -64,8 +51,6 @@ def faster_regions(
         operators: Operators by the numbers of regions.
         report: Report on all regions.
         compile: Compiler that the operators are compared with.
-        others: Further compilers by name: the report has their times, which decide nothing.
-        deadline: Value of time.monotonic() after which no further compiler is timed.
     """
     kept = dict(operators)
     rows: list[RegionReport] = []
@@ -78,25 +63,8 @@ def faster_regions(
                 row = dataclasses.replace(row, kept="it is faster there, as measured")
                 for number in row.numbers:
                     kept.pop(number, None)
-            row = dataclasses.replace(row, compilers_us=_times_of_others(imported, row, operator, others, deadline))
         rows.append(row)
     return kept, dataclasses.replace(report, regions=tuple(rows))
-
-
-def _times_of_others(
-    imported: Imported,
-    row: RegionReport,
-    operator: TorchOperator | None,
-    others: Mapping[str, Compile] | None,
-    deadline: float,
-) -> tuple[tuple[str, float], ...]:
-    """Return the microseconds of a region as further compilers make it, by name; without those that are not timed."""
-    found: list[tuple[str, float]] = []
-    for name, compile in (others or {}).items():
-        if operator is not None and time.monotonic() < deadline:
-            timed = _time_operator(imported, row.numbers[0], operator, compile)
-            found += [] if timed is None else [(name, timed.theirs)]
-    return tuple(found)
 
 
 def _time_operator(imported: Imported, number: int, operator: TorchOperator, compile: Compile) -> TimedPair | None:
@@ -104,11 +72,11 @@ def _time_operator(imported: Imported, number: int, operator: TorchOperator, com
     calls = []
     for chosen in ({number: operator.overload}, {}):
         graph, inputs = region_alone(imported, number, chosen)
-        calls.append(_compile_alone(graph, inputs, compile))
-    return _compare_times(calls[0], calls[1], inputs)
+        calls.append(compile_alone(graph, inputs, compile))
+    return compare_times(calls[0], calls[1], inputs)
 
 
-def _compile_alone(graph: Graph | GraphModule, inputs: Sequence[Any], compile: Compile) -> Callable[..., Any] | None:
+def compile_alone(graph: Graph | GraphModule, inputs: Sequence[Any], compile: Compile) -> Callable[..., Any] | None:
     """Compile a copy of a graph in isolation from other compilations; return None if it cannot be compiled."""
     owner = graph if isinstance(graph, GraphModule) else torch.nn.Module()
     copy = Graph()
@@ -121,7 +89,7 @@ def _compile_alone(graph: Graph | GraphModule, inputs: Sequence[Any], compile: C
             return None
 
 
-def _compare_times(
+def compare_times(
     ours: Callable[..., Any] | None, theirs: Callable[..., Any] | None, inputs: Sequence[Any]
 ) -> TimedPair | None:
     """Time both functions in turns; return None if one could not be compiled, or cannot be timed."""
@@ -135,12 +103,14 @@ class ProfitableGraph:
     Attributes:
         graph: The graph with operators; None if it is faster without.
         report: Report on all regions.
+        operators: The operators in it, by the numbers of regions.
         compiled: The timed compilation of it, or of the graph without operators; None if none was timed.
         way: Number of the compiler configuration.
     """
 
     graph: GraphModule | None
     report: ModuleReport
+    operators: Mapping[int, TorchOperator]
     compiled: Callable[..., Any] | None = None
     way: int = 0
 
@@ -164,25 +134,28 @@ def select_profitable_operators(
         ways: Compiler configurations: graphs with operators are compiled by each, the one without by the first.
     """
     left = dict(operators)
-    theirs = _compile_alone(without, inputs, ways[0]) if left else None
+    theirs = compile_alone(without, inputs, ways[0]) if left else None
+    if ways[0] is not eager_compile and theirs is not None:
+        eager = compare_times(theirs, eager_compile(without, inputs), inputs)
+        report = dataclasses.replace(report, eager_us=None if eager is None else eager.theirs)
     while left:
         made = build(left)
         ours, way = _fastest_compilation(made, inputs, ways)
-        found = _compare_times(ours, theirs, inputs)
+        found = compare_times(ours, theirs, inputs)
         if found is None:
-            return ProfitableGraph(made, report)
+            return ProfitableGraph(made, report, left)
         rows = [row for row in report.regions if row.numbers[0] in left]
         if len(rows) == 1 and rows[0].measured_us is None:  # the graph's only operator, which was not timed by itself
             report = _replace_row(report, rows[0], measured_us=found.ours, others_us=found.theirs)
         report = dataclasses.replace(report, measured_us=found.ours, others_us=found.theirs)
         if found.faster:
-            return ProfitableGraph(made, report, ours, way)
+            return ProfitableGraph(made, report, left, ours, way)
         least = min(rows, key=_gained_us)
         why = f"the whole graph is faster there, as measured: {found.theirs:.1f} us, with operators {found.ours:.1f} us"
         report = _replace_row(report, next(row for row in report.regions if row.numbers == least.numbers), kept=why)
         for number in least.numbers:
             left.pop(number, None)
-    return ProfitableGraph(None, report, theirs)
+    return ProfitableGraph(None, report, {}, theirs)
 
 
 def _fastest_compilation(
@@ -196,15 +169,29 @@ def _fastest_compilation(
     Configurations differ in how they compile several nodes. A graph with fewer than two nodes besides our operators is
     compiled by the first only.
     """
-    best, way = _compile_alone(graph, inputs, ways[0]), 0
+    best, way = compile_alone(graph, inputs, ways[0]), 0
     for number, compile in enumerate(ways[1:] if len(_other_operators(graph)) > 1 else (), 1):
-        other = _compile_alone(graph, inputs, compile)
+        other = compile_alone(graph, inputs, compile)
         if best is None or other is None:
             continue
         found = time_interleaved(other, best, inputs)
         if found is not None and found.ours < found.theirs and have_equal_results(other, best, inputs):
             best, way = other, number
     return best, way
+
+
+def compile_rest(graph: GraphModule, found: ProfitableGraph, inputs: Sequence[Any]) -> Callable[..., Any] | None:
+    """Return the timed compilation of a graph if it is faster than torch operator by operator, else None.
+
+    Args:
+        graph: The graph that was chosen, with operators or without.
+        found: The choice.
+        inputs: Tensors like those of its calls.
+    """
+    if found.compiled is None or all(getattr(node.target, "is_view", False) for node in _other_operators(graph)):
+        return None
+    timed = compare_times(found.compiled, eager_compile(graph, inputs), inputs)
+    return found.compiled if timed is not None and timed.faster else None
 
 
 def _other_operators(graph: GraphModule) -> list[Node]:
@@ -225,9 +212,10 @@ def _replace_row(report: ModuleReport, row: RegionReport, **changed: Any) -> Mod
 
 
 __all__ = [
-    "Compile",
     "ProfitableGraph",
-    "default_compile",
+    "compare_times",
+    "compile_alone",
+    "compile_rest",
     "eager_compile",
     "faster_regions",
     "has_gpu_tensors",

@@ -12,8 +12,12 @@ from hypothesis import strategies as st
 
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: make test-torch installs it")
 
-from mirage_formal.torch.modules import backend  # noqa: E402
-from mirage_formal.torch.modules.combo_kernels import BOUNDED, late_combo_kernels, schedule_late  # noqa: E402
+from mirage_formal.torch.modules.inductor import (  # noqa: E402
+    BOUNDED,
+    inductor_compilers,
+    late_combo_kernels,
+    schedule_late,
+)
 
 
 @st.composite
@@ -96,7 +100,7 @@ def test_the_backend_groups_so_where_it_asks_for_combo_kernels(monkeypatch: pyte
         return module
 
     monkeypatch.setattr(compile_fx, "compile_fx", seeing)
-    for way in backend._inductor_compilers(None):
+    for way in inductor_compilers(None):
         way(torch.fx.symbolic_trace(Step()), [])
     assert seen == [(False, True), (True, False)]
     assert combo.group_algorithm_for_combo_kernels is own

@@ -18,8 +18,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 import torch.nn.functional as F  # noqa: E402
 
 import mirage_formal as mf  # noqa: E402
-from mirage_formal.torch.modules import optimize, profitability, region_search  # noqa: E402
-from mirage_formal.torch.modules.graph_timing import TimedPair  # noqa: E402
+from mirage_formal.torch.modules import region_search  # noqa: E402
 from mirage_formal.torch.modules.optimize import FallbackWarning  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
@@ -473,17 +472,3 @@ def test_time_counts_from_the_start_of_the_import(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(region_search, "time", Later)
     found = mf.optimize(Mlp(), (torch.randn(1, 4, 32),), time_limit=50, out=tmp_path)
     assert {region.kept for region in found.mirage_report().regions} == {"no time was left for a search"}
-
-
-@pytest.mark.parametrize("theirs", [0.5, 3.0])
-def test_the_report_has_the_times_of_torch_and_of_its_compiler(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, theirs: float
-) -> None:
-    times = iter([TimedPair(1.0, 2.0), TimedPair(1.0, theirs)])
-    monkeypatch.setattr(optimize, "has_gpu_tensors", lambda inputs: True)
-    monkeypatch.setattr(optimize, "default_compile", profitability.eager_compile)
-    monkeypatch.setattr(profitability, "time_interleaved", lambda ours, its, inputs: next(times))
-    found = mf.optimize(Mlp(), (torch.randn(1, 4, 32),), workers=1, time_limit=600, out=tmp_path)
-    report = str(found.mirage_report())
-    assert f"measured: 1.0 us, without it 2.0 us, torch.compile {theirs:.1f} us" in report
-    assert ("torch.compile is faster here" in report) == (theirs < 1)
