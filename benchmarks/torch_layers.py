@@ -147,6 +147,29 @@ def _error(make: Any, module: Any, args: Any) -> float:
 
 def _rounds(calls: dict[str, Any], module: Any, args: Any, note: Note) -> dict[str, float]:
     """Time all in rounds, in turns: medians, on several modules so that weights are not in the cache."""
+    timed = _timed(_round_cells(calls, module, args), calls, note)
+    note("us", timed)
+    return {name: cell["us"] for name, cell in timed.items()}
+
+
+def time_rounds(calls: dict[str, Any], module: Any, args: Any) -> dict[str, float]:
+    """Time calls in rounds, in turns: medians of microseconds, on several modules so that weights are not in the cache.
+
+    Args:
+        calls: Functions by name, each of which makes a call of a module.
+        module: The module.
+        args: Its arguments.
+
+    Raises:
+        RuntimeError: A call cannot be timed.
+    """
+    cells = _round_cells(calls, module, args)
+    if failed := {name: cell["error"] for name, cell in cells.items() if "error" in cell}:
+        raise RuntimeError(str(failed))
+    return {name: cell["us"] for name, cell in cells.items()}
+
+
+def _round_cells(calls: dict[str, Any], module: Any, args: Any) -> dict[str, dict[str, Any]]:
     from benchmarks.torch_cells import like, size_of
 
     kept, size = [(module, args)], size_of(module, args)
@@ -160,10 +183,9 @@ def _rounds(calls: dict[str, Any], module: Any, args: Any, note: Note) -> dict[s
             compiled[name, seed] = calls[name](own)  # the code is compiled already: modules of one class share it
         return [compiled[name, seed], inputs]
 
-    cells = {name: partial(_measured, partial(given, name=name), size, args[0].is_cuda) for name in calls}
-    timed = _timed(rounds(cells, ROUNDS), calls, note)
-    note("us", timed)
-    return {name: cell["us"] for name, cell in timed.items()}
+    return rounds(
+        {name: partial(_measured, partial(given, name=name), size, args[0].is_cuda) for name in calls}, ROUNDS
+    )
 
 
 def _timed(cells: dict[str, dict[str, Any]], calls: dict[str, Any], note: Note) -> dict[str, dict[str, Any]]:

@@ -67,7 +67,8 @@ def nothing_is_searched() -> None:
     def refused(*_: object) -> None:
         raise MirageError("the store has no search of it")
 
-    vars(region_search)["kept_results"] = refused
+    assert "search_into_store" in vars(region_search)
+    vars(region_search)["search_into_store"] = refused
 
 
 def prepare(place: Path, cases: Iterable[tuple[str, Callable[[], str]]]) -> None:

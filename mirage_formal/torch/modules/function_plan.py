@@ -181,9 +181,11 @@ class FunctionPlan:
         return found
 
     def __deepcopy__(self, memo: dict[int, Any]) -> FunctionPlan:
-        """Return a copy that shares the constants, which are never written."""
+        """Return a copy that shares the constants, which are never written, and what is compiled."""
         _, fields = self.__reduce__()
-        return type(self)(*fields)
+        made = type(self)(*fields)
+        made._compiled = self._compiled
+        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         fields = [getattr(self, name) for name in self.__dataclass_fields__ if name != "said"]
