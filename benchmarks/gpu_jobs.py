@@ -21,7 +21,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -294,19 +294,8 @@ class Turn:
 
 def everything_takes(turn: Turn) -> None:
     """Let all that times on a GPU in this process hold a lock meanwhile, for the rest of its life."""
-    from torch._inductor.runtime.benchmarking import benchmarker
+    from mirage_formal.device import measure
+    from mirage_formal.torch.modules.inductor import lock_benchmarks
 
-    from mirage_formal.autotune import timing
-    from mirage_formal.torch.modules import graph_timing
-
-    cls: Any = type(benchmarker)
-    cls.benchmark_gpu = turn.taking(cls.benchmark_gpu)
-    graph_timing.alone = lambda: turn
-    run = timing.TimingProcess.run
-
-    def alone(self: timing.TimingProcess, *given: Any) -> Iterator[Any]:
-        with turn:
-            yield from run(self, *given)
-
-    child: Any = timing.TimingProcess
-    child.run = alone
+    measure.timing_lock = turn
+    lock_benchmarks()

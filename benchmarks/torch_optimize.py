@@ -96,6 +96,7 @@ def answer(job: Job) -> Result:
         "regions": [row.kept or f"{row.kernels} kernels, {row.verdict}" for row in report.regions],
         "measured": [report.measured_us, report.others_us, report.eager_us],
         "rest": report.rest,
+        "phases": dict(report.seconds),
         "report": str(report),
     }
 
@@ -123,11 +124,12 @@ def show(jobs: dict[str, Job], ledger: Ledger) -> tuple[str, bool]:
         right = errors["ours"] <= 2 * errors["eager"] + 1e-3
         ratios.append(ratio)
         good = good and right and ratio >= SLOWEST
-        what = "; ".join(found["regions"])[:60] + (" + compiled rest" if found["rest"] else "")
+        what = "; ".join(found["regions"])[:60] + (" + torch.compile" if "is compiled" in found["rest"] else "")
         times = [f"{us[key]:.1f}" for key in ("ours", "default", "autotune", "eager")]
         measured = "yes" if None not in found["measured"] else "no"
         error = f"{errors['ours']:.1e}{'' if right else ' WRONG'}"
-        rows.append([name, *times, f"{ratio:.2f}", f"{found['seconds']:.1f}", measured, error, what])
+        phases = " + ".join(f"{spent:.1f}" for spent in found["phases"].values())
+        rows.append([name, *times, f"{ratio:.2f}", f"{found['seconds']:.1f} ({phases})", measured, error, what])
         if ratio < SLOWEST:
             texts += [f"{name}:", *(f"  {line}" for line in found["report"].splitlines())]
     heads = ["module", "ours, us", "default", "max-autotune", "eager", "ratio", "s", "compared", "error", "regions"]

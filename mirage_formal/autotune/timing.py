@@ -18,6 +18,7 @@ import msgspec
 from mirage_formal.autotune.plans import At, TuningDirectory, TuningPlan, Watch, is_time_valid
 from mirage_formal.autotune.successive_halving import kernels_to_remeasure
 from mirage_formal.autotune.timing_subprocess import GpuMachine, TimingAnswer, TimingJob, TimingOrder, timed_record
+from mirage_formal.device import measure
 from mirage_formal.support.errors import UnsupportedError
 
 #: Timed replays of a kernel in the first round, and in the second.
@@ -71,7 +72,13 @@ class TimingProcess:
     def run(
         self, plan: Path | None, place: Path, jobs: Sequence[TimingJob], deadline: float
     ) -> Iterator[tuple[TimingJob, TimingAnswer]]:
-        """Implement ``Device.run``."""
+        """Implement ``Device.run``, while nothing else is timed by this process."""
+        with measure.timing_lock:
+            yield from self._run(plan, place, jobs, deadline)
+
+    def _run(
+        self, plan: Path | None, place: Path, jobs: Sequence[TimingJob], deadline: float
+    ) -> Iterator[tuple[TimingJob, TimingAnswer]]:
         left = list(jobs)
         try:
             while left:

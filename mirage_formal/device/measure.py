@@ -15,7 +15,9 @@ before the first measurement: times are those of a process that has run for a wh
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from typing import Any, Final, Protocol
@@ -31,6 +33,10 @@ GRAPH_REPLAYS: Final = 12
 CALLS: Final = 8
 #: Kernels that a process launches on a GPU before its first measurement there.
 SETTLING: Final = 4096
+
+#: Lock that is held while something is timed on a GPU. Programs that time things in several processes set it to a lock
+#: of their own, which the same thread can take again.
+timing_lock: AbstractContextManager[Any] = threading.RLock()
 
 #: The GPUs on which this process has launched these kernels.
 _settled: set[int] = set()

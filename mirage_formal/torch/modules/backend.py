@@ -35,7 +35,9 @@ from mirage_formal.torch.modules.inductor import (
 )
 from mirage_formal.torch.modules.module_report import ModuleReport
 from mirage_formal.torch.modules.profitability import (
+    CompiledGraph,
     ProfitableGraph,
+    compile_alone,
     eager_compile,
     faster_regions,
     has_gpu_tensors,
@@ -158,7 +160,8 @@ def _replace_regions(
         return _module(found, graph, module, inputs)
 
     if timing:
-        made = select_profitable_operators(operators, report, build, module, inputs, timing)
+        without = CompiledGraph(module, compile_alone(module, inputs, timing[0]) if operators else None)
+        made = select_profitable_operators(operators, report, build, without, inputs, timing)
     else:
         made = ProfitableGraph(build(operators) if operators else None, report, operators)
     REPORTS.append(made.report)

@@ -7,13 +7,13 @@ A time is that of the device: calls are captured in a CUDA graph and replayed by
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
 
-from mirage_formal.device.measure import TorchRecorder, measure
+from mirage_formal.device import measure
 from mirage_formal.support.errors import MirageError
 from mirage_formal.torch.modules.custom_operators import distinct_elements
 
@@ -26,9 +26,6 @@ _ROUNDS: Final = 3
 
 #: Errors of torch and the driver, such as lack of memory; and of launches.
 _FAILURES: Final = (RuntimeError, MirageError)
-
-#: Lock held during a measurement. Programs that compile in several processes set it to a lock of their own.
-alone: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +92,10 @@ def time_interleaved(ours: Callable[..., Any], theirs: Callable[..., Any], input
     times: dict[Callable[..., Any], list[float]] = {ours: [], theirs: []}
     with _without_gradients_on_device(inputs):
         try:
-            with alone():
+            with measure.timing_lock:
                 for _ in range(_ROUNDS):
                     for call in (ours, theirs):
-                        found = measure(_call_with_list(call), made, size, TorchRecorder(), outputs=())
+                        found = measure.measure(_call_with_list(call), made, size, measure.TorchRecorder(), outputs=())
                         times[call].append(found.us)
         except _FAILURES:
             return None
@@ -124,7 +121,7 @@ def have_equal_results(ours: Callable[..., Any], theirs: Callable[..., Any], inp
 
     with _without_gradients_on_device(inputs):
         try:
-            with alone():  # a concurrent measurement would be disturbed
+            with measure.timing_lock:  # a concurrent measurement would be disturbed
                 torch.testing.assert_close(tensors(ours), tensors(theirs), equal_nan=True)
         except (AssertionError, *_FAILURES):
             return False
@@ -150,4 +147,4 @@ def _call_with_list(call: Callable[..., Any]) -> Callable[[Sequence[Any]], Any]:
     return lambda given: call(*given)
 
 
-__all__ = ["CLEARLY", "TimedPair", "alone", "draw_inputs", "have_equal_results", "time_interleaved"]
+__all__ = ["CLEARLY", "TimedPair", "draw_inputs", "have_equal_results", "time_interleaved"]

@@ -9,7 +9,7 @@ lowest level of its readers, and both nodes share a launch.
 
 from __future__ import annotations
 
-import time
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final, TypeAlias, TypeVar
@@ -17,6 +17,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import torch
 from torch.fx import GraphModule
 
+from mirage_formal.device import measure
 from mirage_formal.support.errors import SpaceError
 
 _Node = TypeVar("_Node")
@@ -113,15 +114,22 @@ def inductor_compiler(mode: str | None, **more: Any) -> Compile:
     return compile
 
 
-def bounded_compiler(compile: Compile, deadline: float) -> Compile:
-    """Return a compiler that refuses to begin after a deadline, a value of time.monotonic(), by a TimeoutError."""
+@functools.cache
+def lock_benchmarks() -> None:
+    """Make Inductor hold ``measure.timing_lock`` whenever it times a kernel, from now on in this process."""
+    from torch._inductor.runtime.benchmarking import benchmarker
 
-    def compile_in_time(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-        if time.monotonic() > deadline:
-            raise TimeoutError("no time is left to compile")
-        return compile(module, inputs)
+    cls: Any = type(benchmarker)
+    timed = getattr(cls, "benchmark_gpu", None)
+    if timed is None:
+        return
 
-    return compile_in_time
+    @functools.wraps(timed)
+    def benchmark_gpu(*given: Any, **named: Any) -> Any:
+        with measure.timing_lock:
+            return timed(*given, **named)
+
+    cls.benchmark_gpu = benchmark_gpu
 
 
 def is_fastest_mode(mode: str | None) -> bool:
@@ -162,12 +170,12 @@ __all__ = [
     "BOUNDED",
     "NO_CUDA_GRAPHS",
     "Compile",
-    "bounded_compiler",
     "can_compile",
     "inductor_compiler",
     "inductor_compilers",
     "is_fastest_mode",
     "late_combo_kernels",
+    "lock_benchmarks",
     "schedule_late",
     "uses_cuda_graphs",
 ]

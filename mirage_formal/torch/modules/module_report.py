@@ -98,7 +98,8 @@ class ModuleReport:
             compiles what stays with torch; None if not measured.
         others_us: Measured microseconds of the graph without operators, compiled.
         eager_us: Measured microseconds of the graph without operators, not compiled.
-        rest: What computes the operators that stay with torch, if it is not torch one by one.
+        rest: Remark on what computes the operators that stay with torch, if it is not torch one by one.
+        seconds: Phases of the call that made the module, with their seconds.
     """
 
     regions: tuple[RegionReport, ...]
@@ -108,6 +109,7 @@ class ModuleReport:
     others_us: float | None = None
     eager_us: float | None = None
     rest: str = ""
+    seconds: tuple[tuple[str, float], ...] = ()
 
     def __str__(self) -> str:
         lines = [str(region) for region in self.regions] or ["no region"]
@@ -117,6 +119,8 @@ class ModuleReport:
             lines.append(f"the whole, measured: {text}")
         if self.rest:
             lines.append(self.rest)
+        if self.seconds:
+            lines.append("seconds: " + ", ".join(f"{phase} {spent:.1f}" for phase, spent in self.seconds))
         if self.left or self.ahead:
             lines.append("left to torch:")
             lines += [f"  {text}" for text in _counted([str(item) for item in (*self.left, *self.ahead)])]

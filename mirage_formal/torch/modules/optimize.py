@@ -6,10 +6,11 @@ import dataclasses
 import functools
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.fx import Graph, GraphModule
@@ -29,16 +30,15 @@ from mirage_formal.torch.modules.function_plan import FunctionPlan, has_hooks, p
 from mirage_formal.torch.modules.graph_rewriter import rewrite
 from mirage_formal.torch.modules.inductor import (
     NO_CUDA_GRAPHS,
-    Compile,
-    bounded_compiler,
     can_compile,
     inductor_compiler,
     is_fastest_mode,
+    lock_benchmarks,
 )
 from mirage_formal.torch.modules.module_report import FallbackWarning, ModuleReport
 from mirage_formal.torch.modules.profitability import (
-    ProfitableGraph,
-    compile_alone,
+    CompilationThread,
+    CompiledGraph,
     compile_rest,
     eager_compile,
     faster_regions,
@@ -47,6 +47,9 @@ from mirage_formal.torch.modules.profitability import (
 )
 from mirage_formal.torch.modules.region_search import choose_operators
 from mirage_formal.torch.modules.trace import FunctionModule, trace_module
+
+#: Share of the time limit that searches have where their results are compared with torch.compile afterwards.
+_SEARCHES: Final = 0.75
 
 
 class _OptimizedModule:
@@ -140,35 +143,68 @@ def _check_mode(options: ModuleOptions, asked: Mapping[str, Any], on_gpu: bool) 
 def _plan_module(
     module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], asked: Mapping[str, Any], options: ModuleOptions
 ) -> tuple[FunctionPlan | None, ModuleReport]:
-    begin, leaves, guard = time.monotonic(), pytree.tree_leaves(given), options.guard
+    times, leaves, guard = _PhaseTimes(), pytree.tree_leaves(given), options.guard
     traced = trace_module(module, *given, options.rounding)
     imported = traced.imported
     rewrite(imported, {})  # what cannot be rewritten is not searched
-    comparison = compare_with_torch(imported, arguments_of(imported, leaves))
-    operators: Mapping[int, TorchOperator]
-    operators, report = choose_operators(imported, asked, comparison=comparison, guard=guard, begin=begin)
-    rest: Callable[..., Any] | None = None
+    times.end("import")
+    limit = asked.get("time_limit")
+    deadline = inf if limit is None else times.begin + limit
+    timed = bool(asked.get("measure", MEASURED)) and has_gpu_tensors(leaves)
+    compiled: CompilationThread | None = None
     tensors: list[Any] = []
-    mode = options.mode or "default"
-    if asked.get("measure", MEASURED) and has_gpu_tensors(leaves):
+    if timed and not guard and can_compile(leaves):
+        tensors = plan_module(module, given, traced, _graph_with(imported, {}), ()).inputs(module, *given)[1]
+        compiled = _start_compilations(_build(imported, {}), tensors, options.mode)
+        asked = asked if limit is None else {**asked, "time_limit": _SEARCHES * limit}
+    comparison = compare_with_torch(imported, arguments_of(imported, leaves))
+    times.end("comparison")
+    operators: Mapping[int, TorchOperator]
+    operators, report = choose_operators(imported, asked, comparison=comparison, guard=guard, begin=times.begin)
+    times.end("searches")
+    rest: CompiledGraph | None = None
+    if timed:
         operators, report = faster_regions(imported, operators, report, eager_compile)
-        if not guard and can_compile(leaves):
-            limit = asked.get("time_limit")
-            compile = bounded_compiler(
-                inductor_compiler(mode, **NO_CUDA_GRAPHS), inf if limit is None else begin + limit
-            )
-            tensors = plan_module(module, given, traced, _graph_with(imported, {}), ()).inputs(module, *given)[1]
-            operators, report, rest = _choose_compiled(imported, operators, report, tensors, compile)
-    if rest is not None:
-        report = dataclasses.replace(report, rest=f"what stays with torch is compiled by torch.compile, mode {mode}")
+        if compiled is not None:
+            without = compiled.fastest(deadline)
+            operators, report, rest = _choose_compiled(imported, operators, report, tensors, without)
+        times.end("measurement")
+    report = dataclasses.replace(report, seconds=times.spent)
     plan = None
     if operators or rest is not None:
         graph = _graph_with(imported, operators, guard=guard, all_constants=rest is not None)
         plan = plan_module(module, given, traced, graph, tuple(dict.fromkeys(operators.values())))
         plan.guarded = guard
-        if rest is not None:
-            plan.compile_in(mode, rest, tensors)
+        if rest is not None and rest.call is not None:
+            plan.compile_in(rest.mode, rest.call, tensors)
     return plan, report
+
+
+class _PhaseTimes:
+    """Seconds of the phases of a call of ``optimize``.
+
+    Attributes:
+        begin: Value of time.monotonic() at its start.
+        spent: Names of the phases that have ended, with their seconds.
+    """
+
+    def __init__(self) -> None:
+        self.begin = self._last = time.monotonic()
+        self.spent: tuple[tuple[str, float], ...] = ()
+
+    def end(self, phase: str) -> None:
+        """End a phase; the next one begins."""
+        now = time.monotonic()
+        self.spent += ((phase, now - self._last),)
+        self._last = now
+
+
+def _start_compilations(graph: GraphModule, tensors: Sequence[Any], mode: str | None) -> CompilationThread:
+    """Start to compile the graph without operators in the default mode and in one that was asked for."""
+    lock_benchmarks()
+    modes = dict.fromkeys(("default", mode or "default"))
+    compilers = {name: inductor_compiler(name, **NO_CUDA_GRAPHS) for name in modes}
+    return CompilationThread(graph, tensors, compilers)
 
 
 def _choose_compiled(
@@ -176,8 +212,8 @@ def _choose_compiled(
     operators: Mapping[int, TorchOperator],
     report: ModuleReport,
     tensors: Sequence[Any],
-    compile: Compile,
-) -> tuple[Mapping[int, TorchOperator], ModuleReport, Callable[..., Any] | None]:
+    without: CompiledGraph,
+) -> tuple[Mapping[int, TorchOperator], ModuleReport, CompiledGraph | None]:
     """Return the operators with which the compiled graph is fastest, and its compilation if that is worth it.
 
     Args:
@@ -185,22 +221,30 @@ def _choose_compiled(
         operators: Operators that are faster than torch's.
         report: Report on all regions.
         tensors: A tensor for each placeholder of a graph with all constants.
-        compile: Compiler of what stays with torch.
+        without: The graph without operators, compiled in time or not.
 
     Returns:
         The operators; the report; and the compiled graph, None where torch's operators one by one are as fast, or time
-        is short.
+        was short.
     """
+    if without.call is None:
+        return operators, dataclasses.replace(report, rest="not compared with torch.compile: no time was left"), None
+    compile = inductor_compiler(without.mode, **NO_CUDA_GRAPHS)
+    made = select_profitable_operators(operators, report, partial(_build, imported), without, tensors, (compile,))
+    if not operators:
+        made = dataclasses.replace(made, compiled=without.call)
+    graph, report = made.graph or without.graph, made.report
+    call = compile_rest(graph, made, tensors)
+    if call is None:
+        return made.operators, report, None
+    report = dataclasses.replace(
+        report, rest=f"what stays with torch is compiled by torch.compile, mode {without.mode}"
+    )
+    return made.operators, report, CompiledGraph(graph, call, without.mode)
 
-    def build(operators: Mapping[int, TorchOperator]) -> GraphModule:
-        return GraphModule(torch.nn.Module(), _graph_with(imported, operators, all_constants=True))
 
-    plain = build({})
-    if operators:
-        made = select_profitable_operators(operators, report, build, plain, tensors, (compile,))
-    else:
-        made = ProfitableGraph(None, report, {}, compile_alone(plain, tensors, compile))
-    return made.operators, made.report, compile_rest(made.graph or plain, made, tensors)
+def _build(imported: Imported, operators: Mapping[int, TorchOperator]) -> GraphModule:
+    return GraphModule(torch.nn.Module(), _graph_with(imported, operators))
 
 
 def _graph_with(

@@ -12,7 +12,10 @@ timed compilation itself is kept, because a compiler that autotunes may produce 
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any
@@ -97,6 +100,58 @@ def compare_times(
 
 
 @dataclass(frozen=True, slots=True)
+class CompiledGraph:
+    """A graph without operators, and its compilation.
+
+    Attributes:
+        graph: The graph.
+        call: What a compiler made of it; None if it could not be compiled.
+        mode: Mode of the compiler.
+    """
+
+    graph: GraphModule
+    call: Callable[..., Any] | None
+    mode: str = "default"
+
+
+class CompilationThread:
+    """Compilations of a graph by several compilers, one by one in a thread, beside the searches.
+
+    Args:
+        graph: The graph.
+        inputs: Tensors like those of its calls.
+        compilers: Compilers by their modes, the most important first.
+    """
+
+    def __init__(self, graph: GraphModule, inputs: Sequence[Any], compilers: Mapping[str, Compile]) -> None:
+        self._graph, self._inputs = graph, inputs
+        self._executor = ThreadPoolExecutor(max_workers=1)
+        self._made = {mode: self._executor.submit(self._compile, compile) for mode, compile in compilers.items()}
+
+    def _compile(self, compile: Compile) -> Callable[..., Any] | None:
+        device = next((x.device for x in self._inputs if isinstance(x, torch.Tensor) and x.is_cuda), None)
+        with nullcontext() if device is None else torch.cuda.device(device):  # of this thread
+            return compile_alone(self._graph, self._inputs, compile)
+
+    def fastest(self, deadline: float) -> CompiledGraph:
+        """Return the fastest of the compilations that are there by a deadline, a value of time.monotonic()."""
+        best = CompiledGraph(self._graph, None)
+        for mode, future in self._made.items():
+            try:
+                call = future.result(max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                break
+            if call is not None and best.call is not None:
+                timed = compare_times(call, best.call, self._inputs)
+                if timed is None or not timed.faster:
+                    continue
+            if call is not None:
+                best = CompiledGraph(self._graph, call, mode)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        return best
+
+
+@dataclass(frozen=True, slots=True)
 class ProfitableGraph:
     """Result of the choice between the graph with operators and the graph without them.
 
@@ -119,7 +174,7 @@ def select_profitable_operators(
     operators: Mapping[int, TorchOperator],
     report: ModuleReport,
     build: Callable[[Mapping[int, TorchOperator]], GraphModule],
-    without: GraphModule,
+    without: CompiledGraph,
     inputs: Sequence[Any],
     ways: Sequence[Compile],
 ) -> ProfitableGraph:
@@ -129,14 +184,13 @@ def select_profitable_operators(
         operators: Operators by the numbers of regions, faster alone.
         report: Report on all regions.
         build: Function that builds the graph with some operators.
-        without: The graph without operators.
+        without: The graph without operators, compiled if there are operators.
         inputs: Tensors like those of its calls.
-        ways: Compiler configurations: graphs with operators are compiled by each, the one without by the first.
+        ways: Compiler configurations: graphs with operators are compiled by each.
     """
-    left = dict(operators)
-    theirs = compile_alone(without, inputs, ways[0]) if left else None
+    left, theirs = dict(operators), without.call
     if ways[0] is not eager_compile and theirs is not None:
-        eager = compare_times(theirs, eager_compile(without, inputs), inputs)
+        eager = compare_times(theirs, eager_compile(without.graph, inputs), inputs)
         report = dataclasses.replace(report, eager_us=None if eager is None else eager.theirs)
     while left:
         made = build(left)
@@ -212,6 +266,8 @@ def _replace_row(report: ModuleReport, row: RegionReport, **changed: Any) -> Mod
 
 
 __all__ = [
+    "CompilationThread",
+    "CompiledGraph",
     "ProfitableGraph",
     "compare_times",
     "compile_alone",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -45,10 +46,10 @@ class Region(Cumulated):
 
 
 class Compiled:
-    """What a made-up compiler returns: the graph, and a count of its calls."""
+    """What a made-up compiler returns: the graph, its mode, and a count of its calls."""
 
-    def __init__(self, graph: Any) -> None:
-        self.graph, self.calls = graph, 0
+    def __init__(self, graph: Any, mode: str) -> None:
+        self.graph, self.mode, self.calls = graph, mode, 0
 
     def __call__(self, *tensors: Any) -> Any:
         self.calls += 1
@@ -70,6 +71,8 @@ def times(us: dict[str, float | None], made: list[Compiled]) -> Callable[..., Ti
     def name(call: Any) -> str:
         graph = call.graph if isinstance(call, Compiled) else call.__self__
         ours = any("mirage_formal" in str(node.target) for node in graph.graph.nodes)
+        if isinstance(call, Compiled) and f"{call.mode} torch" in us and not ours:
+            return f"{call.mode} torch"
         return ("compiled " if isinstance(call, Compiled) else "") + ("ours" if ours else "torch")
 
     def compared(ours: Any, theirs: Any, inputs: Any) -> TimedPair | None:
@@ -92,7 +95,7 @@ def optimized(
         assert patches in ({}, NO_CUDA_GRAPHS)
 
         def compile(module: Any, inputs: Any) -> Any:
-            made.append(Compiled(module))
+            made.append(Compiled(module, mode))
             return made[-1]
 
         return compile
@@ -154,15 +157,33 @@ def test_a_module_of_one_region_is_not_compiled_around_it(monkeypatch: pytest.Mo
     assert not found.mirage_report().rest
 
 
-def test_no_compilation_begins_after_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(optimize, "bounded_compiler", lambda compile, deadline: _refuse)
-    found, made = optimized(monkeypatch, ROWS[0][0], model_of(Cumulated))
+def test_a_compilation_that_is_late_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, late = profitability.compile_alone, threading.Event()
+
+    def compile_alone(module: Any, inputs: Any, compile: Any) -> Any:
+        return real(module, inputs, compile) if compile is profitability.eager_compile else late.wait(60.0)
+
+    own = profitability.CompilationThread.fastest
+    monkeypatch.setattr(profitability, "compile_alone", compile_alone)
+    monkeypatch.setattr(profitability.CompilationThread, "fastest", lambda self, deadline: own(self, 0.0))
+    try:
+        found, made = optimized(monkeypatch, ROWS[0][0], model_of(Cumulated))
+    finally:
+        late.set()
     assert not made
-    assert found.mirage_report().measured_us is None
+    report = found.mirage_report()
+    assert (report.measured_us, [region.kept for region in report.regions]) == (None, [""])
+    assert "not compared with torch.compile: no time was left" in str(report)
 
 
-def _refuse(module: Any, inputs: Any) -> Any:
-    raise TimeoutError
+def test_the_faster_mode_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    us = {"ours": 9.5, "torch": 9.0, "compiled ours": 3.0, "default torch": 5.0}
+    for other, called in ((2.0, "max-autotune"), (4.95, "default"), (None, "default")):
+        found, made = optimized(
+            monkeypatch, {**us, "max-autotune torch": other}, model_of(Cumulated), mode="max-autotune"
+        )
+        assert [one.mode for one in made if one.calls] == [called]
+        assert f"compiled by torch.compile, mode {called}" in str(found.mirage_report())
 
 
 def test_calls_that_record_gradients_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,7 +208,8 @@ def test_a_loaded_module_is_compiled_again_and_a_copied_one_is_not(monkeypatch: 
     if not can_compile([x]):
         pytest.skip("there is no compiler of C++")
     model = model_of(Cumulated)
-    found, made = optimized(monkeypatch, ROWS[1][0], model, mode="max-autotune")
+    us: dict[str, float | None] = {"ours": 9.5, "torch": 9.0, "default torch": 5.0, "max-autotune torch": 1.0}
+    found, made = optimized(monkeypatch, us, model, mode="max-autotune")
     real, modes = inductor_compiler, []
 
     def seen(mode: Any, **patches: Any) -> Any:
