@@ -73,7 +73,7 @@ def answer(job: Job) -> Result:
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as place, store_in(Path(place)):
         ours = mf.optimize(module, inputs, time_limit=job["optimize"], workers=job["workers"], mode=MODE)
-    seconds = time.monotonic() - begin
+        seconds = time.monotonic() - begin
     calls = {
         "ours": lambda own: ours if own is module else _optimized_copy(ours, own),
         "default": lambda own: torch.compile(own, fullgraph=True, dynamic=False),

@@ -9,6 +9,7 @@ install.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -99,6 +100,7 @@ def optimize(
     """
     if isinstance(module, Graph):
         raise unsupported_name_error("optimize")
+    begin = time.monotonic()
     require_torch("optimize")
     if args is None:
         text = "optimize: expected arguments of the module, as later calls have them, got none"
@@ -106,9 +108,8 @@ def optimize(
     from mirage_formal.torch.modules.optimize import ModuleOptions, optimize_module
 
     asked = {"time_limit": 600.0, "accept": "equivalent", **options}
-    return optimize_module(
-        module, (args, kwargs or {}), asked, ModuleOptions(shapes, rounding, guard, asked.pop("mode", None))
-    )
+    further = ModuleOptions(shapes, rounding, guard, asked.pop("mode", None), begin)
+    return optimize_module(module, (args, kwargs or {}), asked, further)
 
 
 def require_torch(entry: str) -> None:

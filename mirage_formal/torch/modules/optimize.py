@@ -7,7 +7,7 @@ import functools
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from typing import Any, Final
@@ -75,12 +75,14 @@ class ModuleOptions:
         rounding: "fused" or "exact", as for ``from_torch``.
         guard: Whether calls check the conditions of regions.
         mode: Mode of torch.compile to compare with and to compile the rest in, on a GPU; None for "default".
+        begin: Value of time.monotonic() from which the time limit counts.
     """
 
     shapes: Any = None
     rounding: str = "fused"
     guard: bool = False
     mode: str | None = None
+    begin: float = field(default_factory=time.monotonic)
 
 
 def optimize_module(
@@ -143,7 +145,7 @@ def _check_mode(options: ModuleOptions, asked: Mapping[str, Any], on_gpu: bool) 
 def _plan_module(
     module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], asked: Mapping[str, Any], options: ModuleOptions
 ) -> tuple[FunctionPlan | None, ModuleReport]:
-    times, leaves, guard = _PhaseTimes(), pytree.tree_leaves(given), options.guard
+    times, leaves, guard = _PhaseTimes(options.begin), pytree.tree_leaves(given), options.guard
     traced = trace_module(module, *given, options.rounding)
     imported = traced.imported
     rewrite(imported, {})  # what cannot be rewritten is not searched
@@ -183,13 +185,16 @@ def _plan_module(
 class _PhaseTimes:
     """Seconds of the phases of a call of ``optimize``.
 
-    Attributes:
+    Args:
         begin: Value of time.monotonic() at its start.
+
+    Attributes:
+        begin: The same.
         spent: Names of the phases that have ended, with their seconds.
     """
 
-    def __init__(self) -> None:
-        self.begin = self._last = time.monotonic()
+    def __init__(self, begin: float) -> None:
+        self.begin = self._last = begin
         self.spent: tuple[tuple[str, float], ...] = ()
 
     def end(self, phase: str) -> None:
