@@ -269,18 +269,31 @@ class _CoverSearch:
         """Yield covers from the costs found: with and without merges, with library products, and the unfused program.
 
         The costs of subgraphs are independent estimates; the estimate of a whole cover is computed after stitching.
+        After the time limit no further ones are made but the unfused program.
         """
-        if not any(self.known.values()):
-            yield self._filled(self._cut(_no_search))
-            return
-        front = partitions(self.program, self.target, self.limits, self._found)
-        # What one kernel leaves in the L2 the next one reads for less, which prices of parts of one kernel do not know.
-        single = partitions(self.program, self.target, self.limits, self._one_kernel)
-        for cut in (self._cut(self._least), *front, *single):
-            for merged in (cut, *(self.merger.merged(cut, self._found, us) for us in _KERNEL_US)):
-                yield self._filled(merged)
-        yield self._filled(self._cut(self._library))
+        for cut in self._cheapest_partitions() if any(self.known.values()) else ():
+            yield self._filled(cut)
+            if self._is_late():
+                break
         yield self._filled(self._cut(_no_search))
+
+    def _cheapest_partitions(self) -> Iterator[Partition]:
+        yield (least := self._cut(self._least))
+        yield from self._merged_forms(least)
+        # What one kernel leaves in the L2 the next one reads for less, which prices of parts of one kernel do not know.
+        for prices in (self._found, self._one_kernel):
+            for cut in partitions(self.program, self.target, self.limits, prices):
+                yield cut
+                yield from self._merged_forms(cut)
+        yield self._cut(self._library)
+
+    def _merged_forms(self, cut: Partition) -> Iterator[Partition]:
+        return (self.merger.merged(cut, self._found, us) for us in _KERNEL_US)
+
+    def _is_late(self) -> bool:
+        """Return whether the time limit is over."""
+        limit = self.settings.time_limit
+        return limit is not None and time.monotonic() - self.begin > limit
 
     def _cut(self, price: Price, kernel_us: float = 0.0) -> Partition:
         return partition_program(self.program, self.target, self.limits, price, kernel_us)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -23,6 +24,8 @@ from mirage_formal.support.errors import NothingFoundError
 from mirage_formal.support.result_tables import result_table
 from mirage_formal.support.terminal import escape_line
 
+#: Most rows of the table of parts.
+_MOST_ROWS: Final = 200
 #: Most characters of a line under the table.
 _LONG: Final = 1200
 _PART_COLUMNS: Final = (
@@ -45,8 +48,10 @@ def print_whole(report: WholeReport, console: Console) -> None:
     if report.covers:
         title = f"{report.record.program}: {len(report.parts)} parts"
         best = zip(report.record.best.parts, report.parts, strict=True)
-        rows = [_row(part, number, one) for number, (part, one) in enumerate(best, 1)]
+        rows = [_row(part, number, one) for number, (part, one) in islice(enumerate(best, 1), _MOST_ROWS)]
         console.print(result_table(title, _PART_COLUMNS, rows, console.width))
+        if len(report.parts) > _MOST_ROWS:
+            console.print(f"{len(report.parts) - _MOST_ROWS} more parts are in the evidence", highlight=False)
         console.print(_covers(report.record, console.width))
     for text in describe_best_cover(report):
         console.print(escape_line(text, _LONG), markup=False, highlight=False, soft_wrap=True)

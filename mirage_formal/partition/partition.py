@@ -226,6 +226,9 @@ class _PartitionSolver:
         self._shown = {output - self._base for output in program.outputs}
         self._end = len(program.ops)  # stands for the caller, who reads the outputs
         self._ends = self._post_dominators()
+        self._dominated: dict[int, list[int]] = {}
+        for number, end in enumerate(self._ends):
+            self._dominated.setdefault(end, []).append(number)
         self._shifts = cancelling_maxima(program)
         self.limited: set[int] = set()
         self._best: dict[int, list[_PartChoice]] = {}
@@ -235,7 +238,7 @@ class _PartitionSolver:
         """Yield the cheapest partition, or the Pareto front of cost and number of kernels."""
         for root in range(len(self._program.ops)):  # the roots below a root have smaller numbers
             self._best[root] = self._kept(self._choices(root))
-        roots = [number for number, end in enumerate(self._ends) if end == self._end]
+        roots = self._dominated.get(self._end, [])
         for total in self._together(roots):
             found: list[Subgraph] = []
             todo = list(total.below)
@@ -298,7 +301,8 @@ class _PartitionSolver:
                 continue
             inside = set(operators)
             part = Subgraph(operators, graph, reads, (result,), searched)
-            for one in self._together([n for n, end in enumerate(self._ends) if end in inside and n not in inside]):
+            below = sorted(n for end in operators for n in self._dominated.get(end, ()) if n not in inside)
+            for one in self._together(below):
                 for kernels, us in offers:
                     key = (one.key[0] + round(_NANOS * (us + kernels * self._kernel_us)), one.key[1] - 1)
                     own = replace(part, kernels=kernels) if self._front else part

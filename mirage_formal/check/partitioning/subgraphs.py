@@ -48,8 +48,9 @@ def partition(graph: KernelGraph, parts: Sequence[Sequence[int]]) -> tuple[Extra
     expect_equal("operators of all parts", list(range(len(graph.ops))), sorted(n for part in parts for n in part))
     known = set(range(len(graph.inputs)))
     pieces: list[ExtractedPart] = []
+    extract = _Extraction(graph)
     for number, part in enumerate(parts, 1):
-        piece = extract_operators(graph, part)
+        piece = extract.part(part)
         if not known.issuperset(piece.reads):
             raise FormatError(f"part {number}: expected to read inputs and results of earlier parts, got {piece.reads}")
         known.update(piece.results)
@@ -65,31 +66,43 @@ def extract_operators(graph: KernelGraph, operators: Sequence[int]) -> Extracted
     Raises:
         FormatError: The operators are not in ascending order.
     """
-    expect_equal("order of operators", sorted(operators), list(operators))
-    types, makers = kernel_types(graph), list(enumerate_results(len(graph.inputs), graph.ops))
-    inside = set(operators)
-    own: dict[int, int] = {}  # tensors of the graph to tensors of the part; its inputs are counted down from -1
-    reads: list[int] = []
-    made: list[int] = []
-    ops: list[KernelOp] = []
-    for n in operators:
-        first, op = makers[n]
-        for tensor in op.operands:
-            if tensor not in own:
-                reads.append(tensor)
-                own[tensor] = -len(reads)
-        ops.append(replace(op, operands=tuple(own[tensor] for tensor in op.operands)))
-        for tensor in range(first, first + op.results):
-            own[tensor] = len(made)
-            made.append(tensor)
-    count = len(reads)
-    placed = (replace(op, operands=tuple(-1 - i if i < 0 else count + i for i in op.operands)) for op in ops)
-    given = tuple(_input(graph, types, i, tensor) for i, tensor in enumerate(reads))
-    outside = (op.operands for n, op in enumerate(graph.ops) if n not in inside)
-    used = {i for operands in (*outside, graph.outputs) for i in operands}
-    results = tuple(tensor for tensor in made if tensor in used) or (made[-1],)
-    program = KernelGraph(given, tuple(placed), tuple(count + own[tensor] for tensor in results))
-    return ExtractedPart(program, tuple(reads), results)
+    return _Extraction(graph).part(operators)
+
+
+class _Extraction:
+    """Extraction of parts of one graph."""
+
+    def __init__(self, graph: KernelGraph) -> None:
+        self._graph, self._types = graph, kernel_types(graph)
+        self._makers = list(enumerate_results(len(graph.inputs), graph.ops))
+        self._readers: list[set[int]] = [set() for _ in self._types]  # numbers of operators, -1 for an output
+        for n, operands in (*((n, op.operands) for n, op in enumerate(graph.ops)), (-1, graph.outputs)):
+            for tensor in operands:
+                self._readers[tensor].add(n)
+
+    def part(self, operators: Sequence[int]) -> ExtractedPart:
+        """Implement ``extract_operators``."""
+        expect_equal("order of operators", sorted(operators), list(operators))
+        own: dict[int, int] = {}  # tensors of the graph to tensors of the part; its inputs are counted down from -1
+        reads: list[int] = []
+        made: list[int] = []
+        ops: list[KernelOp] = []
+        for n in operators:
+            first, op = self._makers[n]
+            for tensor in op.operands:
+                if tensor not in own:
+                    reads.append(tensor)
+                    own[tensor] = -len(reads)
+            ops.append(replace(op, operands=tuple(own[tensor] for tensor in op.operands)))
+            for tensor in range(first, first + op.results):
+                own[tensor] = len(made)
+                made.append(tensor)
+        count, inside = len(reads), set(operators)
+        placed = (replace(op, operands=tuple(-1 - i if i < 0 else count + i for i in op.operands)) for op in ops)
+        given = tuple(_input(self._graph, self._types, i, tensor) for i, tensor in enumerate(reads))
+        results = tuple(tensor for tensor in made if not self._readers[tensor] <= inside) or (made[-1],)
+        program = KernelGraph(given, tuple(placed), tuple(count + own[tensor] for tensor in results))
+        return ExtractedPart(program, tuple(reads), results)
 
 
 def _input(graph: KernelGraph, types: Sequence[DTensor], number: int, tensor: int) -> Input:
