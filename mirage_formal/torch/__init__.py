@@ -1,7 +1,8 @@
 """Import of PyTorch modules as programs.
 
 Takes a torch.nn.Module and its arguments. Returns a program, and the module with proved kernels in the place of its
-regions. Imports api, codegen, device, frontend, graph, kernel_build, partition, records, run, semantics and support.
+regions. Imports api, cache, codegen, device, frontend, graph, kernel_build, partition, records, run, semantics and
+support.
 
 Torch is an optional dependency: importing this package does not load it, and without it every entry point says what to
 install.
@@ -87,9 +88,16 @@ def optimize(
             timed as torch.compile makes it in this mode, and with operators made of candidates, the rest compiled in
             this mode or not; the fastest is what calls run. With "max-autotune", or a mode that starts so, the option
             ``backend`` is "auto" by default. Inductor makes no CUDA graphs.
+            ``continue_in_background``, False by default, is whether searches that the time limit has ended, or left no
+            time for, continue in a process at the lowest priority after this call. Their results are installed between
+            two calls of the module. The call that comes next waits for it, some tenths of a second to seconds: proofs
+            are replayed, and the candidate is compared with torch; on a GPU kernels are also compiled and timed, in at
+            most a quarter of the time limit. It needs the store: with ``out``, ``cache=False`` or ``shapes`` it is an
+            error.
 
     Returns:
         The module; ``mirage_report()`` of it says what became of each region, and what stays with torch.
+        ``mirage_background()`` is the search in the background, which has a ``state``, ``stop`` and ``wait``.
 
     Raises:
         UnsupportedError: Torch is not installed or too old, there are no arguments, torch.export has no graph of the

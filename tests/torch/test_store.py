@@ -129,7 +129,7 @@ def test_on_a_gpu_what_the_store_has_is_measured_within_the_limit(
     monkeypatch.setattr("mirage_formal.api.request.start_workers", none)
     monkeypatch.setattr("mirage_formal.device.runtime.device_count", lambda: 1)
     monkeypatch.setattr(region_search, "device_count", lambda: 1)
-    monkeypatch.setattr(region_search, "_device", lambda imported, region: "cuda")
+    monkeypatch.setattr(region_search, "_device", lambda piece: "cuda")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     prepared: list[int] = []
     monkeypatch.setattr(Result, "prepare", lambda self, device: prepared.append(device))

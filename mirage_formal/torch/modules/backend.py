@@ -83,6 +83,12 @@ def mirage_formal(
         SpaceError, ShapeError, UnsupportedError: An option is at fault.
     """
     asked = dict(options or {})
+    if "continue_in_background" in asked:
+        text = (
+            "backend mirage_formal: expected no option continue_in_background, which mirage_formal.optimize alone has"
+        )
+        hint = "leave it out; a compiled graph is not exchanged between two calls"
+        raise UnsupportedError(text, where="options", hint=hint)
     rest = asked.pop("rest", "inductor")
     if rest not in _RESTS:
         raise SpaceError(f"expected {' or '.join(_RESTS)}, got {rest!r}", where="rest")

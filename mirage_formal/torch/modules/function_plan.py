@@ -311,6 +311,91 @@ def _is_recorded(tensors: Sequence[Any]) -> bool:
     return torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in tensors)
 
 
+@dataclass(frozen=True)
+class CallFrame:
+    """A module's calls as they were at its import: everything of a plan that does not depend on its operators.
+
+    A plan with other operators can be made of it later, whatever has become of the module. No tensor of a call is kept.
+
+    Attributes:
+        traced: The import.
+        parts: The submodules, each behind its parent.
+        state: Parameters and buffers that the module reads, and further names of these.
+        numbers: Number in ``state`` of each placeholder that is a parameter or buffer.
+        spec: Pytree structure of args and kwargs.
+        leaves: As in ``FunctionPlan``.
+    """
+
+    traced: ModuleTrace
+    parts: tuple[ImportedSubmodule, ...]
+    state: tuple[StateTensor, ...]
+    numbers: Mapping[str, int]
+    spec: Any
+    leaves: tuple[Any, ...]
+
+    @classmethod
+    def of(
+        cls,
+        module: Any,
+        given: tuple[tuple[Any, ...], dict[str, Any]],
+        traced: ModuleTrace,
+        forms: Mapping[int, TensorForm] | None = None,
+    ) -> CallFrame:
+        """Return the frame of a module and a call.
+
+        Args:
+            module: The module.
+            given: Its arguments at the import.
+            traced: Its import.
+            forms: Required forms of arguments that may differ from the import's, by number.
+        """
+        imported = traced.imported
+        parts, numbers = _parts(module)
+        values, spec = pytree.tree_flatten(given)
+        own = dict(forms or {})
+        leaves = tuple(own.get(i, TensorForm.of(x)) if isinstance(x, torch.Tensor) else x for i, x in enumerate(values))
+        owned = _StateCollector(module, numbers)
+        found = {}
+        for node in imported.module.graph.nodes:
+            kind, _, path = imported.arguments.get(node.name, "").partition(" ")
+            if node.op == "placeholder" and kind in ("parameter", "buffer"):
+                found[node.name] = owned.add(path)
+        return cls(traced, parts, owned.tied(), found, spec, leaves)
+
+    def plan(self, graph: Graph, operators: Sequence[Any], *, guarded: bool = False) -> FunctionPlan:
+        """Return the plan of a rewritten graph.
+
+        Args:
+            graph: The rewritten graph, see ``rewrite``.
+            operators: The operators that the graph calls.
+            guarded: Whether the graph checks the conditions of these.
+        """
+        imported, state, leaves = self.traced.imported, len(self.state), len(self.leaves)
+        devices = {leaf.device for leaf in self.leaves if isinstance(leaf, TensorForm)}
+        constants: list[Any] = []
+        feed: dict[str, int] = {}
+        count = 0
+        for name in (node.name for node in graph.nodes if node.op == "placeholder"):
+            if name in self.numbers:
+                feed[name] = self.numbers[name]
+            elif imported.arguments.get(name) == "constant":
+                feed[name] = state + leaves + len(constants)
+                constants.append(constant_on(imported.given[name], devices))
+            else:
+                feed[name] = state + count
+                count += 1
+        assert count == leaves, "torch.export has a placeholder for each argument"
+        written = tuple(feed[name] for name in mutated_inputs(imported))
+        _use_view_methods(graph)
+        code = graph.python_code("self")
+        text = code.src.replace("def forward(self, ", "def forward(", 1)
+        text = text.replace("def forward(self)", "def forward()", 1)
+        names = {name: f"={v.__name__}" if isinstance(v, ModuleType) else v for name, v in code.globals.items()}
+        fixed = (tuple(operators), self.parts, self.state, self.spec, self.leaves, tuple(constants))
+        read = (tuple(feed.values()), written)
+        return FunctionPlan(text, names, *fixed, *read, self.traced.out, self.traced.stops, guarded)
+
+
 def plan_module(
     module: Any,
     given: tuple[tuple[Any, ...], dict[str, Any]],
@@ -319,47 +404,8 @@ def plan_module(
     operators: Sequence[Any],
     forms: Mapping[int, TensorForm] | None = None,
 ) -> FunctionPlan:
-    """Return the plan of a rewritten graph.
-
-    Args:
-        module: The module.
-        given: Its arguments at the import.
-        traced: Its import.
-        graph: The rewritten graph, see ``rewrite``.
-        operators: The operators that the graph calls.
-        forms: Required forms of arguments that may differ from the import's, by number.
-    """
-    imported = traced.imported
-    parts, numbers = _parts(module)
-    values, spec = pytree.tree_flatten(given)
-    own = dict(forms or {})
-    leaves = tuple(own.get(i, TensorForm.of(x)) if isinstance(x, torch.Tensor) else x for i, x in enumerate(values))
-    owned = _StateCollector(module, numbers)
-    constants: list[Any] = []
-    places: dict[str, tuple[str, int]] = {}
-    count = 0
-    for name in (node.name for node in graph.nodes if node.op == "placeholder"):
-        kind, _, path = imported.arguments.get(name, "argument").partition(" ")
-        if kind in ("parameter", "buffer"):
-            places[name] = ("state", owned.add(path))
-        elif kind == "constant":
-            places[name] = ("constant", len(constants))
-            devices = {leaf.device for leaf in leaves if isinstance(leaf, TensorForm)}
-            constants.append(constant_on(imported.given[name], devices))
-        else:
-            places[name] = ("leaf", count)
-            count += 1
-    assert count == len(leaves), "torch.export has a placeholder for each argument"
-    state = owned.tied()
-    first = {"state": 0, "leaf": len(state), "constant": len(state) + len(leaves)}
-    feed = {name: first[kind] + number for name, (kind, number) in places.items()}
-    written = tuple(feed[name] for name in mutated_inputs(imported))
-    _use_view_methods(graph)
-    code = graph.python_code("self")
-    text = code.src.replace("def forward(self, ", "def forward(", 1).replace("def forward(self)", "def forward()", 1)
-    names = {name: f"={v.__name__}" if isinstance(v, ModuleType) else v for name, v in code.globals.items()}
-    fixed = (tuple(operators), parts, state, spec, leaves, tuple(constants), tuple(feed.values()), written)
-    return FunctionPlan(text, names, *fixed, traced.out, traced.stops)
+    """Return the plan of a rewritten graph for calls like one; see ``CallFrame``."""
+    return CallFrame.of(module, given, traced, forms).plan(graph, operators)
 
 
 class _StateCollector:
@@ -443,4 +489,13 @@ def _describe_value(value: Any) -> str:
     return str(TensorForm.of(value)) if isinstance(value, torch.Tensor) else type(value).__name__
 
 
-__all__ = ["FunctionPlan", "ImportedSubmodule", "StateTensor", "TensorForm", "constant_on", "has_hooks", "plan_module"]
+__all__ = [
+    "CallFrame",
+    "FunctionPlan",
+    "ImportedSubmodule",
+    "StateTensor",
+    "TensorForm",
+    "constant_on",
+    "has_hooks",
+    "plan_module",
+]

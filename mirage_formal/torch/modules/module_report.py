@@ -34,6 +34,7 @@ class RegionReport:
         others_us: Measured microseconds of torch, or of the compiler of the rest.
         compared: Remark on the sets of tensors that the import was compared on.
         extent: Remark on a search that its time limit has ended; empty if the whole space was searched.
+        cut: Whether the time limit has ended its search, or left no time for it.
         conditions: Side conditions under which the program has values; elsewhere nothing is proved. Conditions that
             always hold by their form are left out.
         added: Side conditions of the candidate that the program does not have.
@@ -55,6 +56,7 @@ class RegionReport:
     others_us: float | None = None
     compared: str = ""
     extent: str = ""
+    cut: bool = False
     conditions: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     guarded: bool = False
@@ -100,6 +102,7 @@ class ModuleReport:
         eager_us: Measured microseconds of the graph without operators, not compiled.
         rest: Remark on what computes the operators that stay with torch, if it is not torch one by one.
         seconds: Phases of the call that made the module, with their seconds.
+        background: Remarks on searches that continue in the background; empty if none does or did.
     """
 
     regions: tuple[RegionReport, ...]
@@ -110,6 +113,7 @@ class ModuleReport:
     eager_us: float | None = None
     rest: str = ""
     seconds: tuple[tuple[str, float], ...] = ()
+    background: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [str(region) for region in self.regions] or ["no region"]
@@ -124,6 +128,7 @@ class ModuleReport:
         if self.left or self.ahead:
             lines.append("left to torch:")
             lines += [f"  {text}" for text in _counted([str(item) for item in (*self.left, *self.ahead)])]
+        lines += self.background
         return "\n".join(lines)
 
 

@@ -18,15 +18,17 @@ from torch.utils import _pytree as pytree
 
 from mirage_formal.frontend.argument_checks import error_at_user_line, warn_ignored
 from mirage_formal.support.errors import UnsupportedError
-from mirage_formal.support.options import MEASURED
+from mirage_formal.support.options import MEASURED, check_value
 from mirage_formal.torch.analysis.conditions import UnmetConditionError
+from mirage_formal.torch.background.background_search import BackgroundSearch, expect_store_options
+from mirage_formal.torch.background.plan_swap import PlanSwap
 from mirage_formal.torch.comparison.import_comparison import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import parse_rounding
 from mirage_formal.torch.dynamic_shapes.bucket_search import ShapesReport
 from mirage_formal.torch.dynamic_shapes.dynamic_plans import plan_for
 from mirage_formal.torch.import_result import Imported
 from mirage_formal.torch.modules.custom_operators import TorchOperator
-from mirage_formal.torch.modules.function_plan import FunctionPlan, has_hooks, plan_module
+from mirage_formal.torch.modules.function_plan import CallFrame, FunctionPlan, has_hooks
 from mirage_formal.torch.modules.graph_rewriter import rewrite
 from mirage_formal.torch.modules.inductor import (
     NO_CUDA_GRAPHS,
@@ -50,6 +52,8 @@ from mirage_formal.torch.modules.trace import FunctionModule, trace_module
 
 #: Share of the time limit that searches have where their results are compared with torch.compile afterwards.
 _SEARCHES: Final = 0.75
+#: Name of the option.
+_BACKGROUND: Final = "continue_in_background"
 
 
 class _OptimizedModule:
@@ -57,13 +61,22 @@ class _OptimizedModule:
 
     _mirage_plan: FunctionPlan | None
     _mirage_report: ModuleReport | ShapesReport
+    _mirage_swap: PlanSwap | None = None
 
     def mirage_report(self) -> ModuleReport | ShapesReport:
         """Return the report of how each region is computed; ``print`` it to read it as text."""
-        return self._mirage_report
+        report, swap = self._mirage_report, self._mirage_swap
+        if swap is None or not isinstance(report, ModuleReport):
+            return report
+        return dataclasses.replace(report, background=swap.remarks())
+
+    def mirage_background(self) -> BackgroundSearch | None:
+        """Return the search that continues in the background; None without the option for it, and for a copy."""
+        return None if self._mirage_swap is None else self._mirage_swap.search
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _new_optimized, (type(self).__bases__[1],), self.__dict__
+        state = {name: value for name, value in self.__dict__.items() if name != "_mirage_swap"}
+        return _new_optimized, (type(self).__bases__[1],), state
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +106,19 @@ def optimize_module(
     Args:
         module: The module, or a function of tensors.
         given: Its positional and keyword arguments.
-        asked: Options of ``superoptimize``.
+        asked: Options of ``superoptimize``, and ``continue_in_background``.
         options: Further options.
     """
     args, kwargs = given
     if options.guard and options.shapes is not None:
         text = "optimize: expected guard or shapes, got both: tensors behind a length meet no condition"
         raise error_at_user_line(UnsupportedError, text, "leave one of them out")
+    asked = dict(asked)
+    if continues := check_value(_BACKGROUND, asked.pop(_BACKGROUND, False), bool):
+        if options.shapes is not None:
+            text = f"optimize: expected {_BACKGROUND} or shapes, got both: searches of buckets are not continued"
+            raise error_at_user_line(UnsupportedError, text, "leave one of them out")
+        expect_store_options(asked)
     if isinstance(module, _OptimizedModule):
         raise error_at_user_line(
             UnsupportedError, "optimize: expected a module, got one that is optimized", "give the first one"
@@ -120,13 +139,18 @@ def optimize_module(
     parse_rounding(options.rounding)
     if options.mode is not None:
         asked = _check_mode(options, asked, has_gpu_tensors(pytree.tree_leaves(flat)))
-    plan, report = (
-        _plan_module(module, flat, asked, options)
-        if options.shapes is None
-        else plan_for(module, flat, asked, options.shapes, options.rounding)
-    )
+    plan: FunctionPlan | None
+    report: ModuleReport | ShapesReport
+    swap = None
+    if options.shapes is None:
+        plan, report, swap = _plan_module(module, flat, asked, options, continues=continues)
+    else:
+        plan, report = plan_for(module, flat, asked, options.shapes, options.rounding)
     found = _new_optimized(type(module))
     vars(found).update(vars(module), _mirage_plan=plan, _mirage_report=report)
+    if swap is not None:
+        vars(found).update(_mirage_swap=swap)
+        swap.attach(found)
     return found
 
 
@@ -143,12 +167,18 @@ def _check_mode(options: ModuleOptions, asked: Mapping[str, Any], on_gpu: bool) 
 
 
 def _plan_module(
-    module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], asked: Mapping[str, Any], options: ModuleOptions
-) -> tuple[FunctionPlan | None, ModuleReport]:
+    module: Any,
+    given: tuple[tuple[Any, ...], dict[str, Any]],
+    asked: Mapping[str, Any],
+    options: ModuleOptions,
+    *,
+    continues: bool,
+) -> tuple[FunctionPlan | None, ModuleReport, PlanSwap | None]:
     times, leaves, guard = _PhaseTimes(options.begin), pytree.tree_leaves(given), options.guard
     traced = trace_module(module, *given, options.rounding)
     imported = traced.imported
     rewrite(imported, {})  # what cannot be rewritten is not searched
+    frame = CallFrame.of(module, given, traced)
     times.end("import")
     limit = asked.get("time_limit")
     deadline = inf if limit is None else times.begin + limit
@@ -156,7 +186,7 @@ def _plan_module(
     compiled: CompilationThread | None = None
     tensors: list[Any] = []
     if timed and not guard and can_compile(leaves):
-        tensors = plan_module(module, given, traced, _graph_with(imported, {}), ()).inputs(module, *given)[1]
+        tensors = frame.plan(_graph_with(imported, {}), ()).inputs(module, *given)[1]
         compiled = _start_compilations(_build(imported, {}), tensors, options.mode)
         asked = asked if limit is None else {**asked, "time_limit": _SEARCHES * limit}
     comparison = compare_with_torch(imported, arguments_of(imported, leaves))
@@ -175,11 +205,10 @@ def _plan_module(
     plan = None
     if operators or rest is not None:
         graph = _graph_with(imported, operators, guard=guard, all_constants=rest is not None)
-        plan = plan_module(module, given, traced, graph, tuple(dict.fromkeys(operators.values())))
-        plan.guarded = guard
+        plan = frame.plan(graph, tuple(dict.fromkeys(operators.values())), guarded=guard)
         if rest is not None and rest.call is not None:
             plan.compile_in(rest.mode, rest.call, tensors)
-    return plan, report
+    return plan, report, PlanSwap(frame, comparison, asked, operators, report, guard) if continues else None
 
 
 class _PhaseTimes:
@@ -271,6 +300,8 @@ def _optimized_class(base: Any) -> Any:
 
     @functools.wraps(base.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling() and (swap := self._mirage_swap) is not None and swap.search.arrived:
+            swap.install()
         plan = self._mirage_plan
         if plan is None:
             return base.forward(self, *args, **kwargs)

@@ -22,9 +22,16 @@ from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.partition.partition import floor_us
-from mirage_formal.run.results.result import Result
+from mirage_formal.run.results.result import Result, Results
 from mirage_formal.support import options
-from mirage_formal.support.errors import ClusterError, MirageError, RunError, SpaceError, TargetError
+from mirage_formal.support.errors import (
+    ClusterError,
+    MirageError,
+    NothingFoundError,
+    RunError,
+    SpaceError,
+    TargetError,
+)
 from mirage_formal.torch.analysis.conditions import side_conditions
 from mirage_formal.torch.comparison.candidate_comparison import candidate_fault, comparison_limit
 from mirage_formal.torch.comparison.import_comparison import ImportComparison, RegionPiece
@@ -39,6 +46,8 @@ _LEAST_S: Final = 1.0
 _SEARCHES: Final = 0.9
 #: Most candidates that are compared with torch.
 _TRIALS: Final = 32
+#: Share of a time limit for measurements of stored candidates while a call waits for its plan.
+_MEASURED_SHARE: Final = 0.25
 #: Errors in the options; other errors are reasons why a region has no candidate.
 _ASKED: Final = (ClusterError, RunError, SpaceError, TargetError)
 _VIEWS: Final = frozenset({OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT, OpKind.SLICE})
@@ -99,11 +108,7 @@ def choose_operators(
     reports: list[RegionReport] = []
     for key in sorted(gains, key=lambda key: -gains[key]):
         region, numbers = imported.regions[equal[key][0]], tuple(equal[key])
-        unfused = estimate(region.program, target).us
-        said = "; ".join(dict.fromkeys(comparison.said(number) for number in numbers))
-        needs = tuple(map(str, side_conditions(region.program, region.graph.origins())))
-        report = RegionReport(numbers, region.digest, _describe_call(imported, region), unfused, compared=said)
-        report = dataclasses.replace(report, conditions=needs, guarded=guard)
+        report = _new_report(imported, numbers, comparison, target, guard=guard)
         gain, still = gains.pop(key), sum(gains.values())
         if numbers[0] in comparison.faults:
             reports.append(dataclasses.replace(report, kept=str(comparison.faults[numbers[0]])))
@@ -115,11 +120,11 @@ def choose_operators(
         planned = None if limit is None else limit * gain / total
         if known is not None and key in known:
             earlier, operator = known[key]
+            said, needs = report.compared, report.conditions
             report = dataclasses.replace(earlier, numbers=numbers, compared=said, conditions=needs)
         else:
-            where = _device(imported, region)
             piece = RegionPiece(imported, numbers[0])
-            report, operator = _search_region(piece, report, asked, (share, planned), where, guard=guard)
+            report, operator = _search_region(piece, report, asked, (share, planned), guard=guard)
             if known is not None:
                 known[key] = report, operator
         if operator is not None:
@@ -130,12 +135,27 @@ def choose_operators(
     return found, ModuleReport(tuple(reports), left, ahead)
 
 
+def _new_report(
+    imported: Imported, numbers: tuple[int, ...], comparison: ImportComparison, target: Target, *, guard: bool
+) -> RegionReport:
+    """Return the report of regions of one program before their search."""
+    region = imported.regions[numbers[0]]
+    return RegionReport(
+        numbers,
+        region.digest,
+        _describe_call(imported, region),
+        estimate(region.program, target).us,
+        compared="; ".join(dict.fromkeys(comparison.said(number) for number in numbers)),
+        conditions=tuple(map(str, side_conditions(region.program, region.graph.origins()))),
+        guarded=guard,
+    )
+
+
 def _search_region(
     piece: RegionPiece,
     report: RegionReport,
     asked: Mapping[str, Any],
     limits: tuple[float | None, float | None],
-    device: str,
     *,
     guard: bool,
 ) -> tuple[RegionReport, TorchOperator | None]:
@@ -146,30 +166,90 @@ def _search_region(
         report: Its report so far.
         asked: Options of ``superoptimize``.
         limits: Its share of the seconds that are left, and its planned seconds.
-        device: Kind of the device that computes it.
         guard: As for ``choose_operators``.
     """
-    region, (share, planned) = piece.region, limits
-    if device == "cuda" and torch.cuda.is_available() and not device_count():
+    share, planned = limits
+    if _device(piece) == "cuda" and torch.cuda.is_available() and not device_count():
         return dataclasses.replace(report, kept="kernels are launched with CuPy, which is not installed"), None
-    on_gpu = device == "cuda" and device_count() > 0
-    if not on_gpu:  # GPU times are irrelevant for a module on another device
-        asked = {**asked, "measure": 0}
-    given: Any = dict(asked, time_limit=share)
-    earlier: Any = dict(asked, time_limit=planned)
+    own = _region_options(piece, asked)
+    given: Any = dict(own, time_limit=share)
+    earlier: Any = dict(own, time_limit=planned)
     if asked.get("out") is not None:
         given["out"] = _unused_directory(Path(asked["out"]) / f"region-{report.digest[:12]}")
     try:
-        program = region.numbered_program  # modules that differ in names share a search
+        program = piece.region.numbered_program  # modules that differ in names share a search
         results = stored_results(program, earlier, left=None if share is None else max(share, _LEAST_S))
         if results is None and share is not None and share < _LEAST_S:
-            return dataclasses.replace(report, kept="no time was left for a search"), None
+            return dataclasses.replace(report, kept="no time was left for a search", cut=True), None
         found = results or search_into_store(program, given)
     except MirageError as error:
         if isinstance(error, _ASKED):
             raise
-        return dataclasses.replace(report, kept=error.what), None
-    report = dataclasses.replace(report, extent=found.extent if found.cut else "")
+        causes = [reason.cause for reason in error.reasons] if isinstance(error, NothingFoundError) else []
+        return dataclasses.replace(report, kept=error.what, cut="time-limit" in causes), None
+    return _choose_operator(piece, report, found, guard=guard)
+
+
+def stored_operator(
+    imported: Imported,
+    numbers: tuple[int, ...],
+    asked: Mapping[str, Any],
+    comparison: ImportComparison,
+    *,
+    guard: bool = False,
+) -> tuple[RegionReport, TorchOperator | None] | None:
+    """Return the report and operator of regions whose whole space has been searched since; None if it has not.
+
+    Nothing is searched. On a GPU the stored candidates are measured, within a quarter of the time limit.
+
+    Args:
+        imported: The import.
+        numbers: Numbers of the regions, which have one program.
+        asked: Options of ``superoptimize``.
+        comparison: Comparison of the regions with torch.
+        guard: As for ``choose_operators``.
+
+    Raises:
+        MirageError: The stored candidates cannot be measured.
+    """
+    target = load_target(str(asked.get("target", options.Settings().target)))
+    piece = RegionPiece(imported, numbers[0])
+    given: Any = {**_region_options(piece, asked), "time_limit": None}
+    limit = asked.get("time_limit")
+    left = None if limit is None else _MEASURED_SHARE * limit
+    found = stored_results(piece.region.numbered_program, given, left=left)
+    if found is None:
+        return None
+    report = _new_report(imported, numbers, comparison, target, guard=guard)
+    return _choose_operator(piece, report, found, guard=guard)
+
+
+def searches_to_continue(
+    imported: Imported, report: ModuleReport, asked: Mapping[str, Any]
+) -> list[tuple[tuple[int, ...], KernelGraph]]:
+    """Return the regions whose search its time limit has ended, with their programs, the largest possible gain first.
+
+    Args:
+        imported: The import.
+        report: Report on all regions, from ``choose_operators``.
+        asked: Options of ``superoptimize``.
+    """
+    target = load_target(str(asked.get("target", options.Settings().target)))
+    cut = [(row.numbers, imported.regions[row.numbers[0]]) for row in report.regions if row.cut]
+    cut.sort(key=lambda item: (-len(item[0]) * _gain(item[1].program, target), item[0]))
+    return [(numbers, region.numbered_program) for numbers, region in cut]
+
+
+def _region_options(piece: RegionPiece, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a region's search: GPU times are irrelevant for a module on another device."""
+    return dict(asked) if _is_on_gpu(piece) else {**asked, "measure": 0}
+
+
+def _choose_operator(
+    piece: RegionPiece, report: RegionReport, found: Results, *, guard: bool
+) -> tuple[RegionReport, TorchOperator | None]:
+    """Return a region's report and operator from the results of its search."""
+    report = dataclasses.replace(report, extent=found.extent if found.cut else "", cut=found.cut)
     best = choose_candidate(piece, found, report.unfused_us, guard=guard)
     if isinstance(best, str):
         return dataclasses.replace(report, kept=best), None
@@ -186,7 +266,7 @@ def _search_region(
         backend=best.backend,
     )
     operator = torch_operator(best)
-    if on_gpu:
+    if _is_on_gpu(piece):
         try:
             operator.result.prepare(torch.cuda.current_device())  # not in a call, which may be captured
         except MirageError as error:
@@ -233,11 +313,15 @@ def _unused_directory(first: Path) -> Path:
     return place
 
 
-def _device(imported: Imported, region: Region) -> str:
+def _device(piece: RegionPiece) -> str:
     """Return the kind of device on which torch would compute a region."""
-    nodes = {node.name: node for node in imported.module.graph.nodes}
-    values = (nodes[name].meta.get("val") for name in region.nodes)
+    values = (piece.nodes[name].meta.get("val") for name in piece.region.nodes)
     return next((str(value.device.type) for value in values if isinstance(value, torch.Tensor)), "cpu")
+
+
+def _is_on_gpu(piece: RegionPiece) -> bool:
+    """Return whether a region is computed on a GPU that can be used here."""
+    return _device(piece) == "cuda" and device_count() > 0
 
 
 def _gain(program: KernelGraph, target: Target) -> float:
@@ -270,4 +354,4 @@ def _describe_call(imported: Imported, region: Region) -> tuple[str, ...]:
     return tuple(str(nodes[name].target).removeprefix("aten.") for name in region.nodes)
 
 
-__all__ = ["choose_candidate", "choose_operators"]
+__all__ = ["choose_candidate", "choose_operators", "searches_to_continue", "stored_operator"]
