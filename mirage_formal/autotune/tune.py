@@ -93,7 +93,8 @@ def _tune_cuda_kernels(root: Path, source: TunedRun, bench: TuningResources, beg
         refused = wanted - ready
     else:
         for rung, kernels in enumerate(kernel_rungs(plan, limits.kernels, tried)):
-            end = share(max(RUNGS - rung, 1) + 1 + last)
+            # Without times of the first kernels there is no result: they have half of a time limit.
+            end = share(max(RUNGS - rung, 1) + 1 + last if rung else 2)
             half = end if device is None else (time.monotonic() + end) / 2
             made = maker.prepare(plan, source.target, kernels, half)
             may = [at for at, one in made.items() if not one.refused]
