@@ -22,6 +22,7 @@ PIP_INSTALL = $(BIN)/python -m pip install --quiet --no-compile --disable-pip-ve
 
 $(INSTALLED): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip uninstall --quiet --yes setuptools 2>/dev/null  # of Python 3.11's venv; nothing needs it
 	@echo "Installing what a search needs into .venv: two solvers and numerical packages, about 450 MB."
 	$(PIP_INSTALL) .
 	touch $@
