@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import permutations
 from math import prod
 
 from mirage_formal.check.proof.ring import ONE, Digits, Index, Key, Mono, Poly, ProofError, Ring, require
@@ -18,8 +19,7 @@ class Substitution:
     Sound: one digit becomes an index that stays in its range; several digits become one index only where each index
     holds none of them, or all with the strides of a mixed-radix number, so that the index depends on that number alone.
     A digit that a factor binds is another one, and what is put in must not be bound where it goes. ``cases`` are masks
-    with numbers that they are, for some values of their digits, but within masks; ``guards`` says that only those of
-    ``keep`` are told.
+    with numbers that they are, for some values of their digits; ``guards`` says that only those of ``keep`` are told.
     """
 
     def __init__(
@@ -66,12 +66,13 @@ class Substitution:
             if f not in self._memo:
                 self.ring.charge()
                 self._memo[f] = self._factor(f)
-            out = self.ring.mul(out, self.ring.power(self._memo[f], e))
+            same = self.ring.kinds[f] == "pow" and self._memo[f] == dict(self.ring.payloads[f])
+            out = self.ring.mul(out, self.ring.prod([(f, e)]) if same else self.ring.power(self._memo[f], e))
         return out
 
     def _factor(self, f: int) -> Poly:
         ring, payload = self.ring, self.ring.payloads[f]
-        if self.cases and (ring.is_mask(f) or ring.kinds[f] == "surd"):
+        if ring.kinds[f] == "surd" or f in self.cases or (self.guards and ring.is_mask(f)):
             return {((f, 2),): 1} if self.guards or f not in self.cases else ring.add({}, ONE, self.cases[f])
         match ring.kinds[f]:
             case "in":
@@ -86,7 +87,7 @@ class Substitution:
                 index, u, bound, body = payload
                 return ring.running_maximum(kind, self.index(index), u, bound, self._body(bound | {u}, body))
             case "top":
-                return ring.top(self.polynomial(dict(key)) for key in payload)
+                return ring.top(self.polynomial(dict(key)) for key in self._largest(payload))
             case "keep":
                 told = Substitution(ring, self.places, self.cases)
                 return ring.keep(told.polynomial(dict(payload[0])), self.polynomial(dict(payload[1])))
@@ -94,6 +95,18 @@ class Substitution:
                 name, body = payload if kind == "fn" else (kind.removeprefix("pow"), payload)
                 return ring.function(name, self.polynomial(dict(body)))
         raise AssertionError(ring.kinds[f])
+
+    def _largest(self, keys: Collection[Key]) -> Collection[Key]:
+        """Return the one of two values that is the largest in the cases of comparisons, or both.
+
+        Sound: b is if a - b is negative, and a if it is not.
+        """
+        kept = set[Key]()
+        for a, b in permutations(keys) if len(keys) == 2 and self.cases and not self.guards else ():
+            less = self.ring.function("negative", self.ring.add(dict(a), dict(b), -1))
+            told = self.cases.get(self.ring.alone(less, "fn"))
+            kept |= set() if told is None else {b if told else a}
+        return kept if len(kept) == 1 else keys
 
     def _body(self, bound: Digits, body: Key) -> Poly:
         poly: Poly = dict(body)

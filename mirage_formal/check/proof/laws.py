@@ -189,17 +189,21 @@ def _largest(reader: Reader, bound: object, polys: object, *parts: object) -> Fi
     """Check a summand, a factor and an increasing function that are taken out of the largest value of polynomials.
 
     Sound: the polynomials have the same largest value as those that the parts give, for all digits; what comes out has
-    none of the digits that the largest value is over, and the factor is not negative. No divisor or root is new.
+    none of the digits that the largest value is over, and the factor is not negative. No divisor or root is new, so
+    that roots are taken of what is not negative; log |p| is increasing where p is not.
     """
     ring, digits = reader.ring, frozenset(reader.digits(bound))
     some = [reader.polynomial(poly) for poly in parse_list(polys, low=1)]
     first, factor, inner = (reader.polynomial(parts[place]) for place in (0, 1, 3))
     good = digits.isdisjoint(ring.free_in({**first, **factor})) and ring.evident(factor)
     require(good, "expected a summand and a factor without the digits, and no factor that may be negative")
-    good = ring.partial((*first, *factor, *inner)) <= ring.partial(mono for poly in some for mono in poly)
-    require(good, "expected no new divisor or root")
-    function = parse_word(parts[2], INCREASING)
-    made = [ring.add(first, ring.mul(factor, ring.function(function, dict(key)))) for key in ring.tops(inner)]
+    function, keys = parse_word(parts[2], INCREASING), ring.tops(inner) if len(some) > 1 else {frozenset(inner.items())}
+    require(
+        function != "log" or all(ring.evident(dict(key)) for key in keys), "expected no logarithm of what is below 0"
+    )
+    made = [ring.add(first, ring.mul(factor, ring.function(function, dict(key)))) for key in keys]
+    needed = ring.partial(mono for poly in (first, factor, inner, *made) for mono in poly)
+    require(needed <= ring.partial(mono for poly in some for mono in poly), "expected no new divisor or root")
     require(ring.same_largest(some, made), "expected the largest value")
     return (digits, frozenset(frozenset(poly.items()) for poly in some)), (first, factor, function, inner)
 

@@ -43,7 +43,7 @@ class Terms:
     """Constructors of operator terms; equal terms have equal numbers. Axes count the leading axes of a block too.
 
     Sound: a term is the name of one tensor over the inputs. Nothing is rewritten, except that a reshape, transpose,
-    repetition, slice or loop of one iteration that changes nothing is left out.
+    repetition, slice or loop of one iteration that changes nothing is left out, and of two reshapes the first.
     """
 
     def __init__(self) -> None:
@@ -122,7 +122,8 @@ class Terms:
                 old = rest[place]
                 parts = tuple(self.replaced(part, table) for part in (old if kind == "concat" else (old,)))
                 rest[place] = parts if kind == "concat" else parts[0]
-            table[term] = self._make(self.shapes[term], kind, *rest)
+            again = kind == "reshape"
+            table[term] = self.reshape(*rest) if again else self._make(self.shapes[term], kind, *rest)
         return table[term]
 
     def input(self, number: int, shape: Shape) -> int:
@@ -165,7 +166,13 @@ class Terms:
     def reshape(self, a: int, shape: Shape) -> int:
         """Return the same elements, row-major, with other axes."""
         require(prod(shape) == prod(self.shapes[a]), f"reshape: expected the elements of {self.shapes[a]}, got {shape}")
+        kind, *rest = self._keys[a]
+        a = rest[0] if kind == "reshape" else a
         return a if shape == self.shapes[a] else self._make(shape, "reshape", a, shape)
+
+    def flat(self, a: int) -> int:
+        """Return the same elements, row-major, with one axis."""
+        return self.reshape(a, (prod(self.shapes[a]),))
 
     def transpose(self, a: int, perm: tuple[int, ...]) -> int:
         """Return a tensor with permuted axes: axis i of the result is axis perm[i]."""

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from fractions import Fraction
+from math import prod
 from typing import Any, Final, NoReturn
 
 from mirage_formal.check.proof.operator_terms import UNINTERPRETED
@@ -211,10 +212,11 @@ class Reader:
         self._size += 1
 
     def _element(self, body: list[object], shapes: tuple[tuple[int, ...], ...]) -> tuple[int, tuple[Index, ...]]:
-        source = parse_integer(body[0], 0, len(shapes) - 1)
-        rank = len(shapes[source])
+        source = parse_integer(body[0], -len(shapes), len(shapes) - 1)
+        shape = shapes[source] if source >= 0 else (prod(shapes[~source]),)
+        rank = len(shape)
         found = tuple(self.index(index) for index in parse_list(body[1], rank, rank))
-        for (offset, terms), extent in zip(found, shapes[source], strict=True):
+        for (offset, terms), extent in zip(found, shape, strict=True):
             good = offset + sum(s * (self.ring.extents[d] - 1) for d, s in terms) < extent
             require(good, f"expected an index below {extent}")
         return source, found

@@ -25,10 +25,11 @@ Place = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class PieceValue:
-    """Segment lengths of each axis, and the term of each piece."""
+    """Segment lengths of each axis, and the term of each piece; ``source`` is what this is a reshape of, if any."""
 
     cuts: tuple[Cut, ...]
     terms: Mapping[Place, int]
+    source: PieceValue | None = None
 
     @property
     def shape(self) -> Shape:
@@ -213,8 +214,9 @@ class PieceOperators:
         """Return the row-major elements with other axes.
 
         Sound: a segment of the outermost axis of a group of axes is a run of its elements, and so is a segment of the
-        outermost new axis; other segments are joined.
+        outermost new axis; other segments are joined. A reshape of a reshape has the same elements in the same order.
         """
+        source = x = x.source or x
         if shape == x.shape:
             return x
         cuts: list[Cut] = [(extent,) for extent in shape]
@@ -233,7 +235,7 @@ class PieceOperators:
         for place, term in x.terms.items():
             target = tuple(place[moved[i]] if i in moved else 0 for i in range(len(shape)))
             terms[target] = self.terms.reshape(term, tuple(cut[i] for cut, i in zip(cuts, target, strict=True)))
-        return PieceValue(tuple(cuts), terms)
+        return PieceValue(tuple(cuts), terms, source)
 
 
 def _groups(old: Shape, new: Shape) -> list[tuple[list[int], list[int]]]:

@@ -69,6 +69,8 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
         ring.signed.update(signed)
         ring.masks.update(i for i, x in enumerate(program.inputs) if x.tensor.dtype is DType.BOOL)
         ring.undefined.update(i for i, source in enumerate(sources) if not terms.known[source][0])
+        for known in (ring.signed, ring.masks, ring.undefined):
+            known.update([~i for i in known])  # source i with one axis
         shapes = tuple(terms.shapes[source] for source in sources)
         for number, raw in enumerate(tables["factors"]):
             where = f"factor {number}"
@@ -85,7 +87,7 @@ def replay(program: KernelGraph, candidate: KernelGraph, proof: bytes | str) -> 
         closings = _outputs(steps, graphs[0].outputs, graphs[1].outputs, tables["outputs"])
         _nothing_unused("lemmas", len(tables["lemmas"]), ring.used)
         _nothing_unused("steps", len(steps.tensors), steps.used)
-        _nothing_unused("atoms", len(atoms), {source - len(inputs) for source in steps.read})
+        _nothing_unused("atoms", len(atoms), {max(source, ~source) - len(inputs) for source in steps.read})
         _nothing_unused("factors", len(tables["factors"]), reader.needed_factors())
         _nothing_unused("digits", len(extents), reader.named_digits)
     except ProofError as error:
@@ -111,16 +113,18 @@ def _outputs(
     """Compare the outputs, piece by piece; a pair with equal terms needs no entry.
 
     Sound: equal terms name one tensor; else the difference of both elements is 0, as ``steps.difference`` says. sympy
-    knows no law of maxima, so what needs one is no closing identity.
+    knows no law of maxima and masks, so what needs one is no closing identity.
     """
     out, wanted = list[Closing](), paired_terms(steps.terms, program, candidate)
     for entry, pair in zip(parse_list(raw, len(wanted), len(wanted)), wanted, strict=True):
         if entry == [] and pair[0] == pair[1]:
             continue
-        *numbers, divided = parse_list(entry, 3, 3)
+        parts = parse_list(entry, 3, 4)
+        require([] not in parts[3:], "expected no empty list of masks")
+        *numbers, divided, masks = [*parts, []][:4]
         a, b = (steps.tensor(number) for number in numbers)
         require((a.term, b.term) == pair, f"expected tensors that the graphs compute, got {numbers}")
         require(a.strings == b.strings, f"expected equal strings, got {a.strings} and {b.strings}")
-        rest = steps.difference(a.poly, b.poly, divided)
-        out += [] if rest else [closing_identity(steps.ring, a.poly, b.poly)]
+        rest = steps.difference(a.poly, b.poly, divided, masks)
+        out += [] if rest or masks else [closing_identity(steps.ring, a.poly, b.poly)]
     return tuple(out)

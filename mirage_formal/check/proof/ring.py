@@ -32,7 +32,7 @@ MASKS: Final = ("zero", "negative")
 #: Functions with f(f(x)) = f(x), and those with f(-x) = -f(x).
 ROUNDINGS: Final = ("round_float16", "round_bfloat16")
 ODD: Final = ("erf", *ROUNDINGS)
-INCREASING: Final = ("", "exp", "erf", "round_float16", "round_bfloat16")
+INCREASING: Final = ("", "exp", "sqrt", "log", "sigmoid", "erf", "round_float16", "round_bfloat16")
 MAX_BITS: Final = 26_000
 LAWS: Final = ("sum", "max", "pmax", "content", "square", "largest")
 #: Most work of a replay, in products of monomials, substituted factors, bits of large numbers and so on: some seconds.
@@ -190,16 +190,22 @@ class Ring:
     def above(self, poly: Poly) -> bool:
         """Return whether a polynomial is above 0, as far as its form shows.
 
-        Sound: no product of it is negative, and one has factors above 0 only: exp, roots of numbers, sums of products
-        of such, and polynomials that are above 0.
+        Sound: it is the largest of some, and no product of one of these is negative, and one has factors above 0 only:
+        exp, roots of numbers, sums of products of such, polynomials that are above 0, and the largest of values one of
+        which is.
         """
 
         def positive(f: int) -> bool:
             kind, payload = self.kinds[f], self.payloads[f]
-            inner = {payload[1]: 1} if kind == "sum" else dict(payload) if kind == "pow" else {}
-            return kind in ("exp", "surd") or self.above(inner)
+            inner = payload if kind == "top" else [payload] if kind == "pow" else []
+            inner = [{payload[1]: 1} if kind == "sum" else payload[1]] if kind in ("sum", "max") else inner
+            return kind in ("exp", "surd") or any(self.above(dict(one)) for one in inner)
 
-        return self.evident(poly) and any(all(positive(f) for f, _ in mono) for mono in poly)
+        return any(self.evident(one) and any(all(positive(f) for f, _ in m) for m in one) for one in self.members(poly))
+
+    def nonzero(self, poly: Poly) -> bool:
+        """Return whether a polynomial is above 0, or below, as far as its form shows."""
+        return self.above(poly) or self.above(self.add({}, poly, -1))
 
     def needs(self, poly: Poly, told: Callable[[Poly], Poly] = dict) -> Digits:
         """Return the values in ``partial`` that may be 0, or negative under a root, if no side condition says more.
@@ -207,7 +213,7 @@ class Ring:
         ``told`` gives a polynomial that equals another one where that matters.
         """
         each = {n: told({((max(n, ~n), 2),): 1}) for n in self.partial(poly)}
-        known = (n for n, value in each.items() if (self.evident(value) if n < 0 else self.above(value)))
+        known = (n for n, value in each.items() if (self.evident(value) if n < 0 else self.nonzero(value)))
         return NONE.union(each) if self.signed else NONE.union(each).difference(known)
 
     def evident(self, poly: Poly) -> bool:
@@ -341,27 +347,42 @@ class Ring:
     def function(self, name: str, poly: Poly) -> Poly:
         """Return a function of a polynomial, as a factor if no law says more.
 
-        Sound: whether p is 0, or negative, is the same of its product with a positive number and an exponential, and
-        whether it is 0 is the same of -p; of numbers it is known. Roundings to nearest and erf are odd, and rounding
-        twice is rounding once.
+        Sound: roundings to nearest and erf are odd, and rounding twice is rounding once, as is that of 1.
         """
         laws: Mapping[str, Callable[[Poly], Poly]]
-        laws = {"": dict, "exp": self.exponential, "inv0": self._inverse, "log": self._logarithm, "relu": self._relu}
+        laws = {
+            "": dict, "exp": self.exponential, "log": self._logarithm, "inv0": self._inverse, "gelu": self._gelu,
+            "relu": lambda p: self.top((p, {})), "square": lambda p: self.mul(p, p), "sqrt": lambda p: self.power(p, 1),
+            "sigmoid": lambda p: self.power(self.add(ONE, self.exponential(self.add({}, p, -1))), -2),
+        }  # fmt: skip
         if name in laws:
             return laws[name](poly)
-        _, q, rest = self._apart(poly) if name in MASKS or name in ODD else ((), 1, poly)
-        if name in MASKS and rest in ({}, ONE):
-            return ONE if (rest and q < 0 if name == "negative" else not rest) else {}
-        if name not in ODD:
-            return self._opaque(name, rest if q > 0 or name == "zero" else self.add({}, rest, -1))
-        sign = -1 if q < 0 else 1
+        if name in MASKS:
+            return self._comparison(name, poly)
+        sign = -1 if self._factored(poly)[2] < 0 else 1
         inner = self.add({}, poly, sign)
         f = self.alone(inner, "fn")
-        rounded = f >= 0 and name in ROUNDINGS and self.payloads[f][0] == name
-        return self.add({}, inner if rounded else self._opaque(name, inner), sign)
+        same = name in ROUNDINGS and (inner == ONE or (f >= 0 and self.payloads[f][0] == name))
+        return self.add({}, inner if same or not inner else self._opaque(name, inner), sign)
 
-    def _relu(self, poly: Poly) -> Poly:
-        return self.top((poly, {}))
+    def _gelu(self, poly: Poly) -> Poly:
+        half = self.mul({(): Fraction(1, 2)}, poly)
+        return self.add(half, self.mul(half, self.function("erf", self.mul(half, self.power({(): 2}, 1)))))
+
+    def _comparison(self, name: str, poly: Poly) -> Poly:
+        """Return whether a polynomial is zero, or negative: 1 if it is, else 0.
+
+        Sound: that is known of 0, of what is above 0 or not negative, and of -1 times such. It is the same of a product
+        with what is above 0, whether it is 0 also of -p, and a product with masks is 0 where one of them is.
+        """
+        zero = name == "zero"
+        if self.nonzero(poly) or not poly or (not zero and self.evident(poly)):
+            return {} if (poly if zero else self.evident(poly) or self.above(poly)) else ONE
+        mask, _, q, rest = self._factored(poly)
+        if mask != ONE:
+            inner = self.mul(mask, self._comparison(name, self.add({}, rest, 1 if q > 0 else -1)))
+            return self.add(inner, self.add(ONE, mask, -1), int(zero))
+        return self._opaque(name, rest if q > 0 or zero else self.add({}, rest, -1))
 
     def _opaque(self, name: str, poly: Poly) -> Poly:
         return {((self.intern("fn", (name, frozenset(poly.items()))), 2),): 1}
@@ -391,32 +412,34 @@ class Ring:
     def keep(self, mask: Poly, poly: Poly) -> Poly:
         """Return the factor of a value masked to 0; it is equal only for equal masks and values.
 
-        Sound: for the masks 0 and 1 it is 0 and the value.
+        Sound: for the masks 0 and 1 it is 0 and the value; and what two masks keep is what their product does.
         """
-        if mask in ({}, ONE):
+        if mask in ({}, ONE) or not poly:
             return dict(poly) if mask else {}
+        if (f := self.alone(poly, "keep")) >= 0:
+            return self.keep(self.mul(mask, dict(self.payloads[f][0])), dict(self.payloads[f][1]))
         return {((self.intern("keep", (frozenset(mask.items()), frozenset(poly.items()))), 2),): 1}
 
     def _inverse(self, poly: Poly) -> Poly:
         """Return 1 / poly, and 0 where poly is 0.
 
-        Sound: of c exp(a) r, with a number c that is not 0, it is exp(-a) / c times that of r, for both are 0 where r
-        is; and that of 1 is 1.
+        Sound: of a product it is that of each part, of a mask the mask, and of what is not 0 the inverse.
         """
-        outside, q, rest = self._apart(poly)
-        return self.mul(self._whole({outside: q}, -1), rest if rest in ({}, ONE) else self._opaque("inv0", rest))
+        mask, outside, q, rest = self._factored(poly)
+        out = self.mul(self._whole({outside: q}, -1), mask)
+        return self.mul(out, self.power(rest, -2) if self.nonzero(rest) else self._opaque("inv0", rest) if rest else {})
 
-    def _apart(self, poly: Poly) -> tuple[Mono, Coef, Poly]:
-        """Return exponentials, a number that is not 0 and the rest; their product is the polynomial.
+    def _factored(self, poly: Poly) -> tuple[Poly, Mono, Coef, Poly]:
+        """Return masks, what is above 0, a number that is not 0 and the rest; their product is the polynomial.
 
-        Sound: a content lemma for the power 0 takes nothing else out of several monomials.
+        Sound: a content lemma for the power 0 takes nothing else than exponentials out of several monomials.
         """
-        found: tuple[Mono, Coef, Poly] | None = self.lemma("content", (frozenset(poly.items()), 0))
-        if found is not None or len(poly) != 1:
-            return found or ((), 1, poly)
+        if len(poly) != 1:
+            return ONE, *(self.lemma("content", (frozenset(poly.items()), 0)) or ((), 1, poly))
         ((mono, q),) = poly.items()
-        outside = tuple((f, e) for f, e in mono if self.kinds[f] == "exp")
-        return outside, q, {tuple(item for item in mono if item not in outside): 1}
+        masks = [item for item in mono if self.is_mask(item[0])]
+        outside = tuple(item for item in mono if self.above({(item,): 1}))
+        return self.prod(masks), outside, q, {tuple(item for item in mono if item not in (*masks, *outside)): 1}
 
     def _root(self, mono: Mono, coef: Coef, e: int) -> Poly:
         """Return (coef * mono)^(e / 2) for odd e.
@@ -431,7 +454,8 @@ class Ring:
         found: Poly = {(): _exact(Fraction(k, coef.denominator) ** e)}
         for f, x in mono:
             if x % 4 == 0 and coef > 0 and not self._leaves(f, x):
-                found = self.mul(found, self.power(self.top(({((f, 2),): 1}, {((f, 2),): -1})), x // 2 * e))
+                one = self.prod([(f, 2)])
+                found = self.mul(found, self.power(self.top((one, self.add({}, one, -1))), x // 2 * e))
         require(coef > 0 or bool(inside), "expected the root of a number that is not negative")
         if len(inside) == 1 and inside[0][1] == 2 and coef > 0:
             outside.append((inside[0][0], e))

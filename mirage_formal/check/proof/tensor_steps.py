@@ -13,7 +13,7 @@ from math import prod
 from mirage_formal.check.proof.index_substitution import Substitution, folding_substitution, require_lemma, value
 from mirage_formal.check.proof.operator_terms import ABOVE_ZERO, LOOP, UNARY, Terms
 from mirage_formal.check.proof.parser import MAX_EXTENT, Reader, parse_integer, parse_list, parse_rational, parse_word
-from mirage_formal.check.proof.ring import ONE, Poly, ProofError, require
+from mirage_formal.check.proof.ring import ONE, Coef, Mono, Poly, ProofError, require
 from mirage_formal.graph.types import MAX_RANK
 
 Strings = tuple[tuple[int, ...], ...]
@@ -74,39 +74,44 @@ class TensorReplay:
         self.used.add(number)
         return self.tensors[number]
 
-    def difference(self, a: Poly, b: Poly, divided: object) -> Poly:
+    def difference(self, a: Poly, b: Poly, divided: object, masks: object, rewritten: bool = False) -> Poly:
         """Return the difference of two polynomials times a multiplier, in which equal maxima alone may be left.
 
-        Sound: a multiplier is a product of positive powers of divisors, or of what they are divided by themselves,
-        which is not 0, so the difference is 0 if its product with the multiplier is; and that is if its two parts have
-        the same largest value, each alone.
+        They are compared in each case of masks; it is that of the last case. In each case of an element that is
+        rewritten both need the same values, so that what a selection discards stays discarded; else no case is told of
+        selections, for the same reason.
+
+        Sound: masks are 0 or 1, so what is equal in each case is equal. A multiplier is a product of positive powers of
+        divisors, or of what they are divided by themselves, which is not 0, so the difference is 0 if its product with
+        the multiplier is, or with what of it is a divisor in a case; and that is if its two parts have the same largest
+        value, each alone.
         """
-        ring, multiplier = self.ring, self.reader.monomial(divided)
-        divisors = ring.partial((*a, *b))
-        require(all(f in divisors and e > 0 for f, e in multiplier), "expected a multiplier of divisors")
-        items = ring.add(a, b, -1).items()
-        rest = ring.combined((ring.prod((*mono, *multiplier)), coef) for mono, coef in items)
-        below = {m: -c for m, c in rest.items() if c < 0 and any(ring.kinds[f] == "top" for f, _ in m)}
-        require(ring.same_largest([ring.add(rest, below)], [below]), "expected equal elements")
+        ring, multiplier, rest = self.ring, self.reader.monomial(divided), dict[Mono, Coef]()
+        given = [self.reader.factor(mask) for mask in parse_list(masks, high=MAX_MASKS)]
+        require(all(map(ring.is_mask, given)), "expected masks")
+        for case in product((0, 1), repeat=len(given)):
+            cases = dict(zip(given, case, strict=True))
+            kept, told = (Substitution(ring, (), cases, guards=guards).polynomial for guards in (True, False))
+            x, y = kept(a), kept(b)
+            good = ring.needs(x, told) == ring.needs(y, told) if given and rewritten else (x, y) == (a, b)
+            require(good, "expected the same needs in each case")
+            x, y = told(x), told(y)
+            divisors = ring.partial((*x, *y))
+            require(all(e > 0 and (given or f in divisors) for f, e in multiplier), "expected a multiplier of divisors")
+            by = [item for item in multiplier if item[0] in divisors]
+            rest = ring.combined((ring.prod((*mono, *by)), coef) for mono, coef in ring.add(x, y, -1).items())
+            below = {m: -c for m, c in rest.items() if c < 0 and any(ring.kinds[f] == "top" for f, _ in m)}
+            require(ring.same_largest([ring.add(rest, below)], [below]), "expected equal elements")
         return rest
 
     def _rewrite(self, raw: object, poly: object, divided: object, masks: object) -> CheckedTensor:
         """Return a tensor with its element written as another polynomial.
 
-        Sound: no divisor or root is new that may be 0 or negative, and the two are equal: by a multiplier, or in each
-        case of masks, which are 0 or 1 wherever the element is. There each needs values of the same divisors and roots,
-        so that what a selection discards stays discarded.
+        Sound: no divisor or root is new that may be 0 or negative, and the two are equal.
         """
-        a, new, ring = self.tensor(raw), self.reader.polynomial(poly), self.ring
-        require(ring.needs(new) <= ring.needs(a.poly), "expected no new divisor or root")
-        given = [self.reader.factor(mask) for mask in parse_list(masks, high=MAX_MASKS)]
-        require(all(map(ring.is_mask, given)), "expected masks")
-        for case in product((0, 1), repeat=len(given)):
-            cases = dict(zip(given, case, strict=True))
-            kept, told = Substitution(ring, (), cases, guards=True), Substitution(ring, (), cases).polynomial
-            old, now = kept.polynomial(a.poly), kept.polynomial(new)
-            require(not given or ring.needs(old, told) == ring.needs(now, told), "expected the same needs in each case")
-            self.difference(told(old), told(now), divided)
+        a, new = self.tensor(raw), self.reader.polynomial(poly)
+        require(self.ring.needs(new) <= self.ring.needs(a.poly), "expected no new divisor or root")
+        self.difference(a.poly, new, divided, masks, rewritten=True)
         return CheckedTensor(a.term, a.strings, new)
 
     def _size(self, string: Sequence[int]) -> int:
@@ -122,13 +127,15 @@ class TensorReplay:
     def _input(self, raw: object, strings: object) -> CheckedTensor:
         """Return an input, or an atom: a tensor of a graph that is kept opaque.
 
-        Sound: an atom's elements are named by its operator term and their position, as an input's are by the input.
+        Sound: an atom's elements are named by its operator term and their position, as an input's are by the input;
+        those of source ~i by their position in row-major order.
         """
-        number = parse_integer(raw, 0, len(self.sources) - 1)
+        number = parse_integer(raw, -len(self.sources), len(self.sources) - 1)
+        term = self.sources[number] if number >= 0 else self.terms.flat(self.sources[~number])
         self.read.add(number)
         found = tuple(self.reader.digits(string) for string in parse_list(strings, high=RANK))
         element = (number, tuple(value(self.ring, string) for string in found))
-        return CheckedTensor(self.sources[number], found, {((self.ring.intern("in", element), 2),): 1})
+        return CheckedTensor(term, found, {((self.ring.intern("in", element), 2),): 1})
 
     def _congruent(self, raw: object, atom: object, pairs: object) -> CheckedTensor:
         """Return an atom with the elements of a tensor that is computed in the same way from other, equal tensors.
@@ -225,17 +232,8 @@ class TensorReplay:
     # --- operators ---------------------------------------------------------------------------------------------
 
     def _unary(self, kind: object, raw: object) -> CheckedTensor:
-        a, ring, name = self.tensor(raw), self.ring, parse_word(kind, UNARY)
-        p = a.poly
-        half, surd = ring.mul({(): Fraction(1, 2)}, p), ring.power({(): 2}, 1)
-        made: dict[str, Callable[[], Poly]] = {
-            "sqrt": lambda: ring.power(p, 1),
-            "square": lambda: ring.mul(p, p),
-            "sigmoid": lambda: ring.power(ring.add(ONE, ring.exponential(ring.add({}, p, -1))), -2),
-            "gelu": lambda: ring.add(half, ring.mul(half, ring.function("erf", ring.mul(half, surd)))),
-        }
-        p = made.get(name, lambda: ring.function(name, p))()
-        return CheckedTensor(self.terms.unary(name, a.term), a.strings, p)
+        a, name = self.tensor(raw), parse_word(kind, UNARY)
+        return CheckedTensor(self.terms.unary(name, a.term), a.strings, self.ring.function(name, a.poly))
 
     def _binary(self, kind: object, left: object, right: object) -> CheckedTensor:
         """Return an operator of two tensors.

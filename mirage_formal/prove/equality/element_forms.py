@@ -13,7 +13,6 @@ from typing import Final
 
 from mirage_formal.prove.equality.index_substitution import DigitSubstitution, SubstitutionTerms
 from mirage_formal.prove.equality.polynomials import (
-    ONE,
     FactorKind,
     Monomial,
     Polynomial,
@@ -21,6 +20,7 @@ from mirage_formal.prove.equality.polynomials import (
     Rational,
     add,
     constant,
+    divisor_factors,
     factor_power,
     freeze,
     multiplier,
@@ -38,7 +38,7 @@ ElementForm = tuple[Polynomial, Monomial, tuple[int, ...]]
 
 def element_forms(terms: SubstitutionTerms, p: Polynomial) -> Iterable[Callable[[Polynomial], ElementForm | None]]:
     """Yield functions that return other forms of an element, to be tried in this order, each on what the last gave."""
-    held = (terms.masks_in(f) for m, _ in p for f, _ in m if not terms.is_mask(f))
+    held = (terms.masks_in(f) - {f} for m, _ in p for f, _ in m)
     masks = tuple(sorted(frozenset[int]().union(*held)))
     if 0 < len(masks) <= MAX_MASKS and len(p) <= MAX_TERMS:
         for some in (masks, *((mask,) for mask in masks[len(masks) == 1 :])):
@@ -46,17 +46,50 @@ def element_forms(terms: SubstitutionTerms, p: Polynomial) -> Iterable[Callable[
     yield partial(_divided_by_sums, terms)
 
 
-def verify_form(terms: SubstitutionTerms, p: Polynomial, form: ElementForm) -> bool:
-    """Return whether a form is shown to be equal to an element, by the computations that the checker does."""
+def verify_form(terms: SubstitutionTerms, p: Polynomial, form: ElementForm, *, needs: bool = True) -> bool:
+    """Return whether a form is shown to be equal to an element, by the computations that the checker does.
+
+    Both must need the same divisors and roots if ``needs``.
+    """
     new, divided, masks = form
     try:
         for case in product((0, 1), repeat=len(masks)):
             (needed, old), (again, value) = (_told(terms, q, masks, case) for q in (p, new))
-            if (masks and needed != again) or terms.times(add(old, value, -1), divided):
+            known = divisor_factors(terms, (*old, *value))
+            by = tuple((f, e) for f, e in divided if f in known)
+            rest = terms.times(add(old, value, -1), by)
+            if (needs and masks and needed != again) or (rest and (needs or not terms.vanishes(rest))):
                 return False
-        return terms.needs(m for m, _ in new) <= terms.needs(m for m, _ in p)
+        return not needs or terms.needs(m for m, _ in new) <= terms.needs(m for m, _ in p)
     except ProofIncomplete:
         return False
+
+
+def equal_in_cases(terms: SubstitutionTerms, p: Polynomial, q: Polynomial) -> tuple[Monomial, tuple[int, ...]] | None:
+    """Return masks whose cases show that two elements are equal, with the multiplier; None if no masks do.
+
+    The masks are those in the elements, and comparisons that say which of two values is the largest. None of them says
+    what a selection discards: that may have no value.
+    """
+    factors = {f for m, _ in (*p, *q) for f, _ in m}
+    masks = frozenset[int]().union(*map(terms.masks_in, factors))
+    pairs = frozenset[frozenset[int]]().union(*map(terms.comparisons_in, factors))
+    given = tuple(sorted(masks.union(min(pair) for pair in pairs if masks.isdisjoint(pair))))
+    if not 0 < len(given) <= MAX_MASKS:
+        return None
+    divisors: dict[int, int] = {}
+    for case in product((0, 1), repeat=len(given)):
+        cases = tuple(zip(given, case, strict=True))
+        guarded = DigitSubstitution(cases=cases, guards=True)
+        if (terms.change(p, guarded), terms.change(q, guarded)) != (p, q):
+            return None
+        old, new = (terms.change(side, DigitSubstitution(cases=cases)) for side in (p, q))
+        by = multiplier(terms, old, new)
+        if by is None:
+            return None
+        divisors |= {f: max(e, divisors.get(f, 0)) for f, e in by}
+    found = tuple(sorted(divisors.items()))
+    return (found, given) if verify_form(terms, p, (q, found, given), needs=False) else None
 
 
 def _split_by_masks(terms: SubstitutionTerms, masks: tuple[int, ...], p: Polynomial) -> ElementForm | None:
@@ -69,8 +102,12 @@ def _split_by_masks(terms: SubstitutionTerms, masks: tuple[int, ...], p: Polynom
         told = {case: _told(terms, p, masks, case) for case in product((0, 1), repeat=len(masks))}
         everywhere = frozenset.intersection(*(needed for needed, _ in told.values()))
         guards: dict[tuple[Monomial, Rational], Polynomial] = {}
+        divisors: dict[int, int] = {}
         for case, (_, value) in told.items():
-            for item in value:
+            divided = divide_by_sums(terms, value)
+            by = () if divided == value else multiplier(terms, value, divided)
+            divisors |= {f: max(e, divisors.get(f, 0)) for f, e in by or ()}
+            for item in value if by is None else divided:
                 guards[item] = add(guards.get(item, ()), _indicator(terms, masks, case))
         out: Polynomial = ()
         for (m, c), guard in guards.items():
@@ -78,7 +115,7 @@ def _split_by_masks(terms: SubstitutionTerms, masks: tuple[int, ...], p: Polynom
             outer = scale_polynomial(terms.product({f: e for f, e in m if (f, e) not in inner}), c)
             part = terms.keep(guard, ((inner, 1),)) if inner else guard
             out = add(out, terms.mul(part, outer))
-        return None if out == p else (out, ONE, masks)
+        return None if out == p else (out, tuple(sorted(divisors.items())), masks)
     except ProofIncomplete:
         return None
 
@@ -150,4 +187,4 @@ def _division(terms: SubstitutionTerms, m: Monomial, f: int, e2: int) -> list[tu
     return [((*inverse, (f, 2)), 1 / Fraction(a)), ((*inverse, *other), -Fraction(b) / Fraction(a))]
 
 
-__all__ = ["ElementForm", "divide_by_sums", "element_forms", "verify_form"]
+__all__ = ["ElementForm", "divide_by_sums", "element_forms", "equal_in_cases", "verify_form"]

@@ -11,7 +11,7 @@ computed once, so that equal parts of two programs are equal, whatever they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial, reduce
 from itertools import accumulate, pairwise, product
@@ -21,8 +21,8 @@ from typing import Final
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
-from mirage_formal.prove.equality.facts import TensorFacts, combine_facts, infer_facts
-from mirage_formal.prove.equality.polynomials import FactorKind, ProofIncomplete
+from mirage_formal.prove.equality.facts import INPUT, TensorFacts, combine_facts, infer_facts
+from mirage_formal.prove.equality.polynomials import FactorKind, ProofIncomplete, UnnestedDigits
 from mirage_formal.prove.equality.radicals import SquareRoots
 from mirage_formal.prove.equality.tensor_terms import TensorTerm, TensorTerms
 from mirage_formal.semantics.interpreter import evaluate
@@ -47,10 +47,11 @@ class UndefinedPiece:
 
 @dataclass(frozen=True, slots=True)
 class TensorGrid:
-    """A grid of tensors: ``lengths`` per axis, ``parts`` in row-major order."""
+    """A grid of tensors: ``lengths`` per axis, ``parts`` in row-major order; ``source`` is what it is a reshape of."""
 
     lengths: tuple[Lengths, ...]
     parts: tuple[TensorTerm | UndefinedPiece, ...]
+    source: TensorGrid | None = field(default=None, compare=False)
 
     @property
     def shape(self) -> Shape:
@@ -79,6 +80,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         whole: Whether tensors of the kernel graphs that have several pieces are atoms, of one piece.
         cuts: Axes of tensors of the kernel graphs that are cut to segments.
         signed: Inputs without a negative element, by a side condition.
+        flat: Whether elements of inputs and atoms are named by their number in row-major order.
     """
 
     keeps: frozenset[OpKind] = frozenset()
@@ -90,9 +92,13 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         whole: bool = False,
         cuts: Sequence[TensorCut] = (),
         signed: Iterable[int] = (),
+        flat: bool = False,
     ) -> None:
         self.tensors = TensorTerms(radicals)
-        self.tensors.signed = frozenset(signed)
+        self.tensors.signed = frozenset(j for i in signed for j in (i, ~i))
+        self._flat = flat
+        #: Whether digits did not nest.
+        self.unnested = False
         #: Tensors of the kernel graphs that have several pieces: the graph and the tensor.
         self.cut: list[tuple[int, int]] = []
         self._whole = whole
@@ -114,8 +120,14 @@ class ExactDomain(UntiledDomain[TensorGrid]):
     def inputs(self, shapes: Sequence[Shape], masks: Iterable[int] = ()) -> list[TensorGrid]:
         """Return the inputs of the programs; the elements of ``masks`` are 0 and 1."""
         self._inputs = len(shapes)
-        self.tensors.masks = frozenset(masks)
-        return [single_piece(shape, self.tensors.input(i, shape)) for i, shape in enumerate(shapes)]
+        self.tensors.masks = frozenset(j for i in masks for j in (i, ~i))
+        return [single_piece(shape, self._source(i, shape)) for i, shape in enumerate(shapes)]
+
+    def _source(self, number: int, shape: Shape, known: TensorFacts = INPUT) -> TensorTerm:
+        """Return an input or an atom."""
+        if not self._flat:
+            return self.tensors.input(number, shape, known)
+        return self.tensors.reshape(self.tensors.input(~number, (prod(shape),), known), shape)
 
     def outputs(self, number: int, graph: KernelGraph, inputs: Sequence[TensorGrid]) -> tuple[TensorGrid, ...]:
         """Return the outputs of a program, the first or the second of two.
@@ -155,6 +167,8 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         Returns:
             The results, and the positions of those that had several pieces.
         """
+        if isinstance(op, Op) and op.kind is OpKind.RESHAPE:
+            operands = [a.source or a for a in operands]
         sources = tuple(Input(f"x{i}", _tensor(a.shape), row_major(a.shape)) for i, a in enumerate(operands))
         outputs = range(len(operands), len(operands) + op.results)
         alone = KernelGraph(sources, (replace(op, operands=tuple(range(len(operands)))),), tuple(outputs))
@@ -168,18 +182,28 @@ class ExactDomain(UntiledDomain[TensorGrid]):
             made = tuple(self._with_atoms(value, number, at + i, None, []) for i, value in enumerate(found))
             return made, several  # a piece that could not be cut has no elements to compare
         key = replace(op, operands=tuple(self._named_by_elements(value) for value in operands))
-        given, before = self._opaque.get(key, (operands, (None,) * len(found)))
-        pairs = [
-            (self._final(x), self._final(y))
-            for a, b in zip(given, operands, strict=True)
-            for x, y in zip(a.parts, b.parts, strict=True)
-        ]
+        fresh = (operands, (None,) * len(found))
+        given, before = self._opaque.get(key, fresh)
+        pairs = self._operand_pairs(given, operands)
+        before = fresh[1] if pairs is None else before
         made = tuple(
-            self._with_atoms(value, number, at + i, old, pairs)
+            self._with_atoms(value, number, at + i, old, pairs or [])
             for i, (value, old) in enumerate(zip(found, before, strict=True))
         )
         self._opaque.setdefault(key, (operands, made))
         return made, several
+
+    def _operand_pairs(
+        self, given: list[TensorGrid], operands: list[TensorGrid]
+    ) -> list[tuple[TensorTerm, TensorTerm]] | None:
+        """Return the equal pieces of equal operands, and of what they are reshapes of; None if these are not alike."""
+        both = list(zip(given, operands, strict=True))
+        both += [(a.source or a, b.source or b) for a, b in both if a.source is not None or b.source is not None]
+        found = [pair for a, b in both if a.lengths == b.lengths for pair in zip(a.parts, b.parts, strict=True)]
+        alike = all(a.lengths == b.lengths for a, b in both)
+        if not alike or any(isinstance(part, UndefinedPiece) for pair in found for part in pair):
+            return None
+        return [(self._final(x), self._final(y)) for x, y in found]
 
     def _final(self, part: TensorTerm | UndefinedPiece) -> TensorTerm:
         assert isinstance(part, TensorTerm)
@@ -210,10 +234,10 @@ class ExactDomain(UntiledDomain[TensorGrid]):
                 if isinstance(old, TensorTerm):
                     part = self.tensors.congruent(source, old, pairs, part.fact)
                 else:
-                    self.tensors.undefined |= set() if part.fact.total else {source}
-                    part = self.tensors.input(source, shape, part.fact)
+                    self.tensors.undefined |= set() if part.fact.total else {source, ~source}
+                    part = self._source(source, shape, part.fact)
             parts.append(part)
-        return TensorGrid(value.lengths, tuple(parts))
+        return replace(value, parts=tuple(parts))
 
     def _made(
         self, body: Body, make: Callable[..., TensorTerm], *operands: TensorTerm | UndefinedPiece
@@ -223,6 +247,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
             try:
                 return make(*operands)
             except ProofIncomplete as reason:
+                self.unnested |= isinstance(reason, UnnestedDigits)
                 self.reasons.append(str(reason))
             except RecursionError:
                 self.reasons.append("the terms are nested too deeply")
@@ -331,6 +356,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
 
     def reshape(self, a: TensorGrid, shape: Shape) -> TensorGrid:
         """Implement ``Domain.reshape``."""
+        source = a = a.source or a
         if shape == a.shape:
             return a
         a, lengths = self._regrouped(a, shape)
@@ -338,7 +364,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         for part, where in zip(a.parts, self._places(lengths), strict=True):
             size = tuple(lengths[axis][k] for axis, k in enumerate(where))
             parts.append(self._made(("reshape",), lambda x, size=size: self.tensors.reshape(x, size), part))
-        return TensorGrid(lengths, tuple(parts))
+        return TensorGrid(lengths, tuple(parts), source)
 
     def transpose(self, a: TensorGrid, perm: tuple[int, ...]) -> TensorGrid:
         """Implement ``Domain.transpose``."""

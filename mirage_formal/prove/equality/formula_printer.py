@@ -106,7 +106,7 @@ class FormulaPrinter:
         latex = self.style.latex
         match self.terms.kind[f]:
             case FactorKind.INPUT:
-                number, indices = payload
+                number, indices = max(payload[0], ~payload[0]), payload[1]
                 inside = ", ".join(self.index(index) for index in indices)
                 return (
                     rf"\mathrm{{{self.inputs[number]}}}_{{{inside}}}" if latex else f"{self.inputs[number]}[{inside}]"

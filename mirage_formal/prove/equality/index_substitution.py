@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import permutations
 from typing import Any
 
 from mirage_formal.prove.equality.polynomials import (
@@ -99,6 +100,8 @@ class SubstitutionTerms(TermInterner, ABC):
         self._changed: dict[tuple[int, DigitSubstitution], tuple[Polynomial, frozenset[int]]] = {}
         self._contents: dict[tuple[Polynomial, int], int] = {}
         self._largest_lemmas: dict[tuple[frozenset[int], tuple[Polynomial, ...]], int] = {}
+        self._told_in: dict[int, frozenset[int]] = {}
+        self._comparisons_in: dict[int, frozenset[frozenset[int]]] = {}
         self._masks_in: dict[int, frozenset[int]] = {}
         self._square_lemmas: dict[Polynomial, frozenset[int]] = {}
         self._adjacent: dict[int, frozenset[tuple[int, int]]] = {}
@@ -111,28 +114,49 @@ class SubstitutionTerms(TermInterner, ABC):
         """
         if name in ("inv0", "log"):
             return self._inverse(p) if name == "inv0" else self._logarithm(p)
-        if name in MASKS and p:
-            _, q, rest = self._apart(p, noted=name == "zero")
-            if rest == constant(1):
-                return constant(int(name == "negative" and q < 0))
-            p = rest if q > 0 or name == "zero" else scale_polynomial(rest, -1)
-        if name in MASKS and not p:
-            return constant(int(name == "zero"))
+        if name in MASKS:
+            return self._comparison(name, p)
         if name not in ODD or not p:
-            return self._opaque(name, p)
+            return self._opaque(name, p) if p else p
         _, q, _ = self._apart(p)  # its lemma tells the checker the sign
         sign = -1 if q < 0 else 1
         inner = scale_polynomial(p, sign)
         f = self.alone(inner, FactorKind.FN)
-        rounded = f is not None and name in ROUNDINGS and self.payload[f][0] == name
-        return scale_polynomial(inner if rounded else self._opaque(name, inner), sign)
+        same = name in ROUNDINGS and (inner == constant(1) or (f is not None and self.payload[f][0] == name))
+        return scale_polynomial(inner if same else self._opaque(name, inner), sign)
+
+    def _comparison(self, name: str, p: Polynomial) -> Polynomial:
+        """Return whether a polynomial is zero, or negative, as 0 or 1, if no law says more as a factor.
+
+        Sound: that is known of what is above 0, or not negative, and is the same of a product with what is above 0. A
+        product with a mask is 0 where the mask is.
+        """
+        zero = name == "zero"
+        if self.never_zero(p) or not p or (not zero and self.never_negative(p)):
+            return constant(int(not (p if zero else self.never_negative(p) or self.always_positive(p))))
+        mask, _, q, rest = self._factored(p, noted=zero)
+        if mask != constant(1):
+            inner = self.mul(mask, self._comparison(name, scale_polynomial(rest, 1 if q > 0 else -1)))
+            return add(inner, add(constant(1), mask, -1)) if zero else inner
+        return self._opaque(name, rest if q > 0 or zero else scale_polynomial(rest, -1))
+
+    def _factored(self, p: Polynomial, *, noted: bool = True) -> tuple[Polynomial, Monomial, Rational, Polynomial]:
+        """Return masks, what is above 0, a number and the rest, whose product is a polynomial."""
+        outside, q, rest = self._apart(p, noted=noted)
+        masks = {f: e for m, _ in rest for f, e in m if len(rest) == 1 and self.is_mask(f)}
+        inner = tuple((tuple(item for item in m if item[0] not in masks), c) for m, c in rest) if masks else rest
+        return self.product(masks), outside, q, inner
 
     def _apart(self, p: Polynomial, *, noted: bool = True) -> tuple[Monomial, Rational, Polynomial]:
-        """Return exponentials, a number and the rest, whose product is a polynomial; a sign only if ``noted``.
+        """Return what is above 0, a number and the rest, whose product is a polynomial; a sign only if ``noted``.
 
-        Each term of an argument comes out as often as it stands in all products, so that what is left is the same
-        whatever exponential the polynomial is multiplied with.
+        Out of a sum come exponentials only. Each term of an argument comes out as often as it stands in all products,
+        so that what is left is the same whatever exponential the polynomial is multiplied with.
         """
+        if len(p) == 1:
+            ((m, c),) = p
+            outside = tuple((f, e) for f, e in m if self.always_positive(factor_power(f, e)))
+            return outside, c, ((tuple(item for item in m if item not in outside), 1),)
         exponents = [dict(t for f, _ in m if self.kind[f] == FactorKind.EXP for t in self.payload[f]) for m, _ in p]
         terms = {t for mine in exponents for t in mine}
         argument = freeze({t: min(mine.get(t, 0) for mine in exponents) for t in terms})
@@ -140,7 +164,7 @@ class SubstitutionTerms(TermInterner, ABC):
         rest = self.times(p, tuple((f, -e) for f, e in common))
         q = content(rest)
         rest = scale_polynomial(rest, 1 / q)
-        if len(p) > 1 and (common or abs(q) != 1 or (noted and q != 1)):
+        if common or abs(q) != 1 or (noted and q != 1):
             self.note_content(p, 0, (common, q, rest))
         return common, q, rest
 
@@ -178,21 +202,24 @@ class SubstitutionTerms(TermInterner, ABC):
 
     def keep(self, mask: Polynomial, p: Polynomial) -> Polynomial:
         """Return an opaque term that is p where the mask is 1, and 0 elsewhere."""
-        if mask in ((), constant(1)):
+        if mask in ((), constant(1)) or not p:
             return p if mask else mask
+        f = self.alone(p, FactorKind.KEEP)
+        if f is not None:
+            return self.keep(self.mul(mask, self.payload[f][0]), self.payload[f][1])
         return factor_power(self.factor(FactorKind.KEEP, (mask, p)))
 
     def _inverse(self, p: Polynomial) -> Polynomial:
         """Return 1 / p where p is not 0, and 0 where p is 0.
 
-        Sound: an exponential and a number that is not 0 come out: inv0(c exp(a) r) = exp(-a) inv0(r) / c, for both
-        sides are 0 where r is.
+        Sound: of a product it is that of each part, of a mask the mask, and of what is not 0 the inverse.
         """
         if not p:
             return p
-        common, q, rest = self._apart(p)
-        out = scale_polynomial(self.product({f: -e for f, e in common}), 1 / Fraction(q))
-        return out if rest == constant(1) else self.mul(out, self._opaque("inv0", rest))
+        mask, outside, q, rest = self._factored(p)
+        out = scale_polynomial(self.product({f: -e for f, e in outside}), 1 / Fraction(q))
+        last = self.power(rest, -2) if self.never_zero(rest) else self._opaque("inv0", rest)
+        return self.mul(self.mul(out, mask), last)
 
     # --- lemmas ------------------------------------------------------------------------------------------------
 
@@ -227,12 +254,16 @@ class SubstitutionTerms(TermInterner, ABC):
             self._square_lemmas[p] = self._lemma(("square", p, root), p, ())
         self._use(self._square_lemmas[p])
 
+    def _find_parts(self, bound: frozenset[int], some: tuple[Polynomial, ...]) -> LargestParts | None:
+        with self.scope():
+            return super()._find_parts(bound, some)
+
     def note_largest(self, bound: frozenset[int], some: tuple[Polynomial, ...], parts: LargestParts) -> None:
         """Record a lemma, once for each case, that something was taken out of a largest value."""
         number = self._largest_lemmas.get((bound, some))
         if number is None:
             with self.scope() as uses:
-                for p in self.tops(parts.inner):
+                for p in self.tops(parts.inner) if len(some) > 1 else (parts.inner,):
                     self.mul(parts.factor, self.increase(parts.name, p))
             (number,) = self._lemma(("largest", bound, some, parts), parts.summand, uses)
             self._largest_lemmas[bound, some] = number
@@ -257,13 +288,15 @@ class SubstitutionTerms(TermInterner, ABC):
         others: list[Polynomial] = []
         for f, e in m:
             part = change.within(self.free[f])
-            if part is None or (part.cases and self.masks_in(f).isdisjoint(dict(part.cases))):
+            if part is None or (part.cases and self.told_in(f).isdisjoint(dict(part.cases))):
                 items[f] = items.get(f, 0) + e
                 continue
             q = self._change_factor(f, part)
             if len(q) == 1 and q[0][1] == 1 and len(q[0][0]) == 1 and q[0][0][0][1] == 2:
                 g = q[0][0][0][0]
                 items[g] = items.get(g, 0) + e
+            elif self.kind[f] == FactorKind.POW and q == self.payload[f]:
+                items[f] = items.get(f, 0) + e
             else:
                 others.append(self.power(q, e))
         out = self.product(items)
@@ -282,18 +315,48 @@ class SubstitutionTerms(TermInterner, ABC):
         self._use(found[1])
         return found[0]
 
+    def told_in(self, f: int) -> frozenset[int]:
+        """Return the masks that a factor contains, and those that say which of two values is the largest in it."""
+        found = self._told_in.get(f)
+        if found is None:
+            inner = (g for m in self.inside(self.kind[f], self.payload[f]) for g, _ in m)
+            with self.scope():
+                own = [g for g, _ in self._comparisons(f)]
+            found = self._told_in[f] = frozenset((f,)).union(own, *map(self.told_in, inner))
+        return found
+
+    def _comparisons(self, f: int) -> Iterator[tuple[int, tuple[Polynomial, Polynomial]]]:
+        """Yield the masks that say which of two values is the largest, with what it is if they are 0 and 1."""
+        members: tuple[Polynomial, ...] = self.payload[f] if self.kind[f] == FactorKind.TOP else ()
+        for a, b in permutations(members) if len(members) == 2 else ():
+            less = self.alone(self.apply("negative", add(a, b, -1)), FactorKind.FN)
+            if less is not None:
+                yield less, (a, b)
+
+    def comparisons_in(self, f: int) -> frozenset[frozenset[int]]:
+        """Return for each two values in a factor the masks that compare them, but for those that a binder binds."""
+        found = self._comparisons_in.get(f)
+        if found is None:
+            inner = (g for m in self.inside(self.kind[f], self.payload[f]) for g, _ in m)
+            with self.scope():
+                own = frozenset(g for g, _ in self._comparisons(f))
+            every = frozenset((own,) if own else ()).union(*map(self.comparisons_in, inner))
+            found = frozenset(some for some in every if all(self.free[g] <= self.free[f] for g in some))
+            self._comparisons_in[f] = found
+        return found
+
     def masks_in(self, f: int) -> frozenset[int]:
-        """Return the masks that a factor is or contains, but for those that masks contain or that a binder binds."""
+        """Return the masks that a factor is or contains, but for those that a binder binds."""
         found = self._masks_in.get(f)
         if found is None:
             inner = (g for m in self.inside(self.kind[f], self.payload[f]) for g, _ in m)
-            held = frozenset((f,)) if self.is_mask(f) else frozenset().union(*map(self.masks_in, inner))
+            held = frozenset((f,) if self.is_mask(f) else ()).union(*map(self.masks_in, inner))
             found = self._masks_in[f] = frozenset(g for g in held if self.free[g] <= self.free[f])
         return found
 
     def _change_new(self, f: int, change: DigitSubstitution) -> Polynomial:
         payload, told = self.payload[f], dict(change.cases)
-        if f in told:
+        if f in told or (change.guards and self.is_mask(f)):
             return factor_power(f) if change.guards else constant(told[f])
         match self.kind[f]:
             case FactorKind.INPUT:
@@ -312,7 +375,9 @@ class SubstitutionTerms(TermInterner, ABC):
             case FactorKind.POW:
                 return self.change(payload, change)
             case FactorKind.TOP:
-                return self.largest_of([self.change(p, change) for p in payload])
+                pairs = () if change.guards or not told else self._comparisons(f)
+                kept = {values[told[g]] for g, values in pairs if g in told}
+                return self.largest_of([self.change(p, change) for p in (kept if len(kept) == 1 else payload)])
             case FactorKind.KEEP:
                 return self.keep(
                     self.change(payload[0], replace(change, guards=False)), self.change(payload[1], change)

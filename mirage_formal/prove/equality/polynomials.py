@@ -33,7 +33,7 @@ ONE: Final[Monomial] = ()
 MAX_TERMS: Final = 20_000
 #: Products, replacements and comparisons of monomials in one proof: some seconds, and no more than the checker's kernel
 #: does, which does not count everything that is counted here.
-MAX_WORK: Final = 250_000
+MAX_WORK: Final = 600_000
 #: Limits of the checker's kernel: bits of a coefficient, half exponents, and nesting of factors.
 MAX_BITS: Final = 13_000
 MAX_EXPONENT: Final = 64
@@ -45,10 +45,16 @@ MAX_EXTREMES: Final = 24
 MAX_SQUARE_TERMS: Final = 55
 #: Functions that do not decrease, and have no other law that a maximum needs.
 INCREASING: Final = ("erf", "round_float16", "round_bfloat16")
+#: All increasing functions that may leave a maximum, in the order in which they are tried.
+LEAVING: Final = ("exp", *INCREASING, "sigmoid", "sqrt", "log")
 
 
 class ProofIncomplete(Exception):
     """The procedure cannot go on; the answer is Unknown for this reason."""
+
+
+class UnnestedDigits(ProofIncomplete):
+    """Reason: the digits of an index do not nest with what an operator regroups them to."""
 
 
 class ManyMembers(Exception):
@@ -436,18 +442,34 @@ class TermInterner:
 
     def positive(self, f: int) -> bool:
         """Return whether a factor is known to be above 0."""
+        payload = self.payload[f]
         match self.kind[f]:
             case FactorKind.EXP | FactorKind.SURD:
                 return True
             case FactorKind.SUM:
-                return all(self.positive(g) for g, _ in self.payload[f][1])
+                return all(self.positive(g) for g, _ in payload[1])
             case FactorKind.POW:
-                return self.always_positive(self.payload[f])
+                return self.always_positive(payload)
+            case FactorKind.MAX:
+                return self.always_positive(payload[1])
+            case FactorKind.TOP:
+                return any(map(self.always_positive, payload))
         return False
 
     def always_positive(self, p: Polynomial) -> bool:
-        """Return whether a polynomial is known to be above 0: no term is negative, and one is above 0."""
-        return self.never_negative(p) and any(all(self.positive(g) for g, _ in m) for m, _ in p)
+        """Return whether a polynomial is known to be above 0, or is the largest of some, one of which is.
+
+        That is if no term is negative, and one is above 0.
+        """
+        try:
+            found = [q for q in self.members(p) if self.never_negative(q)]
+        except ManyMembers as error:
+            raise ProofIncomplete(f"a maximum of more than {MAX_MEMBERS} values") from error
+        return any(all(self.positive(g) for g, _ in m) for q in found for m, _ in q)
+
+    def never_zero(self, p: Polynomial) -> bool:
+        """Return whether a polynomial is known to be above 0, or below."""
+        return self.always_positive(p) or self.always_positive(scale_polynomial(p, -1))
 
     def needs(
         self, monomials: Iterable[Monomial], told: Callable[[Polynomial], Polynomial] = lambda p: p
@@ -461,7 +483,7 @@ class TermInterner:
 
     def _exists(self, n: int, told: Callable[[Polynomial], Polynomial]) -> bool:
         value = told(factor_power(max(n, ~n)))
-        return self.never_negative(value) if n < 0 else self.always_positive(value)
+        return self.never_negative(value) if n < 0 else self.never_zero(value)
 
     def _partial(self, monomials: Iterable[Monomial]) -> frozenset[int]:
         out: set[int] = set()
@@ -536,7 +558,8 @@ class TermInterner:
             if x % 2 == 0 and (x % 8 == 0 or self.nonnegative(f, 2)):
                 items[f] = items.get(f, 0) + x * e2 // 2
             elif x % 4 == 0 and c > 0:
-                size = self.largest_of((factor_power(f), scale_polynomial(factor_power(f), -1)))
+                one = self.product({f: 2})
+                size = self.largest_of((one, scale_polynomial(one, -1)))
                 sizes = self.mul(sizes, self.power(size, x * e2 // 2))
             else:
                 rest.append((f, x))
@@ -662,21 +685,27 @@ class TermInterner:
         """Return what leaves a largest value over digits, with a lemma; None if nothing does."""
         key = (bound, some)
         if key not in self._taken:
-            try:
-                found = self._parts_over(bound, some) if bound else self._parts_of(some)
-                self._taken[key] = found if found is not None and self._justified(some, found) else None
-            except ManyMembers:
-                self._taken[key] = None
+            self._taken[key] = self._find_parts(bound, some)
         parts = self._taken[key]
         if parts is not None:
             self.note_largest(bound, some, parts)
         return parts
 
+    def _find_parts(self, bound: frozenset[int], some: tuple[Polynomial, ...]) -> LargestParts | None:
+        try:
+            found = self._parts_over(bound, some) if bound else self._parts_of(some)
+            return found if found is not None and self._justified(some, found) else None
+        except ManyMembers:
+            return None
+
     def _justified(self, some: tuple[Polynomial, ...], parts: LargestParts) -> bool:
         """Return whether the checker can see that the parts have the same largest value."""
-        made = [
-            add(parts.summand, self.mul(parts.factor, self.increase(parts.name, q))) for q in self.tops(parts.inner)
-        ]
+        inner = self.tops(parts.inner) if len(some) > 1 else (parts.inner,)
+        made = [add(parts.summand, self.mul(parts.factor, self.increase(parts.name, q))) for q in inner]
+        if parts.name in ("sqrt", "log") and not self._partial(m for p in made for m, _ in p) <= self._partial(
+            m for p in some for m, _ in p
+        ):
+            return False
         left, right = ({q for p in side for q in self.members(p)} for side in (some, made))
         return all(self._covered(p, (left | right) - {p}) for p in left ^ right)
 
@@ -771,28 +800,46 @@ class TermInterner:
 
     def increasing(self, polynomials: Sequence[Polynomial]) -> tuple[str, list[Polynomial]]:
         """Return an increasing function and the arguments for which it gives these polynomials."""
-        names: set[str] = set()
-        arguments: list[Polynomial] = []
-        for p in polynomials:
-            sign = -1 if len(p) == 1 and p[0][1] == -1 else 1
-            alone = len(p) == 1 and p[0][0] and scale_polynomial(p, sign) == factor_power(p[0][0][0][0])
-            f = p[0][0][0][0] if alone and (sign == 1 or self.is_fn(p[0][0][0][0], *ODD)) else None
-            if p == constant(1) and len(polynomials) > 1:
-                names.add("exp")
-                arguments.append(())
-            elif f is not None and self.kind[f] == FactorKind.EXP:
-                names.add("exp")
-                arguments.append(self.payload[f])
-            elif f is not None and self.kind[f] == FactorKind.FN and self.payload[f][0] in INCREASING:
-                names.add(self.payload[f][0])
-                arguments.append(scale_polynomial(self.payload[f][1], sign))
-        if len(names) != 1 or len(arguments) < len(polynomials):
-            return "", list(polynomials)
-        return names.pop(), arguments
+        for name in LEAVING:
+            arguments = [self._argument(name, p) for p in polynomials]
+            found = [q for q in arguments if q is not None]
+            if len(found) == len(polynomials) and any(p not in ((), constant(1)) for p in polynomials):
+                return name, found
+        return "", list(polynomials)
+
+    def _argument(self, name: str, p: Polynomial) -> Polynomial | None:
+        """Return the argument for which an increasing function gives a polynomial; None if it is not seen."""
+        ((m, c),) = p if len(p) == 1 else ((ONE, 0),)
+        f = m[0][0] if len(m) == 1 and m[0][1] == 2 else None
+        if name == "log":
+            logarithms = [t for t in p if len(t[0]) == 1 and t[0][0][1] == 2 and self.is_fn(t[0][0][0], "log")]
+            found = self.exp(p) if (logarithms or not p) and all(t in logarithms or not t[0] for t in p) else ()
+            return found if self.never_negative(found) and found and self.apply(name, found) == p else None
+        if name == "sqrt":
+            rooted = any(e % 2 and self.kind[g] != FactorKind.SURD for g, e in m)
+            found = self.mul(p, p) if c > 0 and (rooted or not m) and all(self.nonnegative(g, e) for g, e in m) else ()
+            return found if (found or not p) and self.power(found, 1) == p else None
+        if name == "exp" and p == constant(1):
+            return ()
+        if name in ("exp", "sigmoid"):
+            inside = next((self.payload[g] for g, e in m if self.kind[g] == FactorKind.EXP), None)
+            good = c == 1 and (f is not None if name == "exp" else len(m) == 2)
+            return inside if inside is not None and good and self.increase(name, inside) == p else None
+        good = f is not None and self.is_fn(f, name) and (c == 1 or (c == -1 and name in ODD))
+        return scale_polynomial(self.payload[f][1], c) if good and f is not None else None
 
     def increase(self, name: str, p: Polynomial) -> Polynomial:
-        """Return exp, or a function in ``INCREASING``, of a polynomial; the polynomial for no name."""
-        return self.exp(p) if name == "exp" else self.apply(name, p) if name else p
+        """Return a function in ``LEAVING`` of a polynomial; the polynomial for no name."""
+        match name:
+            case "":
+                return p
+            case "exp":
+                return self.exp(p)
+            case "sqrt":
+                return self.power(p, 1)
+            case "sigmoid":
+                return self.power(add(constant(1), self.exp(scale_polynomial(p, -1))), -2)
+        return self.apply(name, p)
 
     def apply(self, name: str, p: Polynomial) -> Polynomial:
         """Return a function of a polynomial."""

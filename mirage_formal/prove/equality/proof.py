@@ -30,11 +30,15 @@ MAX_BASES: Final = 500
 _NAMES = {kind: kind.name.lower() for kind in FactorKind} | {FactorKind.INPUT: "in"}
 
 
+#: A pair of equal tensors: the steps, the multiplier that shows it, and the masks whose cases do.
+ClosingLine = tuple[int, int, Monomial, tuple[int, ...]]
+
+
 def write_proof(
     tensors: TensorTerms,
     steps: Sequence[int],
     lemmas: Sequence[int],
-    outputs: Sequence[tuple[int, int, Monomial] | None],
+    outputs: Sequence[ClosingLine | None],
     inputs: int,
     atoms: Sequence[tuple[Any, ...]],
 ) -> bytes:
@@ -74,7 +78,7 @@ class _ProofWriter:
         self.table: list[list[Any]] = []
 
     def proof(
-        self, steps: Sequence[int], lemmas: Sequence[int], outputs: Sequence[tuple[int, int, Monomial] | None]
+        self, steps: Sequence[int], lemmas: Sequence[int], outputs: Sequence[ClosingLine | None]
     ) -> dict[str, Any]:
         """Return the proof as a JSON object."""
         numbers = {step: i for i, step in enumerate(steps)}
@@ -82,12 +86,17 @@ class _ProofWriter:
             "version": VERSION,
             "lemmas": [self._lemma(self.tensors.lemmas[n].body) for n in lemmas],
             "steps": [self._step(step, numbers) for step in steps],
-            "outputs": [[] if o is None else [numbers[o[0]], numbers[o[1]], self._monomial(o[2])] for o in outputs],
+            "outputs": [[] if line is None else self._output(line, numbers) for line in outputs],
             "factors": self.table,
             "digits": [self.tensors.extent[d] for d in self.digits],
             "bases": self._bases(),
             "atoms": [self.atoms[n - self.inputs] for n in self.sources],
         }
+
+    def _output(self, line: ClosingLine, numbers: dict[int, int]) -> list[Any]:
+        first, second, multiplier, masks = line
+        out = [numbers[first], numbers[second], self._monomial(multiplier)]
+        return [*out, [self._factor(f) for f in masks]] if masks else out
 
     def _bases(self) -> list[int]:
         bases = list(self.tensors.radicals.table())
@@ -95,6 +104,8 @@ class _ProofWriter:
         return bases
 
     def _source(self, number: int) -> int:
+        if number < 0:
+            return ~self._source(~number)
         if number < self.inputs:
             return number
         return self.inputs + self.sources.setdefault(number, len(self.sources))

@@ -24,9 +24,10 @@ from mirage_formal.graph.remainder_tiles.split import BoundaryOperators, split_p
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.graph.verifier import kernel_types
+from mirage_formal.prove.equality.element_forms import equal_in_cases
 from mirage_formal.prove.equality.exact_domain import ExactDomain, TensorCut, TensorGrid, UndefinedPiece
 from mirage_formal.prove.equality.polynomials import Monomial, ProofIncomplete, multiplier
-from mirage_formal.prove.equality.proof import write_proof
+from mirage_formal.prove.equality.proof import ClosingLine, write_proof
 from mirage_formal.prove.equality.radicals import SquareRoots
 from mirage_formal.prove.equality.tensor_terms import TensorTerm, TensorTerms
 from mirage_formal.support.errors import GraphError
@@ -43,11 +44,15 @@ class FinalIdentity:
         program: Step of the program's output, or of a piece of it; None if it has no exact terms.
         candidate: Step of the candidate's output or piece; likewise.
         multiplier: Divisors whose product with the difference is 0; None if none were found.
+        masks: The masks whose cases show it.
+        uses: The lemmas that these cases use.
     """
 
     program: int | None
     candidate: int | None
     multiplier: Monomial | None
+    masks: tuple[int, ...] = ()
+    uses: frozenset[int] = frozenset()
 
     @property
     def same(self) -> bool:
@@ -55,11 +60,11 @@ class FinalIdentity:
         return self.program is not None and self.program == self.candidate
 
     @property
-    def line(self) -> tuple[int, int, Monomial] | None:
+    def line(self) -> ClosingLine | None:
         """Return the entry of the proof's outputs; None if both are one tensor, or the equality is not shown."""
         if self.same or self.program is None or self.candidate is None or self.multiplier is None:
             return None
-        return self.program, self.candidate, self.multiplier
+        return self.program, self.candidate, self.multiplier, self.masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,7 @@ class Derivation:
         signed: Inputs whose sign was used: a side condition says that they are not negative.
         more: Axes of tensors that could be cut: where the graphs slice them, or tensors with the same value.
         reasons: The reasons for atoms.
+        unnested: Whether digits did not nest.
     """
 
     tensors: TensorTerms
@@ -89,6 +95,7 @@ class Derivation:
     signed: tuple[int, ...]
     more: tuple[TensorCut, ...]
     reasons: tuple[str, ...]
+    unnested: bool
 
     @property
     def shown(self) -> bool:
@@ -101,8 +108,10 @@ class Derivation:
         return _reachable(roots, lambda n: self.tensors.steps[n].operands)
 
     def needed_lemmas(self) -> list[int]:
-        """Return the lemmas that those steps depend on, in order."""
-        roots = (n for step in self.needed_steps() for n in self.tensors.steps[step].uses)
+        """Return the lemmas that those steps, and the closings, depend on, in order."""
+        used = [self.tensors.steps[step].uses for step in self.needed_steps()]
+        used += [closing.uses for closing in self.closings if closing.line is not None]
+        roots = (n for uses in used for n in uses)
         return _reachable(roots, lambda n: self.tensors.lemmas[n].uses)
 
 
@@ -259,7 +268,8 @@ def derive(program: KernelGraph, candidate: KernelGraph) -> tuple[Derivation, Eq
     Roots are rewritten if their radicands turn out to share divisors. If the pieces of a concatenation do not lead to a
     proof, as in a loop over them, the concatenation is treated as one atom. If one graph slices a tensor, another
     attempt takes it in both graphs as the concatenation of its slices; if one takes the root or the logarithm of an
-    input, another attempt uses that the input is not negative.
+    input, another attempt uses that the input is not negative; and if digits do not nest, one names elements of inputs
+    by their number.
 
     Raises:
         GraphError: A graph is not well-formed, or the two have other inputs or outputs.
@@ -275,6 +285,9 @@ def derive(program: KernelGraph, candidate: KernelGraph) -> tuple[Derivation, Eq
         # An atom is a piece of a tensor before it is cut.
         atoms = {atom[:2] for atom in other.atoms}
         derivation = other if other.shown and atoms.isdisjoint(row[:2] for row in other.segments) else derivation
+    if derivation.unnested and not derivation.shown:
+        other = _derive_refined(program, candidate, whole=False, flat=True)
+        derivation = other if other.shown else derivation
     if derivation.cut and not derivation.shown:
         other = _derive_refined(program, candidate, whole=True)
         derivation = other if other.shown else derivation
@@ -288,9 +301,10 @@ def _derive_refined(
     whole: bool,
     cuts: tuple[TensorCut, ...] = (),
     signed: tuple[int, ...] = (),
+    flat: bool = False,
 ) -> Derivation:
     radicals: SquareRoots | None = SquareRoots(_numbers(program, candidate))
-    domain = partial(ExactDomain, whole=whole, cuts=cuts, signed=signed)
+    domain = partial(ExactDomain, whole=whole, cuts=cuts, signed=signed, flat=flat)
     derivation = _derive(program, candidate, domain(radicals), cuts, signed)
     for _ in range(_ROUNDS):
         radicals = derivation.tensors.radicals.refined()
@@ -373,7 +387,17 @@ def _derive(
     shown = all(closing.multiplier is not None for closing in closings)
     more = () if shown else tuple(_slices(domain, program, candidate))
     return Derivation(
-        domain.tensors, tuple(closings), len(inputs), atoms, cut, False, cuts, signed, more, tuple(domain.reasons)
+        domain.tensors,
+        tuple(closings),
+        len(inputs),
+        atoms,
+        cut,
+        False,
+        cuts,
+        signed,
+        more,
+        tuple(domain.reasons),
+        domain.unnested,
     )
 
 
@@ -393,23 +417,29 @@ def _list_text(signatures: list[str]) -> str:
 
 def _compare(domain: ExactDomain, expected: TensorGrid, got: TensorGrid) -> list[FinalIdentity]:
     """Return the closings for pairs of pieces of one output."""
-    return [FinalIdentity(_step(p), _step(c), _multiplier(domain, p, c)) for p, c in domain.compared(expected, got)]
+    return [_closing(domain, p, c) for p, c in domain.compared(expected, got)]
 
 
 def _step(a: TensorTerm | UndefinedPiece) -> int | None:
     return None if isinstance(a, UndefinedPiece) else a.step
 
 
-def _multiplier(domain: ExactDomain, p: TensorTerm | UndefinedPiece, c: TensorTerm | UndefinedPiece) -> Monomial | None:
+def _closing(domain: ExactDomain, p: TensorTerm | UndefinedPiece, c: TensorTerm | UndefinedPiece) -> FinalIdentity:
+    unknown = FinalIdentity(_step(p), _step(c), None)
     if isinstance(p, UndefinedPiece) or isinstance(c, UndefinedPiece) or p.strings != c.strings:
-        return None
+        return unknown
     if p.element == c.element:
-        return ()
+        return replace(unknown, multiplier=())
     try:
-        return multiplier(domain.tensors, p.element, c.element)
+        found = multiplier(domain.tensors, p.element, c.element)
+        if found is not None:
+            return replace(unknown, multiplier=found)
+        with domain.tensors.scope() as uses:
+            cases = equal_in_cases(domain.tensors, p.element, c.element)
+        return unknown if cases is None else replace(unknown, multiplier=cases[0], masks=cases[1], uses=frozenset(uses))
     except ProofIncomplete as reason:
         domain.reasons.append(str(reason))
-        return None
+        return unknown
 
 
 def _reachable(roots: Iterable[int], operands: Callable[[int], Iterable[int]]) -> list[int]:

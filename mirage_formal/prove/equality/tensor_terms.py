@@ -24,6 +24,7 @@ from mirage_formal.prove.equality.polynomials import (
     Index,
     Polynomial,
     ProofIncomplete,
+    UnnestedDigits,
     add,
     constant,
     factor_power,
@@ -175,7 +176,7 @@ class TensorTerms(BinderTerms):
                 extent = self.extent[digit]
                 if below < stride < below * extent:
                     if stride % below or extent % (stride // below):
-                        raise ProofIncomplete(
+                        raise UnnestedDigits(
                             f"a cut at {stride} does not nest with an index of stride {below}, extent {extent}"
                         )
                     low = stride // below
@@ -259,7 +260,7 @@ class TensorTerms(BinderTerms):
             case OpKind.SQRT:
                 return self.power(p, 1)
             case OpKind.SIGMOID:
-                return self.power(add(constant(1), self.exp(scale_polynomial(p, -1))), -2)
+                return self.increase("sigmoid", p)
             case OpKind.RELU:
                 return self.largest_of((p, ()))
             case _ if kind in UNINTERPRETED:
@@ -397,6 +398,16 @@ class TensorTerms(BinderTerms):
         """Return the same elements in row-major order with other dims."""
         if shape == self.shape(a):
             return a
+        try:
+            return self._regrouped(a, shape)
+        except UnnestedDigits:
+            # Digits of several dims may make up one number.
+            flat = (prod(shape),)
+            if flat in (shape, self.shape(a)):
+                raise
+            return self._regrouped(self._regrouped(a, flat), shape)
+
+    def _regrouped(self, a: TensorTerm, shape: Shape) -> TensorTerm:
         old = self.shape(a)
         # Cuts of the new shape that fall inside an old dim, and the old dims' own boundaries.
         ends = {1}
@@ -408,7 +419,7 @@ class TensorTerms(BinderTerms):
         for axis in range(len(old) - 1, -1, -1):
             wanted = {e // inner for e in ends if inner < e < inner * old[axis] and e % inner == 0}
             if any(inner < e < inner * old[axis] and e % inner for e in ends):
-                raise ProofIncomplete(f"a reshape of {list(old)} to {list(shape)} regroups indices that do not nest")
+                raise UnnestedDigits(f"a reshape of {list(old)} to {list(shape)} regroups indices that do not nest")
             a = self.cut(a, axis, wanted)
             inner *= old[axis]
         digits = [d for string in a.strings for d in string]
@@ -418,9 +429,7 @@ class TensorTerms(BinderTerms):
             size = 1
             while size < n:
                 if not digits or n % (size * self.extent[digits[-1]]):
-                    raise ProofIncomplete(
-                        f"a reshape of {list(old)} to {list(shape)} regroups indices that do not nest"
-                    )
+                    raise UnnestedDigits(f"a reshape of {list(old)} to {list(shape)} regroups indices that do not nest")
                 string.insert(0, digits.pop())
                 size *= self.extent[string[0]]
             strings.insert(0, tuple(string))
@@ -465,7 +474,7 @@ class TensorTerms(BinderTerms):
             indices = {low[0]: (start % base, tuple((1, e) for e in inner))}
             rest = start // base
         else:
-            raise ProofIncomplete(f"elements {start}..{start + length - 1} do not nest with the indices of their dim")
+            raise UnnestedDigits(f"elements {start}..{start + length - 1} do not nest with the indices of their dim")
         for d in reversed(string[:place]):
             indices[d] = (rest % self.extent[d], ())
             rest //= self.extent[d]

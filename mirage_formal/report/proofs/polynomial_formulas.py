@@ -103,7 +103,7 @@ class FormulaConverter:
     def _factor(self, kind: str, payload: Any) -> Formula:
         match kind:
             case "in":
-                return Name(self._names[payload[0]], tuple(self.index(index) for index in payload[1]))
+                return Name(self._names[max(payload[0], ~payload[0])], tuple(self.index(index) for index in payload[1]))
             case "sum":
                 return BoundOperator("sum", self.bound(payload[0]), self.term(payload[1], Fraction(1)))
             case "max":

@@ -217,7 +217,7 @@ class _StepExplainer:
         match law, arguments:
             case "input", [number, _]:
                 indices = tuple(self._writer.string(string) for string in made.strings)
-                return "an element of an input", Name(self._found.names[number], indices), ()
+                return "an element of an input", Name(self._found.names[max(number, ~number)], indices), ()
             case "unary", [kind, a]:
                 return f"{kind} of each element", Call(kind, (name(a),)), (a,)
             case "binary", [kind, a, b]:
@@ -313,7 +313,7 @@ class _TermListener(Terms):
 
     def __init__(self, terms: Terms) -> None:
         super().__init__()
-        self._ids, self.shapes = terms._ids, terms.shapes
+        self._ids, self.shapes, self._keys, self.known = terms._ids, terms.shapes, terms._keys, terms.known
         self.here: OperatorLocation | None = None
         self.made: dict[int, list[OperatorLocation]] = {}
 

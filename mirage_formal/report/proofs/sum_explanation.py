@@ -198,7 +198,7 @@ def _find_digit(ring: Ring, mono: Mono, digit: int, found: dict[Dim, int]) -> No
     for factor, _ in mono:
         if digit not in ring.free[factor]:
             continue
-        if ring.kinds[factor] == "in":
+        if ring.kinds[factor] == "in" and ring.payloads[factor][0] >= 0:
             number, indices = ring.payloads[factor]
             for dim, (_, terms) in enumerate(indices):
                 for d, stride in terms:

@@ -30,6 +30,9 @@ SELECTED = both(lambda g, x, y, m: g.exp(g.select(m, x, y)), lambda g, x, y, m: 
 DIVIDED = both(lambda g, x, y, m: g.exp(g.select(m, x / y, y)), lambda g, x, y, m: g.select(m, g.exp(x / y), g.exp(y)))
 SQUARE = both(lambda g, x, y, m: g.sqrt(x * x + 2 * x * y + y * y), lambda g, x, y, m: g.abs(x + y))
 ATOM = both(lambda g, x, y, m: g.reshape(x + y, 5, 3), lambda g, x, y, m: g.reshape(2 * x + y - x, 5, 3))
+COMPARED = both(lambda g, x, y, m: g.select(g.gt(x, y), x, y), lambda g, x, y, m: g.maximum(x, y))
+LOGARITHM = both(lambda g, x, y, m: g.maximum(g.log(x), g.log(y)), lambda g, x, y, m: g.log(g.maximum(x, y)))
+NUMBERED = both(lambda g, x, y, m: g.exp(g.reshape(x, 5, 3)), lambda g, x, y, m: g.reshape(g.exp(x), 5, 3))
 
 
 def proof_of(graphs: tuple[KernelGraph, KernelGraph]) -> Any:
@@ -48,7 +51,7 @@ def refused(graphs: tuple[KernelGraph, KernelGraph], proof: Any, words: str) -> 
         replay(*graphs, json.dumps(proof))
 
 
-@pytest.mark.parametrize("graphs", [SIGMOID, SELECTED, DIVIDED, SQUARE, ATOM])
+@pytest.mark.parametrize("graphs", [SIGMOID, SELECTED, DIVIDED, SQUARE, ATOM, COMPARED, LOGARITHM, NUMBERED])
 def test_what_the_prover_writes_is_accepted(graphs: tuple[KernelGraph, KernelGraph]) -> None:
     replay(*graphs, json.dumps(proof_of(graphs)))
 
@@ -120,3 +123,36 @@ def test_an_atom_needs_pairs_of_equal_tensors() -> None:
         proof = proof_of(ATOM)
         place(proof, "steps", "congruent")[1:] = row
         refused(ATOM, proof, words)
+
+
+def test_the_larger_of_two_is_told_by_their_own_comparison_only() -> None:
+    proof = proof_of(COMPARED)
+    masks = proof["outputs"][0][3]
+    mask = proof["factors"][masks[0]]
+    assert mask[:2] == ["fn", "negative"]
+    for cases, words in ((masks[:0], "no empty list"), ([mask[2][0][1]], "expected masks")):
+        proof["outputs"][0][3] = cases
+        refused(COMPARED, proof, words)
+    proof = proof_of(COMPARED)
+    del proof["outputs"][0][3]
+    refused(COMPARED, proof, "equal elements")
+    # x > y tells nothing of the larger of 2 x and y.
+    other = both(lambda g, x, y, m: g.select(g.gt(x, y), 2 * x, y), lambda g, x, y, m: g.maximum(2 * x, y))
+    assert not isinstance(prove(*other), Equivalent)
+
+
+def test_a_logarithm_of_a_size_is_increasing_only_above_0() -> None:
+    proof = proof_of(LOGARITHM)
+    assert place(proof, "lemmas", "largest")[5] == "log"
+    proof["atoms"] = [entry for entry in proof["atoms"] if len(entry) != 1]
+    refused(LOGARITHM, proof, "no logarithm of what is below 0")
+
+
+def test_an_element_by_its_number_is_none_of_another_tensor() -> None:
+    proof = proof_of(NUMBERED)
+    row = next(row for row in proof["steps"] if row[0] == "input")
+    assert row[1] < 0
+    for number, words in ((~row[1], "expected"), (-2, "expected"), (-4, "integer in")):
+        changed = json.loads(json.dumps(proof))
+        next(one for one in changed["steps"] if one[0] == "input")[1] = number
+        refused(NUMBERED, changed, words)

@@ -257,6 +257,11 @@ AIMED = {
         lambda g, x: g.reduction(g.reshape(x, 2, 3, 2), 1),
         lambda g, x: g.reshape(claims.kernel(g, (1,), [(x, claims.on(), 1)], _rescaled, loop=3), 2, 1, 2),
     ),
+    "sums of halves": claims.pair(
+        {"X": (2, 4)},
+        lambda g, x: g.reshape(g.reduction(g.reshape(x, 2, 2, 2), 1), 2, 2),
+        lambda g, x: g.concat(g.reduction(g.slice(x, 1, 0, 2), 1), g.reduction(g.slice(x, 1, 2, 4), 1), 1),
+    ),
 }
 CASES = [(c.name, *c.tiny()) for c in claims.load("refute")] + [(name, *pair) for name, pair in AIMED.items()]
 
