@@ -186,13 +186,19 @@ def _plan_module(
     compiled: CompilationThread | None = None
     tensors: list[Any] = []
     if timed and not guard and can_compile(leaves):
-        tensors = frame.plan(_graph_with(imported, {}), ()).inputs(module, *given)[1]
+        with torch.no_grad():  # compiled graphs are for calls that record no gradients
+            tensors = frame.plan(_graph_with(imported, {}), ()).inputs(module, *given)[1]
         compiled = _start_compilations(_build(imported, {}), tensors, options.mode)
         asked = asked if limit is None else {**asked, "time_limit": _SEARCHES * limit}
-    comparison = compare_with_torch(imported, arguments_of(imported, leaves))
-    times.end("comparison")
     operators: Mapping[int, TorchOperator]
-    operators, report = choose_operators(imported, asked, comparison=comparison, guard=guard, begin=times.begin)
+    try:
+        comparison = compare_with_torch(imported, arguments_of(imported, leaves))
+        times.end("comparison")
+        operators, report = choose_operators(imported, asked, comparison=comparison, guard=guard, begin=times.begin)
+    except BaseException:
+        if compiled is not None:
+            compiled.cancel()
+        raise
     times.end("searches")
     rest: CompiledGraph | None = None
     if timed:

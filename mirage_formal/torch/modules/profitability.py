@@ -147,8 +147,12 @@ class CompilationThread:
                     continue
             if call is not None:
                 best = CompiledGraph(self._graph, call, mode)
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        self.cancel()
         return best
+
+    def cancel(self) -> None:
+        """Begin no further compilation."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,6 +176,38 @@ def test_a_compilation_that_is_late_is_not_waited_for(monkeypatch: pytest.Monkey
     assert "not compared with torch.compile: no time was left" in str(report)
 
 
+def test_an_interrupted_call_begins_no_further_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, made, threads = threading.Event(), list[str](), list[Any]()
+
+    def compiler(mode: str, **patches: Any) -> Any:
+        def compile(module: Any, inputs: Any) -> Any:
+            made.append(mode)
+            first.wait(60.0)
+
+        return compile
+
+    class Kept(profitability.CompilationThread):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            threads.append(self)
+
+    def interrupted(*given: Any, **named: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(optimize, "has_gpu_tensors", lambda inputs: True)
+    monkeypatch.setattr(optimize, "can_compile", lambda inputs: True)
+    monkeypatch.setattr(optimize, "inductor_compiler", compiler)
+    monkeypatch.setattr(optimize, "CompilationThread", Kept)
+    monkeypatch.setattr(optimize, "choose_operators", interrupted)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            mf.optimize(model_of(Cumulated), (torch.randn(4, 32),), mode="max-autotune")
+    finally:
+        first.set()
+    threads[0]._executor.shutdown(wait=True)
+    assert made in ([], ["default"])
+
+
 def test_the_faster_mode_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     us = {"ours": 9.5, "torch": 9.0, "compiled ours": 3.0, "default torch": 5.0}
     for other, called in ((2.0, "max-autotune"), (4.95, "default"), (None, "default")):
