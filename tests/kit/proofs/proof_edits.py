@@ -6,6 +6,7 @@ An edit knows what stands where: a digit is replaced by other digits, an exponen
 from __future__ import annotations
 
 import copy
+import json
 import random
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
@@ -122,7 +123,11 @@ def look(proof: Proof, path: Path) -> Any:
 
 
 def edited(proof: Proof, rng: random.Random) -> tuple[str, Proof]:
-    """A proof with one random edit, and what was done."""
+    """A proof with one random edit, and what was done; of a proof in two halves, one of these is edited."""
+    if isinstance(proof, list):
+        at = rng.choice((1, 2))
+        label, half = edited(json.loads(proof[at]), rng)
+        return label, [*proof[:at], json.dumps(half), *proof[at + 1 :]]
     every: dict[Role, list[Path]] = {}
     for role, path in places(proof):
         every.setdefault(role, []).append(path)
