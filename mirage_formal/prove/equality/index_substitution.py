@@ -180,8 +180,7 @@ class SubstitutionTerms(TermInterner, ABC):
             if found is None:
                 return self._opaque("log", p)
             m, q, rest = found
-            inner = self._logarithm(rest) if len(rest) == 1 else self._opaque("log", rest)
-            return add(self._logarithm(((m, q),)), inner)
+            return add(self._logarithm(((m, q),)), self._logarithm(rest))
         ((m, c),) = p
         out: Polynomial = ()
         for n, sign in ((abs(Fraction(c).numerator), 1), (Fraction(c).denominator, -1)):

@@ -181,3 +181,22 @@ def test_a_mask_that_a_sum_binds_is_another_one() -> None:
     assert terms.masks_in(mask) == {mask}
     assert terms.masks_in(whole) == frozenset()
     assert terms.change(total, DigitSubstitution(cases=((mask, 1),))) == total
+
+
+def test_a_logarithm_has_one_form() -> None:
+    """What is left when factors are taken out of a logarithm has factors taken out as well, as the checker does it."""
+
+    def norm(g: Graph, x: Tensor) -> Tensor:
+        return g.rms_norm(g.minimum(g.tanh(x), -0.375), dim=0, eps=0.375)
+
+    def larger(g: Graph, x: Tensor, y: Tensor) -> object:
+        most = g.max(y, dim=0)
+        return g.maximum(x, g.select(g.gt(most, 0), g.log(most), most))
+
+    assert proved(
+        *pair(
+            {"X": (6, 3)},
+            lambda g, x: larger(g, x, norm(g, x)),
+            lambda g, x: larger(g, x, g.transpose(g.transpose(norm(g, x), (1, 0)), (1, 0))),
+        )
+    )
