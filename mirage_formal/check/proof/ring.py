@@ -372,11 +372,12 @@ class Ring:
     def _comparison(self, name: str, poly: Poly) -> Poly:
         """Return whether a polynomial is zero, or negative: 1 if it is, else 0.
 
-        Sound: that is known of 0, of what is above 0 or not negative, and of -1 times such. It is the same of a product
-        with what is above 0, whether it is 0 also of -p, and a product with masks is 0 where one of them is.
+        Sound: that is known of 0, of what is above 0 or not negative, and of -1 times such, if it has a value for all
+        inputs: a comparison is false where it has none, and stays a factor. It is the same of a product with what is
+        above 0, whether it is 0 also of -p, and a product with masks is 0 where one of them is.
         """
         zero = name == "zero"
-        if self.nonzero(poly) or not poly or (not zero and self.evident(poly)):
+        if (self.nonzero(poly) or not poly or (not zero and self.evident(poly))) and not self.needs(poly):
             return {} if (poly if zero else self.evident(poly) or self.above(poly)) else ONE
         mask, _, q, rest = self._factored(poly)
         if mask != ONE:

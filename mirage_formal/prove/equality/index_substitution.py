@@ -132,7 +132,8 @@ class SubstitutionTerms(TermInterner, ABC):
         product with a mask is 0 where the mask is.
         """
         zero = name == "zero"
-        if self.never_zero(p) or not p or (not zero and self.never_negative(p)):
+        known = self.never_zero(p) or not p or (not zero and self.never_negative(p))
+        if known and not self.needs(m for m, _ in p):  # where p has no value, a comparison with it is false
             return constant(int(not (p if zero else self.never_negative(p) or self.always_positive(p))))
         mask, _, q, rest = self._factored(p, noted=zero)
         if mask != constant(1):

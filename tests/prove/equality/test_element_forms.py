@@ -92,6 +92,10 @@ EQUAL = {
 
 #: Alike, and not equal at some inputs, or without a value where the program has one.
 OTHER = {
+    "a comparison of what may have no value": both(
+        lambda g, x, y, z, m, n: g.select(g.gt(g.sqrt(x - y), -1), x, z),
+        lambda g, x, y, z, m, n: g.relu(x) - g.relu(g.scale(x, -1)),
+    ),
     "a function of the other case": both(
         lambda g, x, y, z, m, n: g.exp(g.select(m, g.log(x), y)),
         lambda g, x, y, z, m, n: g.select(m, x, y),
