@@ -156,7 +156,7 @@ def main() -> int:
         "workers": workers,
     }
     jobs: dict[str, Job] = {}
-    for number, one in enumerate(benchmark_modules(small=given.cpu)):
+    for one in benchmark_modules(small=given.cpu):
         for rows in given.rows:
             for dtype in given.dtypes:
                 if (given.only or "") in one.name:
@@ -165,7 +165,6 @@ def main() -> int:
                         "name": one.name,
                         "rows": rows,
                         "dtype": dtype,
-                        "number": number,
                     }
     ledger = Ledger(given.out / "torch_optimize.jsonl", keys=("name", "rows", "dtype", "cpu"))
 

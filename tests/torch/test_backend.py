@@ -122,6 +122,7 @@ def test_mistakes_are_said() -> None:
     [
         ({}, None),
         ({"mode": "reduce-overhead"}, None),
+        ({"mode": 3}, None),
         ({"mode": "max-autotune"}, "auto"),
         ({"mode": "max-autotune-no-cudagraphs"}, "auto"),
         ({"mode": "max-autotune", "backend": "cuda"}, "cuda"),
@@ -129,7 +130,7 @@ def test_mistakes_are_said() -> None:
     ],
 )
 def test_a_mode_that_asks_for_what_is_fastest_has_triton_files_timed(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, str], runs: str | None
+    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], runs: str | None
 ) -> None:
     asked: list[Any] = []
 

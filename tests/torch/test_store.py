@@ -15,9 +15,9 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip in
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.cache.searches import ROOT, SWITCH, SearchCache  # noqa: E402
 from mirage_formal.run.result_cache import cache_lookup  # noqa: E402
-from mirage_formal.run.results.result import Result  # noqa: E402
 from mirage_formal.torch.modules import region_search  # noqa: E402
 from tests.kit.paths import REPOSITORY  # noqa: E402
+from tests.kit.torch.fake_gpu import fake_gpu  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
 nn = torch.nn
@@ -127,12 +127,7 @@ def test_on_a_gpu_what_the_store_has_is_measured_within_the_limit(
     monkeypatch.setattr("mirage_formal.autotune.measured_order.order_by_measurement", fastest)
     monkeypatch.setattr("mirage_formal.partition.search_strategy._search_or_cover_uncached", none)
     monkeypatch.setattr("mirage_formal.api.request.start_workers", none)
-    monkeypatch.setattr("mirage_formal.device.runtime.device_count", lambda: 1)
-    monkeypatch.setattr(region_search, "device_count", lambda: 1)
-    monkeypatch.setattr(region_search, "_device", lambda piece: "cuda")
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    prepared: list[int] = []
-    monkeypatch.setattr(Result, "prepare", lambda self, device: prepared.append(device))
+    prepared = fake_gpu(monkeypatch)
     found = mf.optimize(model, given, workers=1, time_limit=60)
     ((there, seconds),) = told
     assert there

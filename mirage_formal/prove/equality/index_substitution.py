@@ -100,7 +100,7 @@ class SubstitutionTerms(TermInterner, ABC):
         self._changed: dict[tuple[int, DigitSubstitution], tuple[Polynomial, frozenset[int]]] = {}
         self._contents: dict[tuple[Polynomial, int], int] = {}
         self._largest_lemmas: dict[tuple[frozenset[int], tuple[Polynomial, ...]], int] = {}
-        self._told_in: dict[int, frozenset[int]] = {}
+        self._case_masks_in: dict[int, frozenset[int]] = {}
         self._comparisons_in: dict[int, frozenset[frozenset[int]]] = {}
         self._masks_in: dict[int, frozenset[int]] = {}
         self._square_lemmas: dict[Polynomial, frozenset[int]] = {}
@@ -288,7 +288,7 @@ class SubstitutionTerms(TermInterner, ABC):
         others: list[Polynomial] = []
         for f, e in m:
             part = change.within(self.free[f])
-            if part is None or (part.cases and self.told_in(f).isdisjoint(dict(part.cases))):
+            if part is None or (part.cases and self.case_masks_in(f).isdisjoint(dict(part.cases))):
                 items[f] = items.get(f, 0) + e
                 continue
             q = self._change_factor(f, part)
@@ -315,14 +315,14 @@ class SubstitutionTerms(TermInterner, ABC):
         self._use(found[1])
         return found[0]
 
-    def told_in(self, f: int) -> frozenset[int]:
+    def case_masks_in(self, f: int) -> frozenset[int]:
         """Return the masks that a factor contains, and those that say which of two values is the largest in it."""
-        found = self._told_in.get(f)
+        found = self._case_masks_in.get(f)
         if found is None:
             inner = (g for m in self.inside(self.kind[f], self.payload[f]) for g, _ in m)
             with self.scope():
                 own = [g for g, _ in self._comparisons(f)]
-            found = self._told_in[f] = frozenset((f,)).union(own, *map(self.told_in, inner))
+            found = self._case_masks_in[f] = frozenset((f,)).union(own, *map(self.case_masks_in, inner))
         return found
 
     def _comparisons(self, f: int) -> Iterator[tuple[int, tuple[Polynomial, Polynomial]]]:

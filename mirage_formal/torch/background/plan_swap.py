@@ -14,25 +14,10 @@ from mirage_formal.support.options import MEASURED
 from mirage_formal.torch.background.background_search import BackgroundSearch
 from mirage_formal.torch.comparison.import_comparison import ImportComparison
 from mirage_formal.torch.modules.custom_operators import TorchOperator
-from mirage_formal.torch.modules.function_plan import CallFrame, FunctionPlan, TensorForm
-from mirage_formal.torch.modules.graph_rewriter import rewrite
+from mirage_formal.torch.modules.function_plan import CallFrame, TensorForm
 from mirage_formal.torch.modules.module_report import ModuleReport, RegionReport
 from mirage_formal.torch.modules.profitability import eager_compile, faster_regions
 from mirage_formal.torch.modules.region_search import searches_to_continue, stored_operator
-
-
-def plan_operators(frame: CallFrame, operators: Mapping[int, TorchOperator], *, guard: bool) -> FunctionPlan | None:
-    """Return the plan of a module whose regions operators compute; None if there are none.
-
-    Args:
-        frame: The module's calls at the import.
-        operators: Operators by the numbers of regions.
-        guard: Whether calls check the conditions of regions.
-    """
-    if not operators:
-        return None
-    graph = rewrite(frame.traced.imported, {number: found.overload for number, found in operators.items()}, guard=guard)
-    return frame.plan(graph, tuple(dict.fromkeys(operators.values())), guarded=guard)
 
 
 class PlanSwap:
@@ -131,7 +116,7 @@ class PlanSwap:
         operators = dict(self._operators)
         if operator is not None:
             operators.update(dict.fromkeys(numbers, operator))
-        plan = plan_operators(self._frame, operators, guard=self._guard)
+        plan = self._frame.plan_with(operators, guard=self._guard) if operators else None
         rows = tuple(row if one.numbers == numbers else one for one in self._report.regions)
         self._operators, self._report = operators, dataclasses.replace(self._report, regions=rows)
         if module is not None:
@@ -155,4 +140,4 @@ def _is_slower(row: RegionReport, earlier: RegionReport) -> bool:
     return both and row.measured_us > earlier.measured_us  # type: ignore[operator]
 
 
-__all__ = ["PlanSwap", "plan_operators"]
+__all__ = ["PlanSwap"]

@@ -12,7 +12,8 @@ import torch
 from torch.fx import Graph
 from torch.utils import _pytree as pytree
 
-from mirage_formal.torch.modules.graph_rewriter import mutated_inputs
+from mirage_formal.torch.modules.custom_operators import TorchOperator
+from mirage_formal.torch.modules.graph_rewriter import mutated_inputs, rewrite
 from mirage_formal.torch.modules.inductor import NO_CUDA_GRAPHS, inductor_compiler
 from mirage_formal.torch.modules.trace import ModuleTrace
 
@@ -361,6 +362,20 @@ class CallFrame:
             if node.op == "placeholder" and kind in ("parameter", "buffer"):
                 found[node.name] = owned.add(path)
         return cls(traced, parts, owned.tied(), found, spec, leaves)
+
+    def plan_with(
+        self, operators: Mapping[int, TorchOperator], *, guard: bool = False, all_constants: bool = False
+    ) -> FunctionPlan:
+        """Return the plan of the module with some regions computed by operators.
+
+        Args:
+            operators: Operators by the numbers of regions.
+            guard: Whether the function checks the conditions of these.
+            all_constants: As for ``rewrite``.
+        """
+        chosen = {number: found.overload for number, found in operators.items()}
+        graph = rewrite(self.traced.imported, chosen, guard=guard, all_constants=all_constants)
+        return self.plan(graph, tuple(dict.fromkeys(operators.values())), guarded=guard)
 
     def plan(self, graph: Graph, operators: Sequence[Any], *, guarded: bool = False) -> FunctionPlan:
         """Return the plan of a rewritten graph.

@@ -36,7 +36,8 @@ def rewrite(
 
     Returns:
         A graph with a placeholder for each entry of ``imported.arguments``, by its name and in order, and for each that
-        is no tensor; its result is the list of the module's results. The
+        is no tensor; without ``all_constants``, constants that nothing reads have none. Its result is the list of the
+        module's results. The
         module's writes are part of the graph.
 
     Raises:

@@ -129,11 +129,17 @@ def have_equal_results(ours: Callable[..., Any], theirs: Callable[..., Any], inp
 
 
 @contextmanager
+def device_context(inputs: Sequence[Any]) -> Iterator[Any]:
+    """Select the GPU of the tensors, which need not be the current one, in this thread; yield it, or None."""
+    where = next((x.device for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda), None)
+    with nullcontext() if where is None else torch.cuda.device(where):
+        yield where
+
+
+@contextmanager
 def _without_gradients_on_device(inputs: Sequence[Any]) -> Iterator[None]:
     """Disable gradients and select the GPU of the tensors; afterwards release the memory that is free again."""
-    # Capture and events are those of the current GPU, which need not be the one that the tensors are on.
-    where = next((torch.cuda.device(x.device) for x in inputs if isinstance(x, torch.Tensor) and x.is_cuda), None)
-    with torch.no_grad(), where or nullcontext():
+    with torch.no_grad(), device_context(inputs) as where:
         try:
             yield
         finally:
@@ -147,4 +153,4 @@ def _call_with_list(call: Callable[..., Any]) -> Callable[[Sequence[Any]], Any]:
     return lambda given: call(*given)
 
 
-__all__ = ["CLEARLY", "TimedPair", "draw_inputs", "have_equal_results", "time_interleaved"]
+__all__ = ["CLEARLY", "TimedPair", "device_context", "draw_inputs", "have_equal_results", "time_interleaved"]

@@ -134,7 +134,7 @@ def lock_benchmarks() -> None:
 
 def is_fastest_mode(mode: str | None) -> bool:
     """Return whether a mode is one of Inductor's autotuning modes, which ask for whatever is fastest."""
-    return mode is not None and mode.startswith("max-autotune")
+    return str(mode).startswith("max-autotune")
 
 
 def uses_cuda_graphs(mode: str | None) -> bool:

@@ -13,7 +13,7 @@ from math import inf
 from typing import Any, Final
 
 import torch
-from torch.fx import Graph, GraphModule
+from torch.fx import GraphModule
 from torch.utils import _pytree as pytree
 
 from mirage_formal.frontend.argument_checks import error_at_user_line, warn_ignored
@@ -47,7 +47,7 @@ from mirage_formal.torch.modules.profitability import (
     has_gpu_tensors,
     select_profitable_operators,
 )
-from mirage_formal.torch.modules.region_search import choose_operators
+from mirage_formal.torch.modules.region_search import choose_operators, parse_time_limit
 from mirage_formal.torch.modules.trace import FunctionModule, trace_module
 
 #: Share of the time limit that searches have where their results are compared with torch.compile afterwards.
@@ -174,20 +174,20 @@ def _plan_module(
     *,
     continues: bool,
 ) -> tuple[FunctionPlan | None, ModuleReport, PlanSwap | None]:
+    limit = parse_time_limit(asked.get("time_limit"))
     times, leaves, guard = _PhaseTimes(options.begin), pytree.tree_leaves(given), options.guard
     traced = trace_module(module, *given, options.rounding)
     imported = traced.imported
     rewrite(imported, {})  # what cannot be rewritten is not searched
     frame = CallFrame.of(module, given, traced)
     times.end("import")
-    limit = asked.get("time_limit")
     deadline = inf if limit is None else times.begin + limit
     timed = bool(asked.get("measure", MEASURED)) and has_gpu_tensors(leaves)
     compiled: CompilationThread | None = None
     tensors: list[Any] = []
     if timed and not guard and can_compile(leaves):
         with torch.no_grad():  # compiled graphs are for calls that record no gradients
-            tensors = frame.plan(_graph_with(imported, {}), ()).inputs(module, *given)[1]
+            tensors = frame.plan_with({}, all_constants=True).inputs(module, *given)[1]
         compiled = _start_compilations(_build(imported, {}), tensors, options.mode)
         asked = asked if limit is None else {**asked, "time_limit": _SEARCHES * limit}
     operators: Mapping[int, TorchOperator]
@@ -210,8 +210,7 @@ def _plan_module(
     report = dataclasses.replace(report, seconds=times.spent)
     plan = None
     if operators or rest is not None:
-        graph = _graph_with(imported, operators, guard=guard, all_constants=rest is not None)
-        plan = frame.plan(graph, tuple(dict.fromkeys(operators.values())), guarded=guard)
+        plan = frame.plan_with(operators, guard=guard, all_constants=rest is not None)
         if rest is not None and rest.call is not None:
             plan.compile_in(rest.mode, rest.call, tensors)
     return plan, report, PlanSwap(frame, comparison, asked, operators, report, guard) if continues else None
@@ -284,15 +283,9 @@ def _choose_compiled(
 
 
 def _build(imported: Imported, operators: Mapping[int, TorchOperator]) -> GraphModule:
-    return GraphModule(torch.nn.Module(), _graph_with(imported, operators))
-
-
-def _graph_with(
-    imported: Imported, operators: Mapping[int, TorchOperator], *, guard: bool = False, all_constants: bool = True
-) -> Graph:
-    """Return the torch graph of an import with some regions computed by operators."""
+    """Return the graph with some regions computed by operators as a module, with a placeholder for each constant."""
     chosen = {number: found.overload for number, found in operators.items()}
-    return rewrite(imported, chosen, guard=guard, all_constants=all_constants)
+    return GraphModule(torch.nn.Module(), rewrite(imported, chosen, all_constants=True))
 
 
 def _new_optimized(base: Any) -> Any:

@@ -15,7 +15,6 @@ import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import getitem
 from typing import Any
@@ -26,7 +25,7 @@ from torch.fx import Graph, GraphModule, Node
 from mirage_formal.torch.import_result import Imported
 from mirage_formal.torch.modules.custom_operators import NAMESPACE, TorchOperator
 from mirage_formal.torch.modules.graph_rewriter import region_alone
-from mirage_formal.torch.modules.graph_timing import TimedPair, have_equal_results, time_interleaved
+from mirage_formal.torch.modules.graph_timing import TimedPair, device_context, have_equal_results, time_interleaved
 from mirage_formal.torch.modules.inductor import Compile
 from mirage_formal.torch.modules.module_report import ModuleReport, RegionReport
 
@@ -129,8 +128,7 @@ class CompilationThread:
         self._made = {mode: self._executor.submit(self._compile, compile) for mode, compile in compilers.items()}
 
     def _compile(self, compile: Compile) -> Callable[..., Any] | None:
-        device = next((x.device for x in self._inputs if isinstance(x, torch.Tensor) and x.is_cuda), None)
-        with nullcontext() if device is None else torch.cuda.device(device):  # of this thread
+        with device_context(self._inputs):
             return compile_alone(self._graph, self._inputs, compile)
 
     def fastest(self, deadline: float) -> CompiledGraph:

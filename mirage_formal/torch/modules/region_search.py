@@ -90,9 +90,7 @@ def choose_operators(
     """
     reject_unknown_options("optimize", asked, Options.__annotations__)
     target = load_target(str(asked.get("target", options.Settings().target)))
-    limit = asked.get("time_limit")
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0):
-        raise SpaceError(f"expected seconds above 0, got {limit!r}", where="time_limit")
+    limit = parse_time_limit(asked.get("time_limit"))
     deadline = None if limit is None else (time.monotonic() if begin is None else begin) + _SEARCHES * limit
     equal: dict[str, list[int]] = {}
     comparison = comparison or ImportComparison()
@@ -133,6 +131,17 @@ def choose_operators(
     reports.sort(key=lambda report: report.numbers)
     left, ahead = (tuple(_with_library_line(item) for item in items) for items in (imported.left, imported.ahead))
     return found, ModuleReport(tuple(reports), left, ahead)
+
+
+def parse_time_limit(limit: Any) -> float | None:
+    """Return the seconds of a time limit; None if there is none.
+
+    Raises:
+        SpaceError: It is no number above 0.
+    """
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int | float) or limit <= 0):
+        raise SpaceError(f"expected seconds above 0, got {limit!r}", where="time_limit")
+    return limit
 
 
 def _new_report(
@@ -354,4 +363,4 @@ def _describe_call(imported: Imported, region: Region) -> tuple[str, ...]:
     return tuple(str(nodes[name].target).removeprefix("aten.") for name in region.nodes)
 
 
-__all__ = ["choose_candidate", "choose_operators", "searches_to_continue", "stored_operator"]
+__all__ = ["choose_candidate", "choose_operators", "parse_time_limit", "searches_to_continue", "stored_operator"]

@@ -29,13 +29,13 @@ from mirage_formal.cache.searches import ROOT, SWITCH  # noqa: E402
 from mirage_formal.codegen.cost import estimate  # noqa: E402
 from mirage_formal.codegen.target import load_target  # noqa: E402
 from mirage_formal.run.result_cache import cache_lookup  # noqa: E402
-from mirage_formal.run.results.result import Result  # noqa: E402
 from mirage_formal.torch.background import background_search, plan_swap  # noqa: E402
 from mirage_formal.torch.background.background_search import BackgroundPhase  # noqa: E402
 from mirage_formal.torch.modules import region_search  # noqa: E402
 from mirage_formal.torch.modules.optimize import FallbackWarning  # noqa: E402
 from tests.kit.paths import REPOSITORY  # noqa: E402
 from tests.kit.processes import HUNG_S, alive, gone  # noqa: E402
+from tests.kit.torch.fake_gpu import fake_gpu  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
 nn = torch.nn
@@ -343,12 +343,7 @@ def test_on_a_gpu_the_caller_measures_and_builds(begun: Any, monkeypatch: pytest
         return list(results)[::-1]
 
     monkeypatch.setattr("mirage_formal.autotune.measured_order.order_by_measurement", fastest)
-    monkeypatch.setattr("mirage_formal.device.runtime.device_count", lambda: 1)
-    monkeypatch.setattr(region_search, "device_count", lambda: 1)
-    monkeypatch.setattr(region_search, "_device", lambda piece: "cuda")
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    prepared: list[int] = []
-    monkeypatch.setattr(Result, "prepare", lambda self, device: prepared.append(device))
+    prepared = fake_gpu(monkeypatch)
     swap = optimized._mirage_swap
     monkeypatch.setitem(swap._asked, "time_limit", 40.0)
     swap.install()

@@ -439,8 +439,9 @@ def test_mistakes_are_said() -> None:
     x = torch.randn(4, 16)
     with pytest.raises(mf.UnsupportedError, match="no option is called speed"):
         mf.optimize(nn.Linear(16, 8), (x,), speed=3)
-    with pytest.raises(mf.SpaceError, match="above 0"):
-        mf.optimize(nn.Linear(16, 8), (x,), time_limit=-1)
+    for limit in (-1, "5", True):
+        with pytest.raises(mf.SpaceError, match="above 0"):
+            mf.optimize(nn.Linear(16, 8), (x,), time_limit=limit)
     with pytest.raises(mf.UnsupportedError, match="as a tuple"):
         mf.optimize(nn.Linear(16, 8), x)
     with pytest.raises(mf.UnsupportedError, match="got int"):
