@@ -79,34 +79,36 @@ class TimingProcess:
     def _run(
         self, plan: Path | None, place: Path, jobs: Sequence[TimingJob], deadline: float
     ) -> Iterator[tuple[TimingJob, TimingAnswer]]:
-        left = list(jobs)
+        last = 0.0
+        for job in jobs:
+            begin = time.monotonic()
+            if begin + last >= deadline or (self._process is None and not self._start(deadline)):
+                return  # a job that would not end in time costs its process
+            order = TimingOrder("" if plan is None else str(plan), str(place), job)
+            answer = self._answer(order, deadline)
+            if answer is None:
+                return
+            last = time.monotonic() - begin
+            yield job, answer
+
+    def _answer(self, order: TimingOrder, deadline: float) -> TimingAnswer | None:
+        """Return the subprocess's answer to an order, or that it failed; None if the deadline comes first."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        answer = None
         try:
-            while left:
-                if self._process is None and not self._start(deadline):
-                    return
-                assert self._process is not None
-                assert self._process.stdin is not None
-                order = TimingOrder("" if plan is None else str(plan), str(place), tuple(left))
-                with contextlib.suppress(BrokenPipeError):
-                    self._process.stdin.write(msgspec.json.encode(order) + b"\n")
-                    self._process.stdin.flush()
-                while left:
-                    line = self._line(deadline)
-                    if isinstance(line, str):
-                        self.close()
-                        if time.monotonic() >= deadline:
-                            return
-                        yield left.pop(0), TimingAnswer(failed=line)
-                        break
-                    with contextlib.suppress(msgspec.DecodeError):  # output of a library is no answer
-                        answer = msgspec.json.decode(line, type=TimingAnswer)
-                        yield left.pop(0), answer
-                        if answer.broken:  # its process ends, which is not the next job's fault
-                            self.close()
-                            break
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.write(msgspec.json.encode(order) + b"\n")
+                self._process.stdin.flush()
+            while answer is None and not isinstance(line := self._line(deadline), str):
+                with contextlib.suppress(msgspec.DecodeError):  # output of a library is no answer
+                    answer = msgspec.json.decode(line, type=TimingAnswer)
         finally:
-            if left:  # the rest of its order is not needed any more
+            if answer is None or answer.broken:  # what it may still answer is no answer to the next order
                 self.close()
+        if answer is None and time.monotonic() < deadline:
+            return TimingAnswer(failed=str(line))
+        return answer
 
     def __enter__(self) -> TimingProcess:
         return self
@@ -115,15 +117,11 @@ class TimingProcess:
         self.close()
 
     def close(self) -> None:
-        """End the process, if there is one."""
+        """Kill the process, if there is one; its end, which takes seconds for one that has a GPU, is not awaited."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    with contextlib.suppress(OSError):
-                        stream.close()
-            process.wait()
+            threading.Thread(target=_reap, args=(process,), daemon=True).start()
 
     def _start(self, deadline: float) -> bool:
         """Start the subprocess, and return whether it has a GPU."""
@@ -145,6 +143,15 @@ class TimingProcess:
         except queue.Empty:
             return f"nothing for {self.silence_s:g} s: it hung"
         return "its process ended" if line is None else line
+
+
+def _reap(process: subprocess.Popen[bytes]) -> None:
+    """Wait for a killed process to end, and close its streams."""
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with contextlib.suppress(OSError):
+                stream.close()
 
 
 def _copy_lines(stream: IO[bytes], lines: queue.Queue[bytes | None]) -> None:

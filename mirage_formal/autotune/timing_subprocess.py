@@ -1,4 +1,4 @@
-"""Subprocess that runs kernels on a GPU: it reads one order per line and answers each job with one line.
+"""Subprocess that runs kernels on a GPU: it reads one order per line and answers each with one line.
 
     python -m mirage_formal.autotune.timing_subprocess
 
@@ -56,17 +56,17 @@ class TimingJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TimingOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Request to the timing process: jobs, and the paths of plan and kernels.
+    """Request to the timing process: a job, and the paths of plan and kernels.
 
     Attributes:
-        plan: Path of the plan; empty if all jobs are candidates.
+        plan: Path of the plan; empty if the job is a candidate.
         place: The tuning directory.
-        jobs: The jobs, in order.
+        job: The job.
     """
 
     plan: str
     place: str
-    jobs: tuple[TimingJob, ...]
+    job: TimingJob
 
 
 class TimingAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -209,22 +209,22 @@ def main() -> int:
         if order.plan and order.plan not in kernels:
             place = TuningDirectory(Path(order.place))
             kernels = {order.plan: _PlanKernels(place.plans.read(Path(order.plan)).record.value, place)}
-        for job in order.jobs:
-            try:
-                if job.triton:
-                    files = files or _triton_runner()
-                    done = run_triton_job(files, job)
-                else:
-                    files = None  # frees its inputs
-                    candidate = Path(job.directory)
-                    done = compare_and_time(candidate, job.tuning) if job.directory else kernels[order.plan].time(job)
-            except Exception as error:  # any error is this job's failure
-                lines = str(error).strip().splitlines()
-                done = TimingAnswer(failed=f"{type(error).__name__}: {lines[0][:300] if lines else ''}")
-            broken = bool(done.failed) and not _is_device_responding()
-            _write_line(msgspec.structs.replace(done, broken=broken))
-            if broken:
-                return BROKEN
+        job = order.job
+        try:
+            if job.triton:
+                files = files or _triton_runner()
+                done = run_triton_job(files, job)
+            else:
+                files = None  # frees its inputs
+                candidate = Path(job.directory)
+                done = compare_and_time(candidate, job.tuning) if job.directory else kernels[order.plan].time(job)
+        except Exception as error:  # any error is this job's failure
+            lines = str(error).strip().splitlines()
+            done = TimingAnswer(failed=f"{type(error).__name__}: {lines[0][:300] if lines else ''}")
+        broken = bool(done.failed) and not _is_device_responding()
+        _write_line(msgspec.structs.replace(done, broken=broken))
+        if broken:
+            return BROKEN
     return 0
 
 

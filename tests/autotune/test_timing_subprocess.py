@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from mirage_formal.autotune import timing
 from mirage_formal.autotune import timing_subprocess as child_module
 from mirage_formal.autotune.timing import TimingProcess
 from mirage_formal.autotune.timing_subprocess import GpuMachine, TimingAnswer, TimingJob, TimingOrder, run_triton_job
@@ -24,16 +26,18 @@ import json, os, sys, time
 print("a library says hello")
 print(json.dumps({"device": "Test", "arch": "sm_80", "driver": 1}), flush=True)
 for line in sys.stdin:
-    for job in json.loads(line)["jobs"]:
-        if job["variant"] == 1:
-            os._exit(5)
-        if job["variant"] == 2:
-            time.sleep(60)
-        if job["variant"] == 3:
-            print(json.dumps({"failed": "an illegal address", "broken": True}), flush=True)
-            os._exit(3)
-        print("a library says more")
-        print(json.dumps({"us": job["piece"], "low": 1.0}), flush=True)
+    job = json.loads(line)["job"]
+    if job["variant"] == 1:
+        os._exit(5)
+    if job["variant"] == 2:
+        time.sleep(60)
+    if job["variant"] == 3:
+        print(json.dumps({"failed": "an illegal address", "broken": True}), flush=True)
+        os._exit(3)
+    if job["variant"] == 4:
+        time.sleep(0.5)
+    print("a library says more")
+    print(json.dumps({"us": job["piece"], "low": 1.0}), flush=True)
 """
 
 
@@ -73,6 +77,32 @@ def test_the_deadline_ends_it(tmp_path: Path) -> None:
     with child(tmp_path) as device:
         found = list(device.run(None, tmp_path, [TimingJob(1, 0), TimingJob(4, 2), TimingJob(5, 0)], begin + 2.0))
     assert [answer for _, answer in found] == [TimingAnswer(1.0, 1.0)]
+
+
+def test_a_job_that_would_pass_the_deadline_is_not_begun(tmp_path: Path) -> None:
+    """The process lives on: what it does next needs no new one, whose start takes time of the same limit."""
+    with child(tmp_path) as device:
+        assert device.machine.driver == 1
+        first, jobs = device._process, [TimingJob(number, 4) for number in range(20)]
+        found = list(device.run(None, tmp_path, jobs, time.monotonic() + 1.9))
+        assert 1 <= len(found) <= 3
+        assert device._process is first
+
+
+def test_nothing_waits_for_the_end_of_a_killed_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has a GPU takes seconds to end."""
+    ended, reap = threading.Event(), timing._reap
+    monkeypatch.setattr(timing, "_reap", lambda process: ended.wait(60))
+    device = child(tmp_path)
+    assert device.machine.driver == 1
+    process = device._process
+    assert process is not None
+    begin = time.monotonic()
+    device.close()
+    assert time.monotonic() - begin < 30
+    reap(process)
+    assert process.returncode != 0
+    ended.set()
 
 
 def test_orders_follow_one_another_in_one_process(tmp_path: Path) -> None:
@@ -145,11 +175,11 @@ def test_orders_about_triton_files_reach_them_and_no_other_does(
     )
     monkeypatch.setattr(child_module, "_is_device_responding", lambda: True)
 
-    def order(*jobs: TimingJob) -> bytes:
-        return msgspec.json.encode(TimingOrder("", str(tmp_path), jobs)) + b"\n"
+    def order(job: TimingJob) -> bytes:
+        return msgspec.json.encode(TimingOrder("", str(tmp_path), job)) + b"\n"
 
     cuda, file = TimingJob(-1, -1, directory="kernels"), TimingJob(-1, -1, 7, "kernels", triton="file.py")
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=[order(cuda), order(file, file), order(cuda, file)]))
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=list(map(order, (cuda, file, file, cuda, file)))))
     assert child_module.main() == 0
     said = [msgspec.json.decode(line, type=TimingAnswer) for line in capsys.readouterr().out.splitlines()[1:]]
     assert [answer.us for answer in said] == [5.0, 7.0, 7.0, 5.0, 7.0]
