@@ -90,7 +90,7 @@ def answer(job: Job) -> Result:
     with turn:
         us = time_rounds(calls, module, inputs)
     return {
-        "seconds": seconds,
+        "optimize_s": seconds,
         "us": us,
         "errors": errors,
         "regions": [row.kept or f"{row.kernels} kernels, {row.verdict}" for row in report.regions],
@@ -129,7 +129,7 @@ def show(jobs: dict[str, Job], ledger: Ledger) -> tuple[str, bool]:
         measured = "yes" if None not in found["measured"] else "no"
         error = f"{errors['ours']:.1e}{'' if right else ' WRONG'}"
         phases = " + ".join(f"{spent:.1f}" for spent in found["phases"].values())
-        rows.append([name, *times, f"{ratio:.2f}", f"{found['seconds']:.1f} ({phases})", measured, error, what])
+        rows.append([name, *times, f"{ratio:.2f}", f"{found['optimize_s']:.1f} ({phases})", measured, error, what])
         if ratio < SLOWEST:
             texts += [f"{name}:", *(f"  {line}" for line in found["report"].splitlines())]
     heads = ["module", "ours, us", "default", "max-autotune", "eager", "ratio", "s", "compared", "error", "regions"]

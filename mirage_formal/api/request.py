@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -26,6 +27,8 @@ from mirage_formal.support.options import (
 )
 
 if TYPE_CHECKING:
+    from mirage_formal.autotune.timing import TimingProcess
+    from mirage_formal.graph.graph import KernelGraph
     from mirage_formal.run.results.result import Results
 
 
@@ -206,7 +209,8 @@ def _search_and_measure(program: object, settings: Settings, call: CallOptions, 
     settings, timed = _leave_time_to_measure(settings, call)
     where, settings = choose_default_directory(frozen, settings, default) if place is None else (place, settings)
     origins = origins_of(program, frozen)
-    with lock_directory(where):
+    with lock_directory(where), ExitStack() as stack:
+        device = stack.enter_context(_timing_process(frozen)) if timed else None
         with add_source_lines(frozen, origins):
             report = search_or_cover(frozen, settings, where, name=name, watch=call.watch or ignore_progress)
         if report.summary.status == "interrupted":
@@ -215,20 +219,16 @@ def _search_and_measure(program: object, settings: Settings, call: CallOptions, 
             raise nothing
         cut, extent = report.summary.status == "time-limit", describe_extent(report)
         results = Results(report.results, extent, cut=cut)
-        if not timed:
+        if device is None:
             return _apply_back_end(results, backend)
         from mirage_formal.autotune.measured_order import MeasurementLimits, order_by_measurement
-        from mirage_formal.autotune.timing import TimingProcess
         from mirage_formal.kernel_build.build import KernelWarning
 
         measure = MEASURED if call.measure is None else call.measure
-        left = None if limit is None else max(limit - (time.monotonic() - begin), _TUNING * limit)
+        left = None if limit is None else max(0.0, limit - (time.monotonic() - begin))
         try:
-            with TimingProcess() as device:
-                found = order_by_measurement(
-                    results, report.directory, MeasurementLimits(measure, left, backend), device
-                )
-                return _apply_back_end(Results(found, extent, cut=cut), backend)
+            found = order_by_measurement(results, report.directory, MeasurementLimits(measure, left, backend), device)
+            return _apply_back_end(Results(found, extent, cut=cut), backend)
         except UnsupportedError as error:
             # No comparison was requested, so its failure must not lose the proved results.
             if call.measure is not None:
@@ -236,6 +236,16 @@ def _search_and_measure(program: object, settings: Settings, call: CallOptions, 
             said = f"{error}; all candidates are returned, in the order of estimates, compared with nothing"
             warnings.warn(said, KernelWarning, stacklevel=3)
             return _apply_back_end(results, backend)
+
+
+def _timing_process(program: KernelGraph) -> TimingProcess:
+    """Return a process that times kernels on the GPU, which starts while the program is searched."""
+    from mirage_formal.autotune.timing import TimingProcess
+    from mirage_formal.graph.formats.json import to_json
+
+    process = TimingProcess(program=to_json(program))
+    process.launch()
+    return process
 
 
 def _apply_back_end(results: Results, backend: str) -> Results:

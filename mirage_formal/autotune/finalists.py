@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from mirage_formal.autotune.prepare import TunedRun
     from mirage_formal.kernel_build.built_kernels import BuiltKernels
 
-#: Least seconds for building finalists, and for comparing and timing them.
+#: Least seconds for building finalists, if the time limit is not reached before.
 _BUILT_S: Final = 10.0
-JUDGED_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +93,13 @@ class Finalists:
     _chosen: dict[str, ComposedCandidate] = field(default_factory=dict)
 
     def build(self, chosen: Sequence[ComposedCandidate], deadline: float) -> None:
-        """Build and write the kernels of candidates in parallel: the first one always, others until the deadline."""
+        """Build and write kernels of candidates in parallel until a deadline; the first one has all the time left."""
         from mirage_formal.kernel_build.save import save_built
 
         # Unfinished builds are lost at a deadline, so each gets time to finish, on as many processors.
-        made = dict(self._made(chosen, max(deadline, time.monotonic() + _BUILT_S)))
+        made = dict(self._made(chosen, min(self.deadline, max(deadline, time.monotonic() + _BUILT_S))))
         if chosen and 0 not in made:
-            made |= dict(self._made(chosen[:1]))
+            made |= dict(self._made(chosen[:1], self.deadline))
         for number, one in enumerate(chosen):
             if number not in made:
                 continue
@@ -117,9 +116,7 @@ class Finalists:
             )
             self._chosen[candidate.name] = one
 
-    def _made(
-        self, chosen: Sequence[ComposedCandidate], deadline: float = float("inf")
-    ) -> Iterator[tuple[int, BuiltKernels | str]]:
+    def _made(self, chosen: Sequence[ComposedCandidate], deadline: float) -> Iterator[tuple[int, BuiltKernels | str]]:
         """Yield the kernels of candidates by position, or the reason why there are none, as they complete."""
         from mirage_formal.autotune.prepare import FINALIST_S, build_finalist, finalist_task
 
@@ -146,8 +143,7 @@ class Finalists:
         machine = device.machine
         jobs = [comparison_job(Path(directory), place) for directory in ready]
         self.bench.watch("measured", 0, len(jobs))
-        deadline = max(self.deadline, time.monotonic() + JUDGED_S)
-        for number, (job, found) in enumerate(device.run(None, place.root, jobs, deadline), 1):
+        for number, (job, found) in enumerate(device.run(None, place.root, jobs, self.deadline), 1):
             name = ready[job.directory]
             key = whole_key(self.facts.plan, self._chosen[name])
             executable = self.built[name].executable
@@ -284,4 +280,4 @@ def comparison_job(directory: Path, place: TuningDirectory) -> TimingJob:
     return TimingJob(-1, -1, directory=str(directory), tuning=place.choices.get(manifest_digest(directory)))
 
 
-__all__ = ["JUDGED_S", "Finalists", "TuningFacts", "comparison_job", "dependent_producers"]
+__all__ = ["Finalists", "TuningFacts", "comparison_job", "dependent_producers"]

@@ -48,10 +48,12 @@ class TimingProcess:
     Attributes:
         command: Command that starts the subprocess.
         silence_s: Seconds without output after which it is killed.
+        program: Program as JSON whose reference it compiles first (``compile_reference``); empty for none.
     """
 
     command: tuple[str, ...] = (sys.executable, "-m", "mirage_formal.autotune.timing_subprocess")
     silence_s: float = SILENCE_S
+    program: str = ""
     _process: subprocess.Popen[bytes] | None = None
     _lines: queue.Queue[bytes | None] = field(default_factory=queue.Queue)
     _machine: GpuMachine | None = None
@@ -82,7 +84,8 @@ class TimingProcess:
         last = 0.0
         for job in jobs:
             begin = time.monotonic()
-            if begin + last >= deadline or (self._process is None and not self._start(deadline)):
+            ready = self._process is not None and self._machine is not None
+            if begin + last >= deadline or not (ready or self._start(deadline)):
                 return  # a job that would not end in time costs its process
             order = TimingOrder("" if plan is None else str(plan), str(place), job)
             answer = self._answer(order, deadline)
@@ -94,12 +97,10 @@ class TimingProcess:
     def _answer(self, order: TimingOrder, deadline: float) -> TimingAnswer | None:
         """Return the subprocess's answer to an order, or that it failed; None if the deadline comes first."""
         assert self._process is not None
-        assert self._process.stdin is not None
         answer = None
         try:
             with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.write(msgspec.json.encode(order) + b"\n")
-                self._process.stdin.flush()
+                _write_line(self._process, order)
             while answer is None and not isinstance(line := self._line(deadline), str):
                 with contextlib.suppress(msgspec.DecodeError):  # output of a library is no answer
                     answer = msgspec.json.decode(line, type=TimingAnswer)
@@ -123,12 +124,21 @@ class TimingProcess:
             process.kill()
             threading.Thread(target=_reap, args=(process,), daemon=True).start()
 
-    def _start(self, deadline: float) -> bool:
-        """Start the subprocess, and return whether it has a GPU."""
+    def launch(self) -> None:
+        """Start the subprocess, if there is none, and return at once."""
+        if self._process is not None:
+            return
         self._process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._lines = queue.Queue()
         assert self._process.stdout is not None
         threading.Thread(target=_copy_lines, args=(self._process.stdout, self._lines), daemon=True).start()
+        if self.program:
+            with contextlib.suppress(BrokenPipeError):
+                _write_line(self._process, TimingOrder(program=self.program))
+
+    def _start(self, deadline: float) -> bool:
+        """Start the subprocess, and return whether it has a GPU."""
+        self.launch()
         while not isinstance(line := self._line(deadline), str):
             with contextlib.suppress(msgspec.DecodeError):
                 self._machine = msgspec.json.decode(line, type=GpuMachine)
@@ -143,6 +153,12 @@ class TimingProcess:
         except queue.Empty:
             return f"nothing for {self.silence_s:g} s: it hung"
         return "its process ended" if line is None else line
+
+
+def _write_line(process: subprocess.Popen[bytes], order: TimingOrder) -> None:
+    assert process.stdin is not None
+    process.stdin.write(msgspec.json.encode(order) + b"\n")
+    process.stdin.flush()
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:

@@ -8,8 +8,10 @@ CuPy, NumPy and msgspec.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Sequence
 from importlib import import_module, metadata, util
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +31,7 @@ from mirage_formal.support.errors import MirageError
 
 if TYPE_CHECKING:
     from mirage_formal.autotune.triton.triton_runner import TritonFileRunner
+    from mirage_formal.graph.types import DType
 
 #: Exit code when the device has stopped responding.
 BROKEN: Final = 3
@@ -56,17 +59,19 @@ class TimingJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TimingOrder(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Request to the timing process: a job, and the paths of plan and kernels.
+    """Request to the timing process: a job, and the paths of plan and kernels; or a program.
 
     Attributes:
         plan: Path of the plan; empty if the job is a candidate.
         place: The tuning directory.
-        job: The job.
+        job: The job; None for a program.
+        program: A program as JSON, for which ``compile_reference`` is called; this order has no answer.
     """
 
-    plan: str
-    place: str
-    job: TimingJob
+    plan: str = ""
+    place: str = ""
+    job: TimingJob | None = None
+    program: str = ""
 
 
 class TimingAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -152,6 +157,40 @@ def compare_and_time(directory: Path, tuning: TuningRecord | None) -> TimingAnsw
     return TimingAnswer(found.us, found.low, answer=record.answer)
 
 
+def compile_reference(text: str, xp: Any) -> None:
+    """Compute a program's reference at small extents, so that a first comparison with float64 takes no longer.
+
+    CuPy compiles each of its kernels when it is first called on a machine, which takes seconds in all.
+
+    Args:
+        text: The program as JSON.
+        xp: CuPy, or NumPy, which compiles nothing.
+    """
+    from mirage_formal.codegen.numerics.numerics import Inputs, check, expected_results
+    from mirage_formal.codegen.numerics.shrink import shrink
+    from mirage_formal.device.elements import bits_to_floats, floats_to_bits
+    from mirage_formal.graph.formats.json import from_json
+    from mirage_formal.graph.verifier import kernel_types
+
+    full = from_json(text)
+    program = shrink(full, full, least_tile=1).program
+    types = kernel_types(program)
+    given = [item.tensor.dtype for item in program.inputs]
+    results = [types[number].dtype for number in program.outputs]
+
+    def stored_values(arrays: Sequence[Any], dtypes: Sequence[DType]) -> list[Any]:
+        pairs = zip(arrays, dtypes, strict=True)
+        return [bits_to_floats(floats_to_bits(x, dtype, xp), dtype, xp) for x, dtype in pairs]
+
+    def run(arrays: Sequence[Any]) -> list[Any]:
+        stored = stored_values(arrays, given)
+        return stored_values(expected_results(program, program, stored, xp).values, results)
+
+    check(program, program, "", run, device="", inputs=Inputs(0, xp=xp))
+    if xp.__name__ == "cupy":
+        xp.random.default_rng(0).standard_normal((2,), dtype=xp.float32)
+
+
 def describe_machine() -> GpuMachine:
     """Return the GPU of this process, with the versions of its driver and of Triton.
 
@@ -210,6 +249,10 @@ def main() -> int:
             place = TuningDirectory(Path(order.place))
             kernels = {order.plan: _PlanKernels(place.plans.read(Path(order.plan)).record.value, place)}
         job = order.job
+        if job is None:
+            with contextlib.suppress(Exception):  # the comparison itself tells what is wrong
+                compile_reference(order.program, import_module("cupy"))
+            continue
         try:
             if job.triton:
                 files = files or _triton_runner()

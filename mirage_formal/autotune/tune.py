@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from mirage_formal.autotune.finalists import JUDGED_S, Finalists, TuningFacts, comparison_job
+from mirage_formal.autotune.finalists import Finalists, TuningFacts, comparison_job
 from mirage_formal.autotune.plans import TuningDirectory, TuningPlan, Watch
 from mirage_formal.autotune.successive_halving import RUNGS, finalist_batches, kernel_rungs
 from mirage_formal.autotune.timing import Device, time_kernels
@@ -62,8 +62,7 @@ def tune_run(root: Path, bench: TuningResources) -> TuningResult:
 
     end = float("inf") if bench.limits.seconds is None else begin + bench.limits.seconds
     with lock_directory(root):
-        late = max(end, time.monotonic() + JUDGED_S)
-        return replace(tuned, triton=compare_with_cuda(root, tuned.rows, source.digest, bench, late))
+        return replace(tuned, triton=compare_with_cuda(root, tuned.rows, source.digest, bench, end))
 
 
 def _tune_cuda_kernels(root: Path, source: TunedRun, bench: TuningResources, begin: float) -> TuningResult:

@@ -11,13 +11,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import numpy
 import pytest
 
 from mirage_formal.autotune import timing
 from mirage_formal.autotune import timing_subprocess as child_module
 from mirage_formal.autotune.timing import TimingProcess
 from mirage_formal.autotune.timing_subprocess import GpuMachine, TimingAnswer, TimingJob, TimingOrder, run_triton_job
+from mirage_formal.cli.graphs.user_file import load_programs
 from mirage_formal.device.measure import Measurement
+from mirage_formal.graph.formats.json import to_json
 from mirage_formal.records import NumericsRecord, ScaleRecord
 from mirage_formal.support.errors import UnsupportedError
 
@@ -103,6 +106,43 @@ def test_nothing_waits_for_the_end_of_a_killed_process(tmp_path: Path, monkeypat
     reap(process)
     assert process.returncode != 0
     ended.set()
+
+
+def test_a_launched_process_is_the_one_that_is_used(tmp_path: Path) -> None:
+    """Nothing waits for its start, and what it reads first has no answer."""
+    script = _SCRIPT.replace(
+        'job = json.loads(line)["job"]',
+        """order = json.loads(line)
+    if order["program"]:
+        open(os.path.join(os.path.dirname(__file__), "compiled"), "a").write(order["program"])
+        continue
+    job = order["job"]""",
+    )
+    device = child(tmp_path, script)
+    device.program = "a program"
+    device.launch()
+    first = device._process
+    found = list(device.run(None, tmp_path, [TimingJob(4, 0)], time.monotonic() + 60))
+    assert [answer.us for _, answer in found] == [4.0]
+    assert device._process is first
+    assert device.machine.driver == 1
+    assert device._process is first, "asking for the machine starts no other"
+    device.close()
+    assert (tmp_path / "compiled").read_text() == "a program"
+
+
+@pytest.mark.parametrize("name", ["attn", "mla", "lora", "ntrans", "qknorm"])
+def test_the_reference_of_a_program_is_computed_at_small_extents(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of it, so that CuPy has compiled what a comparison of kernels needs; some logits of mla leave float16."""
+    from mirage_formal.codegen.numerics import numerics
+
+    records: list[NumericsRecord] = []
+    check = numerics.check
+    monkeypatch.setattr(numerics, "check", lambda *given, **named: records.append(check(*given, **named)))
+    program = next(iter(load_programs(Path(__file__).parents[2] / "examples" / f"{name}.py").values()))
+    child_module.compile_reference(to_json(program), numpy)
+    assert [record.answer for record in records] == ["undecided" if name == "mla" else "within"]
+    assert max(output.elements for scale in records[0].scales for output in scale.outputs) < 1e5
 
 
 def test_orders_follow_one_another_in_one_process(tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ def test_times_that_are_not_there_are_said(made: tuple[Path, Path], tmp_path: Pa
 
 
 def test_a_limit_leaves_time_for_what_comes_behind(made: tuple[Path, Path], tmp_path: Path) -> None:
-    """What takes too long costs kernels and finalists, and there is always one to compare and time."""
+    """What takes too long costs kernels and finalists; all ends in time."""
     shutil.copytree(made[1], tmp_path / "place")
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
     device, asked = Table(last_is_best), list[float]()
@@ -258,11 +258,11 @@ def test_a_limit_leaves_time_for_what_comes_behind(made: tuple[Path, Path], tmp_
 
     device.run = slow  # type: ignore[method-assign]
     begin = time.monotonic()
-    found = tuned(made[0], TuningDirectory(tmp_path / "place"), device, TuningLimits(KERNELS, 4, 4.0))
+    found = tuned(made[0], TuningDirectory(tmp_path / "place"), device, TuningLimits(KERNELS, 4, 12.0))
     assert found.rows
     assert all(row.us is not None for row in found.rows)
-    assert asked[0] < 2.5
-    assert asked[-1] >= 10.0
+    assert asked[0] < 7.0
+    assert asked[-1] == max(asked) <= 12.0 + 0.1
 
 
 def test_without_enough_time_results_are_those_of_the_model(made: tuple[Path, Path], tmp_path: Path) -> None:
