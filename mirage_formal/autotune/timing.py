@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -45,6 +45,9 @@ class Device(Protocol):
 class TimingProcess:
     """A GPU behind a subprocess, which is restarted when it crashes or hangs.
 
+    A job that a deadline finds at work is awaited for as long as another process would take to start; after that its
+    process is killed. Neither choice costs more than twice the better one.
+
     Attributes:
         command: Command that starts the subprocess.
         silence_s: Seconds without output after which it is killed.
@@ -57,6 +60,7 @@ class TimingProcess:
     _process: subprocess.Popen[bytes] | None = None
     _lines: queue.Queue[bytes | None] = field(default_factory=queue.Queue)
     _machine: GpuMachine | None = None
+    _start_s: float = 0.0
 
     @property
     def machine(self) -> GpuMachine:
@@ -95,19 +99,19 @@ class TimingProcess:
             yield job, answer
 
     def _answer(self, order: TimingOrder, deadline: float) -> TimingAnswer | None:
-        """Return the subprocess's answer to an order, or that it failed; None if the deadline comes first."""
+        """Return the subprocess's answer to an order, or that it failed; None if it is too late for one."""
         assert self._process is not None
-        answer = None
+        answer, latest = None, deadline + self._start_s
         try:
             with contextlib.suppress(BrokenPipeError):
                 _write_line(self._process, order)
-            while answer is None and not isinstance(line := self._line(deadline), str):
+            while answer is None and not isinstance(line := self._line(latest), str):
                 with contextlib.suppress(msgspec.DecodeError):  # output of a library is no answer
                     answer = msgspec.json.decode(line, type=TimingAnswer)
         finally:
             if answer is None or answer.broken:  # what it may still answer is no answer to the next order
                 self.close()
-        if answer is None and time.monotonic() < deadline:
+        if answer is None and time.monotonic() < latest:
             return TimingAnswer(failed=str(line))
         return answer
 
@@ -130,11 +134,22 @@ class TimingProcess:
             return
         self._process = subprocess.Popen(self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._lines = queue.Queue()
-        assert self._process.stdout is not None
-        threading.Thread(target=_copy_lines, args=(self._process.stdout, self._lines), daemon=True).start()
+        reader = threading.Thread(target=self._copy_lines, args=(self._process, self._lines), daemon=True)
+        reader.start()
         if self.program:
             with contextlib.suppress(BrokenPipeError):
                 _write_line(self._process, TimingOrder(program=self.program))
+
+    def _copy_lines(self, process: subprocess.Popen[bytes], lines: queue.Queue[bytes | None]) -> None:
+        """Put the lines of a process into a queue, None at their end; note when its first one comes."""
+        begin, first = time.monotonic(), True
+        assert process.stdout is not None
+        with contextlib.suppress(ValueError, OSError):  # it is closed when the process is killed
+            for line in process.stdout:
+                if first:
+                    self._start_s, first = time.monotonic() - begin, False
+                lines.put(line)
+        lines.put(None)
 
     def _start(self, deadline: float) -> bool:
         """Start the subprocess, and return whether it has a GPU."""
@@ -168,13 +183,6 @@ def _reap(process: subprocess.Popen[bytes]) -> None:
         if stream is not None:
             with contextlib.suppress(OSError):
                 stream.close()
-
-
-def _copy_lines(stream: IO[bytes], lines: queue.Queue[bytes | None]) -> None:
-    with contextlib.suppress(ValueError, OSError):  # it is closed when the process is killed
-        for line in stream:
-            lines.put(line)
-    lines.put(None)
 
 
 def time_kernels(

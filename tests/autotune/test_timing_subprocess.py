@@ -92,6 +92,17 @@ def test_a_job_that_would_pass_the_deadline_is_not_begun(tmp_path: Path) -> None
         assert device._process is first
 
 
+def test_a_job_at_work_at_the_deadline_is_awaited_as_long_as_a_start_takes(tmp_path: Path) -> None:
+    """Here 1 s for a start and 0.5 s for the job: its answer counts, and the process lives on."""
+    with child(tmp_path, "import time; time.sleep(1)" + _SCRIPT) as device:
+        assert device.machine.driver == 1
+        first = device._process
+        assert len(list(device.run(None, tmp_path, [TimingJob(1, 4)], time.monotonic() + 0.1))) == 1
+        assert device._process is first
+        assert list(device.run(None, tmp_path, [TimingJob(1, 2)], time.monotonic() + 0.1)) == []
+        assert device._process is None, "a job that takes longer costs its process"
+
+
 def test_nothing_waits_for_the_end_of_a_killed_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that has a GPU takes seconds to end."""
     ended, reap = threading.Event(), timing._reap
