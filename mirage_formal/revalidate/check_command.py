@@ -431,6 +431,13 @@ def _machine_meaning(again: int, written: Mapping[str, int], results: Sequence[E
     return lines
 
 
+def _read_back_meaning(results: Sequence[EstablishedKernels]) -> str:
+    kernels, read = sum(item.kernels for item in results), sum(item.read_back for item in results)
+    if read < kernels:
+        return f"CUDA C++ of {kernels - read} kernels was not read back: pip install tree-sitter tree-sitter-cuda."
+    return f"CUDA C++ of {read} kernels, read back by tree-sitter's grammar of CUDA, states exactly their Programs."
+
+
 def _kernel_meaning(results: Sequence[EstablishedKernels]) -> list[str]:
     """Return the lines that explain the table of kernels, and its limits."""
     again, recorded, written = (Counter[str]() for _ in range(3))
@@ -447,6 +454,7 @@ def _kernel_meaning(results: Sequence[EstablishedKernels]) -> list[str]:
         "Derived again from each µGraph, and equal to the files: Programs, CUDA C++, launches, plans, obligations of",
         f"safety and their questions. Of {total} obligations {held} hold again: {SOLVERS} refuted the negation",
         f"of {refuted}; settled by the analysis alone: {_counted(again)}. Only recorded: {_counted(recorded)}.",
+        _read_back_meaning(results),
         *_machine_meaning(sum(item.compiled for item in results), written, results),
         "This rests on the code generation and the analysis that made them (kernels/, codegen/safety/),",
         "not on an independent implementation. Code generation is NOT proved: that a Program computes its µGraph, and",

@@ -51,6 +51,7 @@ from mirage_formal.records import (
     resolve_inside,
     sha256,
 )
+from mirage_formal.revalidate.cuda_reader import has_cuda_grammar, read_cuda, text_of_program
 from mirage_formal.revalidate.machine import machine_code
 from mirage_formal.support.errors import FormatError
 
@@ -79,6 +80,7 @@ def derive_kernels(root: Path, *, recompile: bool = True, arch: str = "", solver
     Sound: see ``check_kernels`` for what binds the directory to its candidate. An obligation counts as holding again
     only if it was derived here and is settled here, by the analysis or because both solvers refute the derived text; a
     file of machine code only if the compiler makes it here, byte for byte. Everything else is counted as recorded.
+    CUDA C++ is read back and compared with its Program where tree-sitter's grammar of CUDA is installed.
 
     Args:
         root: The directory.
@@ -97,6 +99,9 @@ def derive_kernels(root: Path, *, recompile: bool = True, arch: str = "", solver
     kernels = [one for one in made.steps if isinstance(one, GeneratedKernel)]
     _check_programs(root, kernels, recorded_programs)
     texts = _check_sources(root, made, kernels)
+    readable = has_cuda_grammar()
+    if readable:
+        _read_sources(root, made, kernels, texts)
     _check_launches(bound, made, texts)
     _check_plans(bound, kernels)
     claims = _check_obligations(bound, [one.program for one in kernels])
@@ -106,6 +111,7 @@ def derive_kernels(root: Path, *, recompile: bool = True, arch: str = "", solver
         bound.about,
         again=dict(sorted(again.items())),
         recorded=dict(sorted(recorded.items())),
+        read_back=len(kernels) if readable else 0,
         compiled=machine.again,
         written=machine.written,
         compiler=machine.compiler,
@@ -175,6 +181,20 @@ def _check_sources(root: Path, made: GeneratedLaunches, kernels: Sequence[Genera
             if data != text.encode():
                 raise FormatError(_other_line(text, data.decode("utf-8", "replace")))
     return texts
+
+
+def _read_sources(
+    root: Path, made: GeneratedLaunches, kernels: Sequence[GeneratedKernel], texts: Mapping[str, str]
+) -> None:
+    """Read the CUDA C++ of all kernels back, and compare what it states with their Programs.
+
+    Sound: the reader (``cuda_reader``) has no part in printing, so an error of the printer is a difference.
+    """
+    for one, source in zip(kernels, made.sources, strict=True):
+        with step(root / source, "CUDA C++ read back"):
+            stated = read_cuda(texts[one.program.name])
+            if (where := first_difference(text_of_program(one.program, stated.extents), stated)) is not None:
+                raise FormatError(f"expected a text that states its Program, got another one: {where}")
 
 
 def _other_line(ours: str, theirs: str) -> str:

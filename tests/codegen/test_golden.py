@@ -13,6 +13,7 @@ import pytest
 from mirage_formal.codegen.cuda import emit_cuda
 from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.online_softmax.stabilize import stabilize
+from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.target import load_target
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
@@ -75,17 +76,17 @@ KERNELS: dict[str, Callable[[], KernelGraph | list[KernelGraph]]] = {
 }
 
 
-def texts(found: KernelGraph | list[KernelGraph]) -> str:
-    """The text of every generated kernel of some µGraphs."""
+def programs(found: KernelGraph | list[KernelGraph]) -> list[Program]:
+    """Every generated kernel of some µGraphs."""
     graphs = found if isinstance(found, list) else [found]
     steps = [step for graph in graphs for step in generate(graph, TARGET).steps]
-    return "\n".join(emit_cuda(step.program) for step in steps if isinstance(step, GeneratedKernel))
+    return [step.program for step in steps if isinstance(step, GeneratedKernel)]
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_text_is_what_it_was(name: str, request: pytest.FixtureRequest) -> None:
     path = GOLDEN / f"{name}.cu"
-    text = texts(KERNELS[name]())
+    text = "\n".join(map(emit_cuda, programs(KERNELS[name]())))
     if request.config.getoption("--update-golden"):
         path.write_text(text, encoding="utf-8")
     assert path.read_text(encoding="utf-8") == text

@@ -291,6 +291,13 @@ class InProcess:
 
     machine = GpuMachine("Interpreter", "sm_90a", 1)
 
+    def __init__(self, program: str = "") -> None:
+        self.program = program
+
+    def launch(self) -> None:
+        """It is launched before the search, with the program."""
+        assert self.program
+
     def __enter__(self) -> InProcess:
         return self
 

@@ -78,6 +78,7 @@ class EstablishedKernels:
         again: Number of obligations that were derived and settled again in this check, by means; none without
             ``derive``.
         recorded: Number of the other obligations, by reason.
+        read_back: Number of kernels whose CUDA C++ was read and states its Program; none without ``derive``.
         compiled: Number of machine code files that were compiled again in this check, byte for byte; none without
             ``derive``.
         written: Number of the other machine code files, by the reason why they were not compiled again.
@@ -101,6 +102,7 @@ class EstablishedKernels:
     obligations: int
     again: Mapping[str, int]
     recorded: Mapping[str, int]
+    read_back: int
     compiled: int
     written: Mapping[str, int]
     compiler: str
@@ -184,6 +186,7 @@ def check_kernels(root: Path, *, solvers: bool = True) -> BoundKernels:
         obligations=len(obligations),
         again={},
         recorded=dict(sorted(Counter(record.means for record in obligations).items())),
+        read_back=0,
         compiled=0,
         written={"not compiled again": files} if (files := sum(len(x.cubins) for x in kernels.values())) else {},
         compiler="",
