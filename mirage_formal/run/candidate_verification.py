@@ -9,6 +9,7 @@ rank takes the place of one that fails.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -110,6 +111,8 @@ class CandidateVerifier:
         self._pool = pool
         self._limits = limits
         self._show = show
+        self._done: Counter[RunPhase] = Counter()
+        self._tasks: Counter[RunPhase] = Counter()
         self._verified: dict[str, CandidateEvidence] = {}
         self._accepted = 0  # accepted candidates whose obligations are still open
         self._discharged: dict[str, tuple[SolverRecord, SolverRecord]] = {}
@@ -182,7 +185,7 @@ class CandidateVerifier:
 
     def _foreseen(self, found: FoundRecord) -> PredictedNumerics | None:
         task = CandidateTask(self._job, found.graph)
-        outcomes = self._outcomes(RunPhase.FORESEE, predict_rounding_error, [task], self._limits.proof_s)
+        outcomes = list(self._outcomes(RunPhase.FORESEE, predict_rounding_error, [task], self._limits.proof_s))
         return next((value for _, value in outcomes if isinstance(value, PredictedNumerics)), None)
 
     def _verify(self, todo: Sequence[FoundRecord]) -> None:
@@ -232,10 +235,11 @@ class CandidateVerifier:
         """Yield the index and outcome of each task as it completes, and show progress.
 
         With ``limit_s``, a task that exceeds it is not retried. Tasks that are not complete at the deadline yield
-        nothing and set ``late``.
+        nothing and set ``late``. Counts are those of all tasks of the phase so far, so that they never go back.
         """
-        done, left = 0, len(tasks)
-        self._show(phase, done, len(tasks))
+        left = len(tasks)
+        self._tasks[phase] += left
+        self._show(phase, self._done[phase], self._tasks[phase])
         most = self._limits.unit_s if limit_s is None else limit_s
         end = self._limits.verified if until is None else until
         for outcome in self._pool.run(function, tasks, limit_s=most, once=limit_s is not None, deadline=end):
@@ -248,9 +252,9 @@ class CandidateVerifier:
                     self.lost = True
                     yield index, outcome
                 case TaskOverdue() | None:
-                    done -= 1
-            done += 1
-            self._show(phase, done, len(tasks))
+                    self._done[phase] -= 1
+            self._done[phase] += 1
+            self._show(phase, self._done[phase], self._tasks[phase])
         self.late |= left > 0
 
     def _certified(

@@ -242,10 +242,11 @@ class _Run:
         return self._write(verified, evidence, found)
 
     def _search(self) -> None:
-        self._show(RunPhase.PLAN, 0, 0)
+        self._show(RunPhase.PLAN, 0, 1)
         planned = self._plan()
         if planned is None:
             return
+        self._show(RunPhase.PLAN, 1, 1)
         units, self.bounds = planned.units, planned.bounds
         self.units = len(units)
         done = self.store.units
@@ -277,7 +278,7 @@ class _Run:
                     hint = "if memory is short: fewer --workers, or more --worker-memory"
                     raise WorkerError(f"expected a plan of the search, got: {last}", where=self.name, hint=hint)
                 case TaskOverdue() | None:
-                    self._show(RunPhase.PLAN, 0, 0)
+                    self._show(RunPhase.PLAN, 0, 1)
         self.status = "time-limit"
         return None
 
@@ -346,6 +347,7 @@ class _Run:
             figures, left_out = msgspec.json.encode(self.job.target), list_incompleteness(self.job.engine)
             exhausted = exhausted_record(self.store.run, summary, figures, left_out, self.bounds)
         written = self.store.finish(files, summary, exhausted)
+        self._show(RunPhase.WRITE, len(verified), len(verified))
         return RunReport(written, results, self.store.root, failed, self.unfused_us, remarks, evidence.lost)
 
     def _reported(

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import jsonschema
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -145,6 +146,34 @@ def test_a_line_says_where_a_run_stands() -> None:
     assert progress_display.progress_line(other) == "checking | 0.0 s"
 
 
+def test_each_total_of_a_run_is_reached_and_no_count_goes_back(tmp_path: Path) -> None:
+    """Of the speed nothing is said behind the search, where it would fall to 0."""
+    seen: list[Progress] = []
+    settings = Settings(engine="tests.kit.runs.fake_engine:FakeEngine", config="tiny", keep=2, workers=1, cache=False)
+    run_search(program(), settings, tmp_path / "run", name="x", watch=seen.append)
+    for phase in RunPhase:
+        standing = [(one.done, one.total) for one in seen if one.phase is phase]
+        assert standing == sorted(standing)
+        assert standing[-1][0] == standing[-1][1] > 0
+    assert all(one.recent_states_per_s == 0 for one in seen if one.phase is not RunPhase.SEARCH)
+
+
+@pytest.mark.parametrize("width", [40, 80, 160])
+def test_bars_are_as_wide_as_the_terminal_allows(width: int) -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=width, color_system=None, legacy_windows=False)
+    with Bars("search", console) as bars:
+        for phase in ("searching", "certifying"):
+            bars.show(msgspec.structs.replace(EVENT, phase=phase, done=240, total=240))
+        bars._drawn.refresh()
+        drawn = file.getvalue()
+    lines = [line.split("\x1b[2K")[-1] for line in drawn.split("\n") if "━" in line][-2:]
+    assert all(line.count("━") >= width // 4 for line in lines), lines
+    assert {len(line.rstrip("\r")) for line in lines} == {width}, lines
+    assert all(("attn: " in line) == (width > 40) for line in lines)
+    assert "2 proved, 1 refused" in " ".join(drawn.replace("\x1b[2K", "").replace("\r", "").split())
+
+
 def test_bars_fit_60_columns_and_say_what_is_left() -> None:
     file = io.StringIO()
     console = Console(file=file, force_terminal=True, width=60, color_system=None, legacy_windows=False)
@@ -153,7 +182,7 @@ def test_bars_fit_60_columns_and_say_what_is_left() -> None:
         bars._drawn.refresh()
         drawn = file.getvalue()
     lines = [line.replace("\r", "").split("\x1b[2K")[-1] for line in drawn.split("\n")]
-    assert any("attn: searching" in line and "1/4 0:00:06 left" in line for line in lines), lines
+    assert any("attn: searching" in line and "1/4 0:06 left" in line for line in lines), lines
     assert any(line.startswith("1,000 states, 500/s") for line in lines)
     assert any("3 candidates, best est. 12.2 us, 2 proved, 1 refused" in line for line in lines)
     assert all(len(line) <= 60 for line in lines if "\x1b" not in line)

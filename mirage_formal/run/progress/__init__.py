@@ -34,7 +34,7 @@ class Progress:
         candidates: Distinct candidates of the units that are finished.
         elapsed_s: Seconds since the start.
         remark: Latest remark about units that take much longer than the others, or empty.
-        recent_states_per_s: States per second over the last seconds; 0 where none were visited.
+        recent_states_per_s: States per second over the last seconds; 0 where none were visited, and after the search.
         pruned_by: Branches cut so far, by the reason.
         best_us: Least estimated microseconds of a candidate so far; None before there is one.
         proved: Candidates verified so far.

@@ -21,6 +21,8 @@ from mirage_formal.support.terminal import escape_line
 #: Most bars shown at once; earlier phases are removed.
 _BARS: Final = 6
 _NAME: Final = 24
+#: Characters of a terminal from which bars are named after their task as well.
+_ROOM: Final = 59
 #: Seconds between two drawings in a notebook.
 _EVERY_S: Final = 0.25
 
@@ -47,18 +49,20 @@ class Bars(Display):
 
     def show(self, event: ProgressEvent) -> None:
         """Draw the progress of a task."""
-        key = (event.task, event.phase)
-        if key not in self._tasks:
-            while len(self._tasks) >= _BARS:
-                self._drawn.remove_task(self._tasks.pop(next(iter(self._tasks))))
-            name = escape_line(event.phase if not event.task else f"{event.task}: {event.phase}", _NAME)
-            self._tasks[key] = self._drawn.add_task(name, total=None, of="?", time="")
         total = event.total or None  # None pulses: how much there is to do is not known
         self._drawn.facts = [*facts(event), event.remark]
         of = f"{event.total:,}" if event.total else "?"
-        seconds = timedelta(seconds=round(event.left_s or event.elapsed_s))
-        text = f"{seconds} left" if event.left_s else str(seconds)
-        self._drawn.update(self._tasks[key], total=total, completed=event.done, of=of, time=text)
+        seconds = round(event.left_s or event.elapsed_s)
+        clock = f"{seconds // 60}:{seconds % 60:02}" if seconds < 3600 else str(timedelta(seconds=seconds))
+        text = f"{clock} left" if event.left_s else clock
+        key = (event.task, event.phase)
+        if key in self._tasks:
+            self._drawn.update(self._tasks[key], total=total, completed=event.done, of=of, time=text)
+            return
+        while len(self._tasks) >= _BARS:
+            self._drawn.remove_task(self._tasks.pop(next(iter(self._tasks))))
+        name = escape_line(self._drawn.name(event), _NAME)
+        self._tasks[key] = self._drawn.add_task(name, total=total, completed=event.done, of=of, time=text)
 
 
 class _BarsWithText(Progress):
@@ -73,12 +77,16 @@ class _BarsWithText(Progress):
         columns = (name, BarColumn(None), done, left)
         super().__init__(*columns, console=console, transient=True, refresh_per_second=4, expand=True)
 
+    def name(self, event: ProgressEvent) -> str:
+        """Return the name of a phase's bar; on a narrow terminal it leaves the task out, for the bar to have room."""
+        return f"{event.task}: {event.phase}" if event.task and self._wide >= _ROOM else event.phase
+
     def get_renderables(self) -> Iterable[RenderableType]:
         """Yield the bars and the lines of text."""
         yield from super().get_renderables()
         for text in self.facts:
             if text:
-                yield Text(escape_line(text, self._wide), no_wrap=True, overflow="ellipsis")
+                yield Text(escape_line(text, 4 * self._wide), overflow="fold")
 
 
 class NotebookBars(Bars):

@@ -86,7 +86,7 @@ class RunCounters:
             states=states,
             candidates=len(self.digests),
             elapsed_s=now - self._begin,
-            recent_states_per_s=self._recent_speed(now, states),
+            recent_states_per_s=self._recent_speed(now, states) if phase is RunPhase.SEARCH else 0.0,
             pruned_by=dict(pruned.most_common()),
             best_us=self._best_us,
             proved=verified[0],
