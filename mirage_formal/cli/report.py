@@ -25,6 +25,9 @@ _Out = Annotated[
 _Check = Annotated[bool, flag_option("--check", "Have check establish everything first, in a process of its own.")]
 _All = Annotated[bool, flag_option("--all", "RUN is a directory of runs: write a page for each, and an index of them.")]
 _Proofs = Annotated[int | None, count_option("--proofs", "Candidates whose proofs are replayed and written out", "24")]
+_Assembly = Annotated[
+    bool, flag_option("--assembly", "Compile the kernels' sources once more, and show PTX and SASS beside them.")
+]
 _Text = Annotated[bool, flag_option("--text", "Print the report, and write no page.")]
 
 
@@ -34,6 +37,7 @@ def report_command(
     check: _Check = False,
     every: _All = False,
     proofs: _Proofs = None,
+    assembly: _Assembly = False,
     text: _Text = False,
     json: Json = False,
 ) -> None:
@@ -41,7 +45,11 @@ def report_command(
     from mirage_formal.report.reading import ReadLimits
 
     _sensible(paths, every=every, printed=text or json, both=text and json, out=out)
-    shown = ReadLimits() if proofs is None else ReadLimits(proofs=proofs)
+    if assembly:
+        from mirage_formal.device.compile import require_nvrtc
+
+        require_nvrtc()
+    shown = ReadLimits(assembly=assembly) if proofs is None else ReadLimits(proofs=proofs, assembly=assembly)
     if every:
         from mirage_formal.report.write import write_index
 

@@ -13,7 +13,7 @@ import hashlib
 import importlib.util
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -78,6 +78,18 @@ def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
     return found
 
 
+def compile_with_line_information(source: str, arch: str) -> tuple[bytes, str]:
+    """Return the cubin and the PTX of one kernel, both with the lines of the source; nothing is cached.
+
+    Raises:
+        CompileError: NVRTC is missing, or it refuses the source.
+    """
+    nvrtc = _nvrtc()
+    options = (f"--gpu-architecture={arch}", *nvrtc.options, "--generate-line-info")
+    _, cubin, ptx = nvrtc.results(source, device_headers([source]), options, "nvrtcGetCUBIN", "nvrtcGetPTX")
+    return cubin, ptx.rstrip(b"\0").decode("utf-8", "replace")
+
+
 def compilation_environment_digest(sources: Iterable[str]) -> str:
     """Return a digest of the compilation environment of sources: device layer, included headers, and options."""
     return _digest(*device_headers(sources).values(), *_OPTIONS)
@@ -93,6 +105,15 @@ def device_headers(sources: Iterable[str]) -> dict[str, str]:
 def version() -> str:
     """Return the version of the installed NVRTC, as two numbers; "" without one. Compiled.compiler begins with it."""
     return _nvrtc().version if available() else ""
+
+
+def require_nvrtc() -> None:
+    """Raise an error that says what to install, unless NVRTC can be loaded here.
+
+    Raises:
+        CompileError: NVRTC is missing.
+    """
+    _nvrtc()
 
 
 def available() -> bool:
@@ -156,11 +177,16 @@ class _Nvrtc:
 
     def compile(self, source: str, headers: Mapping[str, str], arch: str) -> tuple[bytes, str]:
         """Return the cubin and the log of a source with these headers."""
+        log, cubin = self.results(source, headers, (f"--gpu-architecture={arch}", *self.options), "nvrtcGetCUBIN")
+        return cubin, log
+
+    def results(self, source: str, headers: Mapping[str, str], given: Sequence[str], *wanted: str) -> list[Any]:
+        """Return the log of a source with these headers and options, then the wanted results, by their functions."""
         program = ctypes.c_void_p()
         count = len(headers)
         texts = (ctypes.c_char_p * count)(*(text.encode() for text in headers.values()))
         names = (ctypes.c_char_p * count)(*(name.encode() for name in headers))
-        options = [option.encode() for option in (f"--gpu-architecture={arch}", *self.options)]
+        options = [option.encode() for option in given]
         self._call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), b"kernel.cu", count, texts, names)
         try:
             status = self._library.nvrtcCompileProgram(
@@ -170,8 +196,9 @@ class _Nvrtc:
             # Equal sources have equal results, so no times.
             log = "\n".join(line for line in raw.strip().splitlines() if "Compile time" not in line)
             if status != 0:
+                arch = given[0].partition("=")[2]
                 raise CompileError(f"expected CUDA C++ that compiles for {arch}, got:\n{log}", where="kernel.cu")
-            return self._bytes("nvrtcGetCUBIN", program), log
+            return [log, *(self._bytes(name, program) for name in wanted)]
         finally:
             self._call("nvrtcDestroyProgram", ctypes.byref(program))
 
@@ -206,14 +233,19 @@ def _nvrtc_paths() -> Iterator[str]:
     if chosen := os.environ.get("MIRAGE_FORMAL_NVRTC"):
         yield chosen
         return
-    spec = importlib.util.find_spec("nvidia")
-    roots = list(spec.submodule_search_locations or ()) if spec is not None else []
-    wheels = [path for root in roots for path in Path(root).glob("*/lib/libnvrtc.so.*")]
-    yield from map(str, sorted(wheels, key=_version, reverse=True))
-    toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    yield from (str(path) for root in toolkits if root for path in Path(root).glob("lib64/libnvrtc.so"))
+    yield from cuda_files("*/lib/libnvrtc.so.*", "lib64/libnvrtc.so")
     if (system := ctypes.util.find_library("nvrtc")) is not None:
         yield system
+
+
+def cuda_files(wheel: str, toolkit: str) -> Iterator[str]:
+    """Yield the files that match a pattern: of the ``nvidia`` packages, newest first, then of CUDA toolkits."""
+    spec = importlib.util.find_spec("nvidia")
+    roots = list(spec.submodule_search_locations or ()) if spec is not None else []
+    wheels = [path for root in roots for path in Path(root).glob(wheel)]
+    yield from map(str, sorted(wheels, key=_version, reverse=True))
+    toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    yield from (str(path) for root in toolkits if root for path in Path(root).glob(toolkit))
 
 
 def _version(path: Path) -> tuple[int, ...]:

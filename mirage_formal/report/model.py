@@ -269,6 +269,34 @@ class ReportedKernel:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportedAssembly:
+    """PTX or SASS of a source, compiled for the report; it is no evidence.
+
+    Attributes:
+        source: File of the source.
+        language: "ptx" or "sass".
+        arch: Architecture that it was compiled for.
+        text: The text.
+        sources: Line of the source of each line; 0 where there is none.
+        lines: Lines of parts of the µGraph.
+        missing: Why there is no text; empty otherwise.
+    """
+
+    source: str
+    language: str
+    arch: str
+    text: str
+    sources: tuple[int, ...] = ()
+    lines: tuple[SourceLines, ...] = ()
+    missing: str = ""
+
+    @property
+    def name(self) -> str:
+        """Return the name of its file, as in kernel.sass."""
+        return f"{self.source.removesuffix('.cu')}.{self.language}"
+
+
+@dataclass(frozen=True, slots=True)
 class Code:
     """Generated kernels of a candidate.
 
@@ -279,6 +307,7 @@ class Code:
         sources: Files and their texts.
         obligations: All of their safety obligations.
         form: The other form that they compute; None where it is the candidate's own µGraph, or cannot be read.
+        assembly: PTX and SASS of the sources, if the report was asked for them.
     """
 
     directory: str
@@ -287,6 +316,7 @@ class Code:
     sources: tuple[tuple[str, str], ...]
     obligations: tuple[ReportedObligation, ...]
     form: KernelGraph | None = None
+    assembly: tuple[ReportedAssembly, ...] = ()
 
     @property
     def drawing(self) -> str:

@@ -10,12 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mirage_formal.device.disassembly import AssemblyListing
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import KernelManifestRecord, PlanRecord, ScheduleRecord, TargetRecord, decode
 from mirage_formal.report.drawing.levels import all_nodes, levels
 from mirage_formal.report.model import Code
 from mirage_formal.report.page.html import page, render
-from mirage_formal.report.reading import read_report
+from mirage_formal.report.reading import ReadLimits, kernel_reader, read_report
 from mirage_formal.report.reading.kernel_reader import lines_of
 from tests.kit.runs import tampering
 from tests.report.test_hostile import harmless
@@ -51,10 +52,10 @@ def test_the_page_links_each_piece_and_its_table_says_the_same(small: Path) -> N
     html = render("code", "code_section", code)
     pieces = [piece for kernel in code.kernels for piece in kernel.lines]
     drawn = "candidate" if code.own else "form"
-    beside = re.findall(r'<span class="l part[^"]*" data-line="(\d+)"><span class="of">(.*?)</span>', html)
+    beside = re.findall(r'<span class="of">(.*?)</span><span class="l part[^"]*" data-line="(\d+)">', html)
     rows = re.findall(r"<tr><td>(\d+)–(\d+)</td><td>(.*?)</td><td>(.*?)</td><td>(.*?)</td></tr>", html)
     assert len(beside) == len(rows) == len(pieces) > 5
-    for piece, (line, shown), (first, last, does, _, nodes) in zip(pieces, beside, rows, strict=True):
+    for piece, (shown, line), (first, last, does, _, nodes) in zip(pieces, beside, rows, strict=True):
         assert (int(line), int(first), int(last), unescape(does)) == (piece.first, piece.first, piece.last, piece.does)
         assert re.findall(r'data-goto="(.*?)"', shown) == [f"{drawn}:{node}" for node, _ in piece.parts]
         assert nodes == ", ".join(node for node, _ in piece.parts)
@@ -115,3 +116,42 @@ def test_large_texts_are_left_alone(planned: Planned) -> None:
     graph, target, plans, texts = planned
     assert lines_of(graph, target, plans, {}) == {}
     assert lines_of(graph, target, plans, texts | {"more.cu": " " * (1 << 20)}) == {}
+
+
+def test_lines_of_assembly_belong_to_the_operators_of_their_source(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A text that the graph does not give is not compiled: evidence of others may hold any text."""
+    compiled: list[str] = []
+
+    def listings(source: str, arch: str) -> tuple[AssemblyListing, ...]:
+        compiled.append(source)
+        (at,) = [number for number, line in enumerate(source.split("\n"), 1) if "mf::exp(" in line][:1]
+        return AssemblyListing("ptx", "\n".join(("ex2 a;", "ex2 <b>;", "bar;")), (at, at, 1)), AssemblyListing(
+            "sass", "", (), "nvdisasm was not found"
+        )
+
+    monkeypatch.setattr(kernel_reader, "assembly_listings", listings)
+    assert code_of(small).assembly == ()
+    assert compiled == []
+    asked = ReadLimits(assembly=True)
+    code = read_report(small, shown=asked).candidates[0].code
+    assert code is not None
+    assert [text for _, text in code.sources] == compiled
+    ptx, sass = code.assembly[:2]
+    (piece,) = ptx.lines
+    assert (piece.first, piece.last) == (1, 2)
+    owners = [one for kernel in code.kernels for one in kernel.lines if one.first <= ptx.sources[0] <= one.last]
+    assert (piece.parts, piece.does) == (owners[0].parts, owners[0].does)
+    assert (ptx.name, sass.missing) == ("kernel.ptx" if len(code.sources) == 1 else ptx.name, "nvdisasm was not found")
+    html = render("code", "code_section", code, "candidate-0")
+    assert f'href="#candidate-0/{ptx.source}/{ptx.sources[0]}"' in html
+    assert re.search(rf'data-line="2" data-from="{ptx.sources[1]}">[^<]*<?[^\n]*&lt;', html)
+    assert "nvdisasm was not found" in html
+    root = tampering.copy(small, tmp_path / "copy")
+    for source in root.glob("kernels/*/kernel*.cu"):
+        source.write_text(source.read_text() + '#include "/etc/passwd"\n')
+        tampering.sign_kernels(source.parent)
+    compiled.clear()
+    read_report(root, shown=asked)
+    assert compiled == []

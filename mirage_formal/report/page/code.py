@@ -11,6 +11,11 @@ from markupsafe import Markup, escape
 from mirage_formal.report.model import SourceLines
 from mirage_formal.support.terminal import escape_line
 
+_ASSEMBLY: Final = re.compile(
+    r"(?P<c>//[^\n]*|/\*.*?\*/)|(?P<p>^[ ]*\.\w+|^[$.]L[\w.]*:)|(?P<m>%\w+(?:\.\w)?|\bU?R\d+\b|\bU?P[T\d]\b)"
+    r"|(?P<k>\b[A-Z][A-Z0-9]+(?:\.\w+)*(?= )|^[ ]+[a-z][\w.:]*)|(?P<n>\b(?:0x[0-9a-fA-F]+|[0-9][0-9a-zA-Z]*)\b)",
+    re.MULTILINE,
+)
 #: Most lines of a source that are shown.
 LINES: Final = 6000
 _CUDA: Final = re.compile(
@@ -36,11 +41,11 @@ def highlight(source: str, language: str = "cuda") -> list[Markup]:
 
     Args:
         source: The text.
-        language: "cuda" or "triton".
+        language: "cuda", "triton", "ptx" or "sass".
     """
     text = "\n".join(escape_line(line, 2000) for line in source.split("\n")[:LINES]).rstrip("\n")
     out, at = [], 0
-    for found in (_PYTHON if language == "triton" else _CUDA).finditer(text):
+    for found in {"cuda": _CUDA, "triton": _PYTHON}.get(language, _ASSEMBLY).finditer(text):
         span = Markup('<span class="t-{}">{}</span>')
         out += [
             escape(text[at : found.start()]),

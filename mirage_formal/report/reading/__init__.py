@@ -1,7 +1,7 @@
 """Readers of evidence files, which return the values of a report.
 
 Takes files of a run directory. Returns the model of its report, and the files that could not be read. Imports cache,
-check, codegen, graph, records, report, report.drawing, report.proofs, run_directory, search and support.
+check, codegen, device, graph, records, report, report.drawing, report.proofs, run_directory, search and support.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from mirage_formal.codegen.source_map import kernel_lines
 from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.codegen.triton.file import triton_file
 from mirage_formal.codegen.triton.launch_options import LaunchOptions
+from mirage_formal.device.disassembly import assembly_listings
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import (
@@ -45,7 +46,14 @@ from mirage_formal.records import (
 )
 from mirage_formal.records.storage import read_lines
 from mirage_formal.report.drawing.levels import all_nodes, levels
-from mirage_formal.report.model import Code, MeasuredFigures, ReportedKernel, ReportedObligation, SourceLines
+from mirage_formal.report.model import (
+    Code,
+    MeasuredFigures,
+    ReportedAssembly,
+    ReportedKernel,
+    ReportedObligation,
+    SourceLines,
+)
 from mirage_formal.report.reading.evidence_reader import EvidenceReader
 from mirage_formal.support.errors import MirageError
 
@@ -73,13 +81,16 @@ class KernelDirectory:
     target: TargetRecord
 
 
-def read_kernels(source: EvidenceReader, digest: str, *, lines: bool = True) -> KernelDirectory | None:
+def read_kernels(
+    source: EvidenceReader, digest: str, *, lines: bool = True, assembly: bool = False
+) -> KernelDirectory | None:
     """Read the kernels of a candidate; return None where nothing can be read. Errors become faults of ``source``.
 
     Args:
         source: Their directory.
         digest: Digest of the candidate.
         lines: Whether lines of code are linked to operators.
+        assembly: Whether these lines are compiled to PTX and SASS.
     """
     with source.reading(MANIFEST_FILE):
         manifest = open_sealed(source.data(MANIFEST_FILE), KernelManifestRecord, MANIFEST_FILE)
@@ -101,7 +112,8 @@ def read_kernels(source: EvidenceReader, digest: str, *, lines: bool = True) -> 
         )
         own = manifest.graph == manifest.candidate
         form = None if own else graph
-        code_ = Code(source.name.rstrip("/"), own, kernels, tuple(texts.items()), _obligations(source), form)
+        compiled = tuple(_assembly(texts, made, manifest.target.arch)) if assembly else ()
+        code_ = Code(source.name.rstrip("/"), own, kernels, tuple(texts.items()), _obligations(source), form, compiled)
         measured = _measured(source, sha256(source.data(MANIFEST_FILE)))
         return KernelDirectory(code_, graph, measured, manifest.target)
     return None
@@ -269,6 +281,25 @@ def _lines_of(
         inside = [replace(piece, nodes=tuple(f"{here}.{node}" for node in piece.nodes)) for piece in pieces]
         found.append(((source, one.operator), _label_lines(inside, graph)))
     return found
+
+
+def _assembly(
+    texts: Mapping[str, str], made: Mapping[tuple[str, int], tuple[SourceLines, ...]], arch: str
+) -> Iterator[ReportedAssembly]:
+    """Yield the PTX and the SASS of each source whose lines are known, so that no other text is compiled."""
+    for (source, _), pieces in made.items():
+        owners = {line: piece for piece in pieces for line in range(piece.first, piece.last + 1)}
+        for one in assembly_listings(texts[source], arch):
+            found: list[SourceLines] = []
+            for number, line in enumerate(one.sources, 1):
+                piece = owners.get(line)
+                if piece is None:
+                    continue
+                if found and (found[-1].last, found[-1].parts, found[-1].does) == (number - 1, piece.parts, piece.does):
+                    found[-1] = replace(found[-1], last=number)
+                else:
+                    found.append(replace(piece, first=number, last=number))
+            yield ReportedAssembly(source, one.language, arch, one.text, one.sources, tuple(found), one.missing)
 
 
 def triton_lines(

@@ -65,10 +65,12 @@ class ReadLimits:
         candidates: Number of candidates that are read; the others are counted.
         proofs: Number of candidates whose proofs are replayed and converted to formulas, and whose lines of code are
             linked to operators.
+        assembly: Whether these lines are compiled to PTX and SASS.
     """
 
     candidates: int = 1000
     proofs: int = 24
+    assembly: bool = False
 
 
 def read_run_report(source: EvidenceReader, shown: ReadLimits) -> ReportModel:
@@ -132,7 +134,8 @@ def _candidates(
         with source.reading(about.directory):
             below = source.below(about.directory)
             one = read_candidate(below, program, about, ReadOptions(number < shown.proofs, number < shown.proofs))
-            one, figures = with_kernels(source, one, lines=number < shown.proofs)
+            lines = number < shown.proofs
+            one, figures = with_kernels(source, one, lines=lines, assembly=shown.assembly and lines)
             target = target or figures
             out.append(one)
     if summary is not None and len(summary.candidates) > shown.candidates:
@@ -141,7 +144,7 @@ def _candidates(
 
 
 def with_kernels(
-    source: EvidenceReader, one: ReportedCandidate, *, lines: bool = True
+    source: EvidenceReader, one: ReportedCandidate, *, lines: bool = True, assembly: bool = False
 ) -> tuple[ReportedCandidate, TargetRecord | None]:
     """Return a candidate with its kernels, where they were built, and their target.
 
@@ -149,12 +152,13 @@ def with_kernels(
         source: The directory of its run.
         one: The candidate.
         lines: Whether lines of code are linked to operators.
+        assembly: Whether these lines are compiled to PTX and SASS.
     """
     name = f"{KERNELS}/{PurePosixPath(one.directory).name}"
     if not (source.root / name).is_dir():
         return one, None
     below = source.below(name)
-    built = read_kernels(below, one.digest, lines=lines)
+    built = read_kernels(below, one.digest, lines=lines, assembly=assembly)
     faults = (*one.faults, *below.faults)
     basis = Basis.FAILS if faults else one.basis
     if built is None:

@@ -78,9 +78,9 @@ def test_its_lines_are_linked_to_nodes_that_are_drawn(run: Path) -> None:
         if "exp" in dict(piece.parts).values() and piece.does == "computes":
             assert "tl.exp(" in "".join(rows[piece.first - 1 : piece.last])
     html = render("code", "triton_section", one.triton, one.code)
-    beside = re.findall(r'<span class="l part[^"]*" data-line="(\d+)"><span class="of">(.*?)</span>', html)
-    assert [int(line) for line, _ in beside] == [piece.first for piece in one.triton.lines]
-    for piece, (_, shown) in zip(one.triton.lines, beside, strict=True):
+    beside = re.findall(r'<span class="of">(.*?)</span><span class="l part[^"]*" data-line="(\d+)">', html)
+    assert [int(line) for _, line in beside] == [piece.first for piece in one.triton.lines]
+    for piece, (shown, _) in zip(one.triton.lines, beside, strict=True):
         goals = re.findall(r'data-goto="(\w+):(.*?)"', shown)
         assert [node for _, node in goals] == [node for node, _ in piece.parts]
         assert {graph for graph, _ in goals} == {where(one)}

@@ -45,6 +45,7 @@
     const found = await article(rank);
     if (!found || asked !== String(rank)) return;
     detail.replaceChildren(found);
+    one("nav .code-link").setAttribute("href", `#${found.id}/code`);
     for (const row of all("#candidates-table tbody tr")) row.classList.toggle("current", row.dataset.rank === String(rank));
     if (focus) {
       focusHead(found);
@@ -147,12 +148,12 @@
   // --- table of candidates -------------------------------------------------------------------------------------------
   const table = one("#candidates-table");
   const chosen = new Set();
-  const sortBy = (head, at, numbers) => {
+  const sortBy = (head, numbers) => {
     const up = head.getAttribute("aria-sort") !== "ascending";
     for (const other of all("th", table)) other.removeAttribute("aria-sort");
     head.setAttribute("aria-sort", up ? "ascending" : "descending");
     const body = one("tbody", table);
-    const value = (row) => row.cells[at].dataset.v;
+    const value = (row) => row.cells[head.cellIndex].dataset.v;
     const rows = [...body.rows].sort((a, b) => {
       const [x, y] = [value(a), value(b)];
       if (numbers && (x === "" || y === "")) return (x === "") - (y === "");
@@ -165,16 +166,16 @@
     let shown = 0;
     for (const row of table.tBodies[0].rows) {
       const text = row.textContent.toLowerCase();
-      row.hidden = !words.every((word) => text.includes(word)) || (verdict !== "" && row.cells[2].dataset.v !== verdict);
+      row.hidden = !words.every((word) => text.includes(word)) || (verdict !== "" && row.dataset.verdict !== verdict);
       shown += !row.hidden;
     }
     status.textContent = `${shown} of ${table.tBodies[0].rows.length} shown`;
   };
   const setUpTable = () => {
-    all("th[data-sort]", table).forEach((head, at) => {
+    all("th[data-sort]", table).forEach((head) => {
       const button = make("button", head.textContent, { type: "button" });
       head.replaceChildren(button);
-      button.addEventListener("click", () => sortBy(head, at, head.dataset.sort === "number"));
+      button.addEventListener("click", () => sortBy(head, head.dataset.sort === "number"));
     });
     const bar = one("#filters");
     bar.className = "js-only";
@@ -184,7 +185,7 @@
     label.append(input);
     const select = make("select", "", { id: "filter-verdict", "aria-label": "verdict" });
     select.append(make("option", "any verdict", { value: "" }));
-    for (const verdict of new Set([...table.tBodies[0].rows].map((row) => row.cells[2].dataset.v)))
+    for (const verdict of new Set([...table.tBodies[0].rows].map((row) => row.dataset.verdict)))
       select.append(make("option", verdict, { value: verdict }));
     const status = make("span", "", { role: "status", class: "soft" });
     const compare = make("button", "Compare two", { type: "button", id: "compare-button", disabled: "" });
@@ -231,7 +232,7 @@
   const sideBySide = async (ranks) => {
     const place = one("#compare");
     const pair = await Promise.all(ranks.map(article));
-    const cells = ranks.map((rank) => [...one(`tr[data-rank="${rank}"]`, table).cells].slice(0, -1));
+    const cells = ranks.map((rank) => all("td[data-v]", one(`tr[data-rank="${rank}"]`, table)));
     const heads = all("th[data-sort]", table).map((head) => head.textContent);
     const facts = make("table", "", { id: "differences" });
     facts.append(make("caption", `Candidates ${ranks.join(" and ")}: what differs is marked`));
@@ -292,6 +293,17 @@
     const within = from.closest("article");
     const wanted = `${name}:${id}`;
     return within ? all(".code .of a", within).filter((link) => link.dataset.goto === wanted || link.dataset.goto.startsWith(`${wanted}.`)) : [];
+  };
+  /** Mark the lines of a source, its PTX and its SASS that belong together, and show the first of each text. */
+  const markSame = (line) => {
+    for (const other of all(".l.same")) other.classList.remove("same");
+    const number = line.dataset.from || line.dataset.line, own = line.closest("pre");
+    if (number === "0") return;
+    for (const pre of all("pre.code", line.closest(".listings"))) {
+      const found = all(".l", pre).filter((item) => (item.dataset.from || item.dataset.line) === number);
+      for (const item of found) item.classList.add("same");
+      if (found.length && pre !== own) pre.scrollTop = found[0].offsetTop - pre.clientHeight / 3;
+    }
   };
   const choose = (node, graph) => {
     const about = one("output.about", graph);
@@ -455,6 +467,8 @@
       const [name, id] = link.dataset.goto.split(":");
       goTo(link, name, id);
     }
+    const line = !link && event.target.closest(".listings .l");
+    if (line) markSame(line);
     const dot = event.target.closest("circle[data-candidate]");
     if (dot) one(`a.open[data-open="${dot.dataset.candidate}"]`).click();
     const summary = event.target.closest("summary"), place = summary && summary.parentElement;
