@@ -405,10 +405,36 @@ class FigureTable:
 
 @dataclass(frozen=True, slots=True)
 class ReportedCertificate:
-    """The abstract expression of a tensor, as the evidence names it."""
+    """The abstract expression of a tensor, as the evidence names it.
+
+    Attributes:
+        tensor: Name of the tensor.
+        expression: Its abstract expression.
+        output: Number of the program's output that it is a part of.
+        solvers: Recorded answers of the solvers to the negation.
+    """
 
     tensor: str
     expression: str
+    output: int = 0
+    solvers: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A decision of the search on the way to a candidate.
+
+    Attributes:
+        level: "unit", a level of the µGraph, "search", "rank" or "proof".
+        node: Id of the node of the candidate that it is about; empty for the whole of it.
+        what: What was decided, in a sentence.
+        why: What the records say about the reason, in sentences; empty where they say nothing.
+    """
+
+    level: str
+    node: str
+    what: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,6 +463,7 @@ class ReportedCandidate:
         proof_ms: Milliseconds of the solvers on its obligations, as the evidence says.
         steps, lemmas, proof_bytes: Size of the proof as recorded.
         certificates: Abstract expressions of its tensors.
+        decisions: Decisions of the search that led to it; empty where no search is recorded.
         conditions, added: Side conditions from the evidence.
         code, measured: Built kernels and their measurement, where they exist.
         triton: Its Triton file beside the run, where there is one.
@@ -462,6 +489,7 @@ class ReportedCandidate:
     lemmas: int = 0
     proof_bytes: int = 0
     certificates: tuple[ReportedCertificate, ...] = ()
+    decisions: tuple[Decision, ...] = ()
     conditions: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     code: Code | None = None

@@ -5,18 +5,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from mirage_formal.cli.graphs.user_file import load_programs
+from mirage_formal.device.disassembly import AssemblyListing
 from mirage_formal.kernel_build.triton.triton_output import write_run
 from mirage_formal.partition.search_strategy import search_or_cover
 from mirage_formal.report.page.html import comparison_page, index, page
-from mirage_formal.report.reading import read_report
+from mirage_formal.report.reading import ReadLimits, kernel_reader, read_report
 from mirage_formal.report.reading.adjacent_files import BENCH_FILE
 from mirage_formal.run.settings import Settings
 from mirage_formal.run.verify.verdicts import compute_verdicts, write_verdicts
@@ -24,6 +28,8 @@ from tests.kit.reports import bench, write_figures
 from tests.kit.runs import small_runs
 from tests.report.conftest import LAYER
 
+#: The command line, with this Python.
+COMMAND = (sys.executable, "-c", "from mirage_formal.cli.app import main; main()")
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -90,6 +96,14 @@ def opening(browser: Any) -> Iterator[Callable[..., Opened]]:
         context.close()
 
 
+def listings(source: str, arch: str) -> tuple[AssemblyListing, AssemblyListing]:
+    """Two instructions for some lines of a source, the first ones last, as neither NVRTC nor nvdisasm may be here."""
+    count = source.count("\n") + 1
+    lines = [line for line in range(count, 0, -4) for _ in range(2)]
+    text = "\n".join(f"/*{number:04x}*/ IMAD R{line}, R2, 0x{line:x}, RZ ;" for number, line in enumerate(lines))
+    return AssemblyListing("ptx", text, tuple(lines)), AssemblyListing("sass", text, tuple(lines))
+
+
 PROGRAM = """
 import mirage_formal as mf
 graph = mf.new_kernel_graph()
@@ -100,7 +114,10 @@ graph.mark_output(graph.exp(x) / graph.reduction(graph.exp(x), 1))
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Pages by what they are of: a run, one with forged evidence, a whole program, verdicts, two runs, an index."""
+    """Pages by what they are of: a run, one with forged evidence, a whole program, verdicts, two runs, an index.
+
+    "listed" is a run with assembly of its kernels, "small" the same without it; "gated" has no kernels.
+    """
     root = tmp_path_factory.mktemp("pages")
     small_runs.make(root / "small", keep=30)
     gated = root / "gated"
@@ -127,11 +144,19 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     shutil.copytree(root / "small", beside)
     ((candidate, _), *_) = write_run(beside, 1)
     (root / BENCH_FILE).write_text(json.dumps(bench(beside, candidate, ours=4.0, eager=8.0, read_plain=2.0)))
+    with patch.object(kernel_reader, "assembly_listings", listings):
+        reports = {"listed": read_report(root / "small", shown=ReadLimits(assembly=True))}
+    small_runs.make(root / "unbuilt", keep=2, kernels=0)
+    reports["unbuilt"] = read_report(root / "unbuilt")
+    subprocess.run([*COMMAND, "tools", "build", str(root / "unbuilt"), "--count", "1"], check=True, capture_output=True)
+    reports["built"] = read_report(root / "unbuilt")
     names = ("small", "gated", "layer", "verdicts", "forged", "figures")
-    reports = {name: read_report(root / name) for name in names} | {"beside": read_report(beside)}
+    reports |= {name: read_report(root / name) for name in names} | {"beside": read_report(beside)}
     made = {name: page(one) for name, one in reports.items()}
     made["two"] = comparison_page(reports["small"], reports["gated"])
-    made["index"] = index("Reports", [(one, f"{name}.html") for name, one in reports.items() if name != "forged"])
+    made["index"] = index(
+        "Reports", [(reports[name], f"{name}.html") for name in (*names, "beside") if name != "forged"]
+    )
     found = {}
     for name, text in made.items():
         found[name] = root / f"{name}.html"

@@ -30,9 +30,17 @@ def test_no_page_has_a_violation(
     assert violations(opening(pages[name], color_scheme=scheme).page) == []
 
 
-def test_nor_has_one_with_everything_opened(pages: dict[str, Path], opening: Callable[..., Opened]) -> None:
-    page = opening(pages["small"]).page
+@pytest.mark.parametrize("name", ["unbuilt", "built", "listed"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nor_has_one_with_everything_opened(
+    pages: dict[str, Path], opening: Callable[..., Opened], name: str, scheme: str
+) -> None:
+    """Of the same run before and after its kernels were built, and with their assembly."""
+    page = opening(pages[name], color_scheme=scheme).page
+    assert page.locator("article.candidate details.source").count() == {"unbuilt": 0, "built": 2, "listed": 4}[name]
     page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    page.locator(".stepper button").nth(1).click()
+    page.locator(".stepper button").nth(1).click()
     assert violations(page) == []
     for at in (0, 1):
         page.locator("#candidates-table input[type=checkbox]").nth(at).check()

@@ -142,7 +142,8 @@ def _log(source: EvidenceReader) -> _Log:
         for number, line in read_lines(source.root / PROOF_FILE):
             one: Any = decode_proof(line, f"line {number}")
             if isinstance(one, CertificateRecord):
-                certificates.append(ReportedCertificate(one.tensor, one.expression))
+                solvers = f"recorded: z3 {one.z3.answer}, cvc5 {one.cvc5.answer} of the negation"
+                certificates.append(ReportedCertificate(one.tensor, one.expression, one.output, solvers))
             elif isinstance(one, EquivalenceRecord):
                 found = one
                 milliseconds = sum(half.z3.milliseconds + half.cvc5.milliseconds for half in one.digits)

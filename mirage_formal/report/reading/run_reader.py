@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import Final
@@ -46,6 +46,7 @@ from mirage_formal.report.model import (
 )
 from mirage_formal.report.reading.adjacent_files import TritonRequest, with_adjacent_files
 from mirage_formal.report.reading.candidate_reader import ReadOptions, read_candidate
+from mirage_formal.report.reading.decision_reader import with_decisions
 from mirage_formal.report.reading.evidence_reader import EvidenceReader
 from mirage_formal.report.reading.kernel_reader import read_kernels
 from mirage_formal.search.engine_interface import add_counts, counts_by_reason
@@ -88,7 +89,10 @@ def read_run_report(source: EvidenceReader, shown: ReadLimits) -> ReportModel:
         source.fault(SUMMARY_FILE, "the run has not finished: only what was asked for is known")
     if summary is not None:
         _manifest(source, summary)
+    units = read_units(source, record) if record else []
     candidates, target = _candidates(source, summary, program, shown)
+    if record is not None:
+        candidates = with_decisions(candidates, units)
     asked = TritonRequest(program, record.identity.target if record else "", shown.proofs)
     made = () if record is None else (*sorted(record.versions.items()), *_host(record))
     return ReportModel(
@@ -100,7 +104,7 @@ def read_run_report(source: EvidenceReader, shown: ReadLimits) -> ReportModel:
         candidates=with_adjacent_files(source.root, candidates, asked),
         judged=_rejected(summary),
         rejected=len(summary.rejected) if summary else 0,
-        search=read_search(source, record, summary) if record else None,
+        search=read_search(source, record, summary, units) if record else None,
         floor=least_work(program, target, record.identity if record else None),
         made=made,
         faults=tuple(source.faults),
@@ -172,28 +176,35 @@ def _rejected(summary: SummaryRecord | None) -> tuple[ReportedVerdict, ...]:
     )
 
 
-def read_search(source: EvidenceReader, record: RunRecord, summary: SummaryRecord | None) -> Search:
-    """Read the course of a run's search; unreadable parts of the journal are faults."""
-    units: list[SearchedUnit] = []
-    stats: Counter[str] = Counter()
-    pruned: Counter[str] = Counter()
-    pruned_at: dict[LevelName, dict[str, int]] = {}
+def read_units(source: EvidenceReader, record: RunRecord) -> list[UnitRecord]:
+    """Read the journal of a run: the last line of each unit. Unreadable lines are faults, and end it."""
+    last: dict[int, UnitRecord] = {}
     if source.there(SEARCH_FILE):
         with source.reading(SEARCH_FILE):
-            last: dict[int, UnitRecord] = {}
             for number, line in read_lines(source.root / SEARCH_FILE, _JOURNAL):
                 one = decode(line, UnitRecord, f"line {number}")
                 if one.key != record.key:
                     raise FormatError(f"line {number}: expected a unit of this run, got one of another")
                 last.pop(one.unit, None)
                 last[one.unit] = one
-            for one in last.values():
-                stats.update(one.stats)
-                pruned.update(one.pruned)
-                pruned_at = add_counts(pruned_at, one.pruned_at)
-                if one.pruned_at and counts_by_reason(one.pruned_at) != one.pruned:
-                    source.fault(SEARCH_FILE, f"unit {one.unit}: pruned_at: expected the counts of pruned by level")
-                units.append(unit_of(source, one))
+    return list(last.values())
+
+
+def read_search(
+    source: EvidenceReader, record: RunRecord, summary: SummaryRecord | None, journal: Sequence[UnitRecord]
+) -> Search:
+    """Read the course of a run's search from its records and the units of its journal; contradictions are faults."""
+    units: list[SearchedUnit] = []
+    stats: Counter[str] = Counter()
+    pruned: Counter[str] = Counter()
+    pruned_at: dict[LevelName, dict[str, int]] = {}
+    for one in journal:
+        stats.update(one.stats)
+        pruned.update(one.pruned)
+        pruned_at = add_counts(pruned_at, one.pruned_at)
+        if one.pruned_at and counts_by_reason(one.pruned_at) != one.pruned:
+            source.fault(SEARCH_FILE, f"unit {one.unit}: pruned_at: expected the counts of pruned by level")
+        units.append(unit_of(source, one))
     bound: ExhaustedRecord | None = None
     if summary is not None and EXHAUSTED_FILE in summary.manifest:
         with source.reading(EXHAUSTED_FILE):

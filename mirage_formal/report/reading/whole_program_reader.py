@@ -29,8 +29,9 @@ from mirage_formal.report.model import (
 )
 from mirage_formal.report.reading.adjacent_files import TritonRequest, with_adjacent_files
 from mirage_formal.report.reading.candidate_reader import ReadOptions, read_candidate
+from mirage_formal.report.reading.decision_reader import with_decisions
 from mirage_formal.report.reading.evidence_reader import EvidenceReader
-from mirage_formal.report.reading.run_reader import least_work, read_search, with_kernels
+from mirage_formal.report.reading.run_reader import least_work, read_search, read_units, with_kernels
 from mirage_formal.support.errors import FormatError
 
 #: Most searches of subgraphs that are read.
@@ -83,7 +84,7 @@ def _searches(source: EvidenceReader, whole: WholeRecord) -> tuple[PartSearch, .
             below = source.below(run)
             record = decode(below.data(RUN_FILE), RunRecord, RUN_FILE)
             summary = open_sealed(below.data(SUMMARY_FILE), SummaryRecord, SUMMARY_FILE)
-            search = read_search(below, record, summary)
+            search = read_search(below, record, summary, read_units(below, record))
             source.faults += below.faults
             found.append(
                 PartSearch(
@@ -174,5 +175,6 @@ def _candidate(run: EvidenceReader, one: PartRecord) -> tuple[ReportedCandidate 
     program = run.graph(RUN_FILE, record.program)
     for about in summary.candidates:
         if about.digest == one.candidate:
-            return read_candidate(run.below(about.directory), program, about, ReadOptions()), program
+            found = read_candidate(run.below(about.directory), program, about, ReadOptions())
+            return with_decisions([found], read_units(run, record))[0], program
     raise FormatError(f"expected candidate {one.candidate} in its search, got none")

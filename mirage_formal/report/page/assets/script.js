@@ -292,7 +292,7 @@
   const codeOf = (from, name, id) => {
     const within = from.closest("article");
     const wanted = `${name}:${id}`;
-    return within ? all(".code .of a", within).filter((link) => link.dataset.goto === wanted || link.dataset.goto.startsWith(`${wanted}.`)) : [];
+    return within ? all(".code .of a.goto", within).filter((link) => link.dataset.goto === wanted || link.dataset.goto.startsWith(`${wanted}.`)) : [];
   };
   /** Mark the lines of a source, its PTX and its SASS that belong together, and show the first of each text. */
   const markSame = (line) => {
@@ -455,9 +455,43 @@
     draw();
   };
 
+  // --- the decisions of the search, one by one -------------------------------------------------------------------------
+  const setUpDecisions = (place) => {
+    const items = all("li", place), said = make("output", "", { class: "decision", "aria-live": "polite" });
+    const bar = make("div", "", { class: "stepper" }), count = make("span", `${items.length} decisions`, { class: "soft" });
+    const back = button("Back", "The decision before", () => go(at - 1)), next = button("Step through the search", "The next decision of the search", () => go(at + 1));
+    const end = button("Close", "End stepping through the decisions", () => go(-1));
+    let at = -1;
+    const go = (to) => {
+      at = to;
+      const on = at >= 0;
+      place.classList.toggle("on", on);
+      back.disabled = at < 1;
+      next.disabled = at === items.length - 1;
+      next.textContent = on ? "Next" : "Step through the search";
+      end.hidden = !on;
+      count.textContent = on ? `${at + 1} of ${items.length}` : `${items.length} decisions`;
+      said.replaceChildren(...(on ? [...items[at].childNodes].map((node) => node.cloneNode(true)) : []));
+      for (const other of all(".here")) other.classList.remove("here");
+      if (!on) return next.focus();
+      const graph = graphOf(place, "candidate"), id = items[at].dataset.at;
+      const node = id && all("g.n", graph).find((item) => item.dataset.node === id);
+      if (next.disabled) back.focus();
+      if (!node) return place.scrollIntoView({ block: "nearest" });
+      reveal(node);
+      mark(node);
+      choose(node, graph);
+      node.scrollIntoView({ block: "center", inline: "center" });
+    };
+    back.disabled = end.hidden = true;
+    bar.append(back, next, end, count);
+    place.prepend(bar, said);
+  };
+
   // --- everything together -------------------------------------------------------------------------------------------
   const enliven = (within) => {
     for (const graph of all(".graph", within)) setUpGraph(graph);
+    for (const place of all(".decisions", within)) setUpDecisions(place);
     setUpCopies(within);
   };
   document.addEventListener("click", (event) => {
