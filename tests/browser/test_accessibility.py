@@ -42,6 +42,10 @@ def test_nor_has_one_with_everything_opened(
     page.locator(".stepper button").nth(1).click()
     page.locator(".stepper button").nth(1).click()
     assert violations(page) == []
+
+
+def test_nor_has_one_with_two_candidates_side_by_side(pages: dict[str, Path], opening: Callable[..., Opened]) -> None:
+    page = opening(pages["small"]).page
     for at in (0, 1):
         page.locator("#candidates-table input[type=checkbox]").nth(at).check()
     page.locator("#compare-button").click()
