@@ -78,7 +78,7 @@ def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
     return found
 
 
-def compile_with_line_information(source: str, arch: str) -> tuple[bytes, str]:
+def compile_with_lines(source: str, arch: str) -> tuple[bytes, str]:
     """Return the cubin and the PTX of one kernel, both with the lines of the source; nothing is cached.
 
     Raises:

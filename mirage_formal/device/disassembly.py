@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from mirage_formal.device.compile import compile_with_line_information, cuda_files
+from mirage_formal.device.compile import compile_with_lines, cuda_files
 
 #: Name that NVRTC knows the source by.
 _SOURCE: Final = "kernel.cu"
@@ -30,7 +30,7 @@ _LINE: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class AssemblyListing:
+class AssemblyText:
     """Assembly text of a kernel.
 
     Attributes:
@@ -46,7 +46,7 @@ class AssemblyListing:
     missing: str = ""
 
 
-def assembly_listings(source: str, arch: str) -> tuple[AssemblyListing, AssemblyListing]:
+def assembly_texts(source: str, arch: str) -> tuple[AssemblyText, AssemblyText]:
     """Return the PTX and the SASS of one kernel.
 
     Args:
@@ -56,11 +56,11 @@ def assembly_listings(source: str, arch: str) -> tuple[AssemblyListing, Assembly
     Raises:
         CompileError: NVRTC is missing, or it refuses the source.
     """
-    cubin, ptx = compile_with_line_information(source, arch)
+    cubin, ptx = compile_with_lines(source, arch)
     return parse_ptx(ptx), _sass(cubin)
 
 
-def parse_ptx(text: str) -> AssemblyListing:
+def parse_ptx(text: str) -> AssemblyText:
     """Return PTX without its line information, and what that says of each line.
 
     A location in a header is that of the call in the source, which ``inlined_at`` leads to.
@@ -83,10 +83,10 @@ def parse_ptx(text: str) -> AssemblyListing:
         elif line.strip() and not _FILE.match(line):
             lines.append(line.replace("\t", "    "))
             sources.append(at if line.startswith(("\t", "@")) else 0)
-    return AssemblyListing("ptx", "\n".join(lines), tuple(sources))
+    return AssemblyText("ptx", "\n".join(lines), tuple(sources))
 
 
-def parse_sass(text: str) -> AssemblyListing:
+def parse_sass(text: str) -> AssemblyText:
     """Return the instructions and labels that nvdisasm printed, and the line of the source of each instruction."""
     lines: list[str] = []
     sources: list[int] = []
@@ -100,13 +100,13 @@ def parse_sass(text: str) -> AssemblyListing:
         elif re.match(r"\.L_\w+:", line):
             lines.append(line.strip())
             sources.append(0)
-    return AssemblyListing("sass", "\n".join(lines), tuple(sources))
+    return AssemblyText("sass", "\n".join(lines), tuple(sources))
 
 
-def _sass(cubin: bytes) -> AssemblyListing:
+def _sass(cubin: bytes) -> AssemblyText:
     tool = next(_nvdisasm_paths(), None)
     if tool is None:
-        return AssemblyListing(
+        return AssemblyText(
             "sass", "", (), "nvdisasm was not found: pip install nvidia-cuda-nvdisasm, or a CUDA toolkit"
         )
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
@@ -115,7 +115,7 @@ def _sass(cubin: bytes) -> AssemblyListing:
         try:
             done = subprocess.run([tool, "-gi", "-c", file.name], capture_output=True, timeout=_LIMIT_S, check=True)
         except (OSError, subprocess.SubprocessError) as error:
-            return AssemblyListing("sass", "", (), f"nvdisasm failed: {error}")
+            return AssemblyText("sass", "", (), f"nvdisasm failed: {error}")
     return parse_sass(done.stdout.decode("utf-8", "replace"))
 
 
@@ -132,4 +132,4 @@ def _nvdisasm_paths() -> Iterator[str]:
         yield system
 
 
-__all__ = ["AssemblyListing", "assembly_listings", "parse_ptx", "parse_sass"]
+__all__ = ["AssemblyText", "assembly_texts", "parse_ptx", "parse_sass"]

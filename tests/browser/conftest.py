@@ -16,7 +16,7 @@ from unittest.mock import patch
 import pytest
 
 from mirage_formal.cli.graphs.user_file import load_programs
-from mirage_formal.device.disassembly import AssemblyListing
+from mirage_formal.device.disassembly import AssemblyText
 from mirage_formal.kernel_build.triton.triton_output import write_run
 from mirage_formal.partition.search_strategy import search_or_cover
 from mirage_formal.report.page.html import comparison_page, index, page
@@ -96,12 +96,12 @@ def opening(browser: Any) -> Iterator[Callable[..., Opened]]:
         context.close()
 
 
-def listings(source: str, arch: str) -> tuple[AssemblyListing, AssemblyListing]:
+def listings(source: str, arch: str) -> tuple[AssemblyText, AssemblyText]:
     """Two instructions for some lines of a source, the first ones last, as neither NVRTC nor nvdisasm may be here."""
     count = source.count("\n") + 1
     lines = [line for line in range(count, 0, -4) for _ in range(2)]
     text = "\n".join(f"/*{number:04x}*/ IMAD R{line}, R2, 0x{line:x}, RZ ;" for number, line in enumerate(lines))
-    return AssemblyListing("ptx", text, tuple(lines)), AssemblyListing("sass", text, tuple(lines))
+    return AssemblyText("ptx", text, tuple(lines)), AssemblyText("sass", text, tuple(lines))
 
 
 PROGRAM = """
@@ -144,7 +144,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     shutil.copytree(root / "small", beside)
     ((candidate, _), *_) = write_run(beside, 1)
     (root / BENCH_FILE).write_text(json.dumps(bench(beside, candidate, ours=4.0, eager=8.0, read_plain=2.0)))
-    with patch.object(kernel_reader, "assembly_listings", listings):
+    with patch.object(kernel_reader, "assembly_texts", listings):
         reports = {"listed": read_report(root / "small", shown=ReadLimits(assembly=True))}
     small_runs.make(root / "unbuilt", keep=2, kernels=0)
     reports["unbuilt"] = read_report(root / "unbuilt")

@@ -11,7 +11,7 @@ from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.device import disassembly
-from mirage_formal.device.disassembly import assembly_listings, parse_ptx, parse_sass
+from mirage_formal.device.disassembly import assembly_texts, parse_ptx, parse_sass
 from tests.kit.kernels.device_kernels import chain
 
 PTX = """\
@@ -84,7 +84,7 @@ def test_a_kernel_is_compiled_and_its_copies_are_those_of_its_source(monkeypatch
     made = generate(chain(), load_target("h200"))
     source = next(emit_cuda(step.program) for step in made.steps if isinstance(step, GeneratedKernel))
     monkeypatch.setenv("MIRAGE_FORMAL_NVDISASM", "/nowhere/nvdisasm")
-    ptx, sass = assembly_listings(source, "sm_90a")
+    ptx, sass = assembly_texts(source, "sm_90a")
     rows = source.split("\n")
     stores = [at for line, at in zip(ptx.text.split("\n"), ptx.sources, strict=True) if "st.global" in line]
     assert stores
@@ -95,10 +95,10 @@ def test_a_kernel_is_compiled_and_its_copies_are_those_of_its_source(monkeypatch
 
 def test_a_missing_disassembler_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(disassembly, "_nvdisasm_paths", lambda: iter(()))
-    monkeypatch.setattr(disassembly, "compile_with_line_information", lambda source, arch: (b"", PTX))
-    assert "pip install nvidia-cuda-nvdisasm" in assembly_listings("", "sm_90a")[1].missing
+    monkeypatch.setattr(disassembly, "compile_with_lines", lambda source, arch: (b"", PTX))
+    assert "pip install nvidia-cuda-nvdisasm" in assembly_texts("", "sm_90a")[1].missing
     tool = tmp_path / "nvdisasm"
     tool.write_text(f"#!/bin/sh\ncat <<'end'\n{SASS}end\n")
     tool.chmod(0o755)
     monkeypatch.setattr(disassembly, "_nvdisasm_paths", lambda: iter([str(tool)]))
-    assert assembly_listings("", "sm_90a")[1] == parse_sass(SASS)
+    assert assembly_texts("", "sm_90a")[1] == parse_sass(SASS)

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mirage_formal.device.disassembly import AssemblyListing
+from mirage_formal.device.disassembly import AssemblyText
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import KernelManifestRecord, PlanRecord, ScheduleRecord, TargetRecord, decode
 from mirage_formal.report.drawing.levels import all_nodes, levels
@@ -124,14 +124,14 @@ def test_lines_of_assembly_belong_to_the_operators_of_their_source(
     """A text that the graph does not give is not compiled: evidence of others may hold any text."""
     compiled: list[str] = []
 
-    def listings(source: str, arch: str) -> tuple[AssemblyListing, ...]:
+    def listings(source: str, arch: str) -> tuple[AssemblyText, ...]:
         compiled.append(source)
         (at,) = [number for number, line in enumerate(source.split("\n"), 1) if "mf::exp(" in line][:1]
-        return AssemblyListing("ptx", "\n".join(("ex2 a;", "ex2 <b>;", "bar;")), (at, at, 1)), AssemblyListing(
+        return AssemblyText("ptx", "\n".join(("ex2 a;", "ex2 <b>;", "bar;")), (at, at, 1)), AssemblyText(
             "sass", "", (), "nvdisasm was not found"
         )
 
-    monkeypatch.setattr(kernel_reader, "assembly_listings", listings)
+    monkeypatch.setattr(kernel_reader, "assembly_texts", listings)
     assert code_of(small).assembly == ()
     assert compiled == []
     asked = ReadLimits(assembly=True)

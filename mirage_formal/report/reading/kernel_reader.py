@@ -19,7 +19,7 @@ from mirage_formal.codegen.source_map import kernel_lines
 from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.codegen.triton.file import triton_file
 from mirage_formal.codegen.triton.launch_options import LaunchOptions
-from mirage_formal.device.disassembly import assembly_listings
+from mirage_formal.device.disassembly import assembly_texts
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import (
@@ -289,7 +289,7 @@ def _assembly(
     """Yield the PTX and the SASS of each source whose lines are known, so that no other text is compiled."""
     for (source, _), pieces in made.items():
         owners = {line: piece for piece in pieces for line in range(piece.first, piece.last + 1)}
-        for one in assembly_listings(texts[source], arch):
+        for one in assembly_texts(texts[source], arch):
             found: list[SourceLines] = []
             for number, line in enumerate(one.sources, 1):
                 piece = owners.get(line)
