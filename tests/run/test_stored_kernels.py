@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -145,6 +146,8 @@ def test_kernels_by_themselves_are_said_to_have_no_candidate(runs: dict[str, Pat
     found = stored_kernels(alone)
     assert not found.bound
     assert found.remarks == ("no candidate beside them whose proof could be replayed",)
+    unread = replace(found, about=replace(found.about, read_back=0))
+    assert any(remark.startswith("CUDA C++ of") for remark in unread.remarks)
     signed(alone)
     with pytest.raises(FormatError, match="expected"):
         stored_kernels(alone)

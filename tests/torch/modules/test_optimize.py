@@ -439,7 +439,7 @@ def test_mistakes_are_said() -> None:
     x = torch.randn(4, 16)
     with pytest.raises(mf.UnsupportedError, match="no option is called speed"):
         mf.optimize(nn.Linear(16, 8), (x,), speed=3)
-    with pytest.raises(mf.UnsupportedError, match="did you mean mode.*continue_in_background"):
+    with pytest.raises(mf.UnsupportedError, match=r"did you mean mode.*continue_in_background"):
         mf.optimize(nn.Linear(16, 8), (x,), modes="max-autotune")
     for limit in (-1, "5", True):
         with pytest.raises(mf.SpaceError, match="above 0"):
