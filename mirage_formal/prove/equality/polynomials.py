@@ -767,15 +767,29 @@ class TermInterner:
         return any(scale_polynomial(away, -1) in aways for away in aways)
 
     def members(self, p: Polynomial) -> list[Polynomial]:
-        """Return polynomials whose maximum is p: sums of positive multiples of maxima are maxima of sums."""
+        """Return polynomials whose maximum is p: sums of positive multiples of maxima are maxima of sums.
+
+        Each round opens one product, and what comes of it has fewer or less deep maxima, so that the rounds end.
+
+        Raises:
+            ManyMembers: There are more than ``MAX_MEMBERS``.
+        """
+        out, closed = [p], 0
+        while closed < len(out):
+            opened = self._opened(out[closed])
+            out[closed : closed + 1] = opened
+            closed += len(opened) == 1
+            if len(out) > MAX_MEMBERS:
+                raise ManyMembers
+        return out
+
+    def _opened(self, p: Polynomial) -> list[Polynomial]:
+        """Return the polynomials that one maximum in a polynomial opens it to; itself alone if there is none."""
         for m, c in p:
             f = next((f for f, e in m if self.kind[f] == FactorKind.TOP and e == 2), None)
             if f is not None and c > 0 and all(g == f or self.nonnegative(g, e) for g, e in m):
                 rest, by = add(p, ((m, c),), -1), ((tuple(item for item in m if item[0] != f), c),)
-                out = [q for a in self.payload[f] for q in self.members(add(rest, self.mul(a, by)))]
-                if len(out) > MAX_MEMBERS:
-                    raise ManyMembers
-                return out
+                return [add(rest, self.mul(a, by)) for a in self.payload[f]]
         return [p]
 
     def positive_content(

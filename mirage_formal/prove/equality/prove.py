@@ -437,8 +437,8 @@ def _closing(domain: ExactDomain, p: TensorTerm | UndefinedPiece, c: TensorTerm 
         with domain.tensors.scope() as uses:
             cases = equal_in_cases(domain.tensors, p.element, c.element)
         return unknown if cases is None else replace(unknown, multiplier=cases[0], masks=cases[1], uses=frozenset(uses))
-    except ProofIncomplete as reason:
-        domain.reasons.append(str(reason))
+    except (ProofIncomplete, RecursionError) as reason:
+        domain.reasons.append(str(reason) if isinstance(reason, ProofIncomplete) else "the terms are nested too deeply")
         return unknown
 
 

@@ -9,8 +9,9 @@ import pytest
 from mirage_formal import Graph, Tensor
 from mirage_formal.check.proof_composition import replay_composed
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.graph.verdict import Equivalent, Unknown
 from mirage_formal.prove.equality.index_substitution import DigitSubstitution
+from mirage_formal.prove.equality.polynomials import ManyMembers, constant, freeze
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.prove.equality.tensor_terms import TensorTerms
 from tests.kit.proofs.claims import Mask, Pair, pair
@@ -185,6 +186,31 @@ def test_a_mask_that_a_sum_binds_is_another_one() -> None:
     assert terms.masks_in(mask) == {mask}
     assert terms.masks_in(whole) == frozenset()
     assert terms.change(total, DigitSubstitution(cases=((mask, 1),))) == total
+
+
+def test_a_sum_of_many_maxima_is_unknown_with_a_reason() -> None:
+    """Thousands of products with a maximum are opened one after the other, and not one inside the other."""
+
+    def heads(g: Graph, x: Tensor) -> Tensor:
+        mask = g.ge(g.square(x), x)
+        chosen = g.select(mask, g.exp(g.tanh(g.square(x))), 0)
+        share = g.div_no_nan(chosen, g.reduction(chosen, 1))
+        rooted = g.select(mask, g.sqrt(g.sigmoid(share) * g.square(share)), 0.375)
+        return g.rms_norm(g.layer_norm(rooted, dim=1), dim=1) + rooted
+
+    verdict = prove(*pair({"X": (6, 4)}, lambda g, x: g.square(heads(g, x)), lambda g, x: g.tanh(heads(g, x))))
+    assert isinstance(verdict, Unknown)
+    assert "the normal forms differ" in verdict.reason
+
+
+@pytest.mark.parametrize("low", [0, 1])
+def test_members_of_a_long_sum_of_maxima_are_too_many(low: int) -> None:
+    """However many products a sum has, one with a member that vanishes too: more than 256 are refused, fewer listed."""
+    terms = TensorTerms()
+    tops = [terms.largest_of((terms.input(n, ()).element, constant(low))) for n in range(600)]
+    assert len(terms.members(freeze(dict(t for p in tops[:8] for t in p)))) == 256
+    with pytest.raises(ManyMembers):
+        terms.members(freeze(dict(t for p in tops for t in p)))
 
 
 def test_a_logarithm_has_one_form() -> None:
