@@ -10,11 +10,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
-from math import erf, sqrt
+from math import erf
 from typing import Any, Final
 
 from mirage_formal.graph.ops import FUNCTIONS, OPAQUE, ZERO_AT_ZERO, OpKind
 
+#: Beyond this, the error function is 1 in extended precision, and before it so many factors of its terms matter.
+_ERF_IS_ONE: Final = 7
+_ERF_TERMS: Final = 400
+_PI: Final = "3.14159265358979323846264338327950288"
 #: A function of an array, written with the functions of an array module: NumPy or CuPy.
 Evaluate = Callable[[Any, Any], Any]
 
@@ -70,10 +74,17 @@ def sigmoid(xp: Any, x: Any) -> Any:
 
 
 def error_function(xp: Any, x: Any) -> Any:
-    """Return the error function; NumPy has none."""
+    """Return the error function; NumPy has none. In extended precision it is a sum of terms of one sign."""
     if xp.__name__ == "cupy":
         return import_module("cupyx.scipy.special").erf(x)
-    return xp.asarray(xp.vectorize(erf, otypes=[xp.float64])(x))
+    if x.dtype.itemsize <= xp.dtype(xp.float64).itemsize:
+        return xp.asarray(xp.vectorize(erf, otypes=[xp.float64])(x))
+    near = xp.clip(x, -_ERF_IS_ONE, _ERF_IS_ONE)  # d/dx (e^(x^2) erf(x)) is 2x times that and 2/sqrt(pi)
+    total = term = near * xp.exp(-near * near) * 2 / xp.sqrt(x.dtype.type(_PI))
+    for n in range(3, _ERF_TERMS, 2):
+        term = term * 2 * near * near / n
+        total = total + term
+    return total
 
 
 def round_to_bfloat16(xp: Any, x: Any) -> Any:
@@ -109,7 +120,7 @@ FUNCTION_SPECS: Final[dict[OpKind, FunctionSpec]] = {
         special=2,
     ),
     OpKind.GELU: FunctionSpec(
-        lambda xp, x: 0.5 * x * (1.0 + error_function(xp, x / sqrt(2.0))),
+        lambda xp, x: 0.5 * x * (1.0 + error_function(xp, x / xp.sqrt(xp.asarray(2, x.dtype)))),
         "torch.nn.functional.gelu({0})",
         "0.5 * {0} * (1.0 + tl.erf({0} * 0.7071067811865476))",
         keeps_sign=True,

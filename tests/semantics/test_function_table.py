@@ -68,3 +68,17 @@ def test_estimates_of_rounding_errors_exist(kind: OpKind) -> None:
     exact = found.mantissa if found.exponent is None else np.ldexp(found.mantissa, found.exponent.astype(int))
     np.testing.assert_allclose(exact, values(kind, x), rtol=1e-11, atol=1e-14)
     assert found.variance is None or np.isfinite(found.variance).all()
+
+
+@every_function
+def test_extended_precision_stays_extended(kind: OpKind) -> None:
+    """A step of the argument that float64 does not see moves the result by the slope there."""
+    evaluate, step = FUNCTION_SPECS[kind].evaluate, 2.0**-54
+    x = np.ones(1, np.longdouble)
+    below, above = evaluate(np, x), evaluate(np, x + step)
+    assert below.dtype == np.longdouble
+    if kind in ROUNDINGS:
+        assert below == above == 1
+    else:
+        slope = (evaluate(np, np.array([1 + 1e-6])) - evaluate(np, np.array([1 - 1e-6]))) / 2e-6
+        np.testing.assert_allclose((above - below) / step, slope, rtol=0.01)

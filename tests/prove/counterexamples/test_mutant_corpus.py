@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mirage_formal import Graph, Tensor
 from mirage_formal.graph.verifier import faults, kernel_types
 from mirage_formal.prove.counterexamples.refute import CLEAR, find_counterexample, input_arrays
 from mirage_formal.semantics.float64_reference import run
 from tests.kit.graphs.mutants import SEARCHED, WRITTEN, Decision, Mutant, candidates, differs, mutants
+from tests.kit.proofs.claims import pair
 from tests.kit.sampling import THOROUGH, number
 
 COUNT = number(250, 700)
@@ -74,3 +76,23 @@ def test_wrong_mutants_have_confirmed_counterexamples_and_right_ones_none() -> N
             assert abs(found.expected - found.got) > CLEAR * max(np.abs(a).max(), np.abs(b).max())
             changed.append(len(found.entries))
     assert sorted(changed)[len(changed) // 2] <= 5
+
+
+@pytest.mark.parametrize("factor", [1.5, 2.0, 2.5, 3.0])
+def test_rounding_is_no_difference_where_a_variance_cancels(factor: float) -> None:
+    """Error functions near 1 differ by little, so that float64 loses their variance; a wrong one is told apart."""
+
+    def values(g: Graph, x: Tensor) -> Tensor:
+        return g.erf(g.scale(x, factor) + 3)
+
+    def moments(g: Graph, y: Tensor, by: float) -> Tensor:
+        middle = g.mean(y, 1)
+        return (y - middle) / g.sqrt(g.scale(g.mean(g.square(y), 1), by) - g.square(middle))
+
+    shapes = {"X": (2, 2)}
+    right, wrong = (
+        pair(shapes, lambda g, x: g.layer_norm(values(g, x), dim=1), lambda g, x, by=by: moments(g, values(g, x), by))
+        for by in (1.0, 1.001)
+    )
+    assert differs(*right) is not Decision.DIFFERENT
+    assert differs(*wrong) is Decision.DIFFERENT
