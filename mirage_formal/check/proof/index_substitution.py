@@ -20,6 +20,7 @@ class Substitution:
     holds none of them, or all with the strides of a mixed-radix number, so that the index depends on that number alone.
     A digit that a factor binds is another one, and what is put in must not be bound where it goes. ``cases`` are masks
     with numbers that they are, for some values of their digits; ``guards`` says that only those of ``keep`` are told.
+    In what ``keep`` keeps, masks are told only if they have a value wherever its own mask has one.
     """
 
     def __init__(
@@ -89,8 +90,10 @@ class Substitution:
             case "top":
                 return ring.top(self.polynomial(dict(key)) for key in self._largest(payload))
             case "keep":
-                told = Substitution(ring, self.places, self.cases)
-                return ring.keep(told.polynomial(dict(payload[0])), self.polynomial(dict(payload[1])))
+                mask, poly = map(dict, payload)
+                told = {f: n for f, n in self.cases.items() if ring.needs({((f, 2),): 1}) <= ring.needs(mask)}
+                inner = Substitution(ring, self.places, told, guards=self.guards).polynomial(poly)
+                return ring.keep(Substitution(ring, self.places, self.cases).polynomial(mask), inner)
             case "exp" | "pow" | "fn" as kind:
                 name, body = payload if kind == "fn" else (kind.removeprefix("pow"), payload)
                 return ring.function(name, self.polynomial(dict(body)))
@@ -128,11 +131,7 @@ class Substitution:
 
 def value(ring: Ring, string: Sequence[int]) -> Index:
     """Return the number of a string of digits as an index."""
-    stride, terms = 1, []
-    for digit in reversed(string):
-        terms.append((digit, stride))
-        stride *= ring.extents[digit]
-    return 0, tuple(sorted(terms))
+    return 0, tuple(sorted((d, prod(ring.extents[low] for low in string[i:])) for i, d in enumerate(string, 1)))
 
 
 def folding_substitution(ring: Ring, chains: Iterable[tuple[int, tuple[int, ...]]], free: Digits) -> Substitution:

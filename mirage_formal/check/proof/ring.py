@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
+from functools import reduce
 from math import isqrt
 from typing import Any, Final
 
@@ -315,10 +316,7 @@ class Ring:
         if len(poly) == 1:
             ((mono, coef),) = poly.items()
             return self.mul({(): _exact(Fraction(coef) ** n)}, self.prod((f, e * n) for f, e in mono))
-        out: Poly = {(): 1}
-        for _ in range(n):
-            out = self.mul(out, poly)
-        return out
+        return reduce(self.mul, [poly] * n, ONE)
 
     def power(self, poly: Poly, e: int) -> Poly:
         """Return poly^(e / 2).
@@ -374,12 +372,14 @@ class Ring:
 
         Sound: that is known of 0, of what is above 0 or not negative, and of -1 times such, if it has a value for all
         inputs: a comparison is false where it has none, and stays a factor. It is the same of a product with what is
-        above 0, whether it is 0 also of -p, and a product with masks is 0 where one of them is.
+        above 0, if that has a value where the rest has one; whether it is 0 also of -p; and a product with masks is 0
+        where one of them is.
         """
         zero = name == "zero"
         if (self.nonzero(poly) or not poly or (not zero and self.evident(poly))) and not self.needs(poly):
             return {} if (poly if zero else self.evident(poly) or self.above(poly)) else ONE
-        mask, _, q, rest = self._factored(poly)
+        mask, outside, q, rest = self._factored(poly)
+        rest = rest if self.needs({outside: 1}) <= self.needs(rest) else self.mul(rest, {outside: 1})
         if mask != ONE:
             inner = self.mul(mask, self._comparison(name, self.add({}, rest, 1 if q > 0 else -1)))
             return self.add(inner, self.add(ONE, mask, -1), int(zero))
@@ -411,15 +411,20 @@ class Ring:
         return self.combined(parts)
 
     def keep(self, mask: Poly, poly: Poly) -> Poly:
-        """Return the factor of a value masked to 0; it is equal only for equal masks and values.
+        """Return a value masked to 0: a factor, where the value may not exist for all inputs, else a product.
 
-        Sound: for the masks 0 and 1 it is 0 and the value; and what two masks keep is what their product does.
+        Sound: for the masks 0 and 1 it is 0 and the value, so that a sum is kept term by term, and of a product what
+        may have no value; and what two masks keep is what their product does.
         """
-        if mask in ({}, ONE) or not poly:
-            return dict(poly) if mask else {}
-        if (f := self.alone(poly, "keep")) >= 0:
-            return self.keep(self.mul(mask, dict(self.payloads[f][0])), dict(self.payloads[f][1]))
-        return {((self.intern("keep", (frozenset(mask.items()), frozenset(poly.items()))), 2),): 1}
+        out: Poly = {}
+        for mono, coef in poly.items():
+            inner = tuple(item for item in mono if mask not in ({}, ONE) and self.needs({(item,): 1}))
+            key = frozenset(mask.items()), frozenset({(inner, 1)})
+            kept: Poly = {((self.intern("keep", key), 2),): 1} if inner else mask
+            if (f := self.alone({inner: 1}, "keep")) >= 0:
+                kept = self.keep(self.mul(mask, dict(self.payloads[f][0])), dict(self.payloads[f][1]))
+            out = self.add(out, self.mul({tuple(item for item in mono if item not in inner): coef}, kept))
+        return out
 
     def _inverse(self, poly: Poly) -> Poly:
         """Return 1 / poly, and 0 where poly is 0.

@@ -36,13 +36,21 @@ Lengths = tuple[int, ...]
 TensorCut = tuple[int, int, int, Lengths]
 #: The most pieces before they are joined, the same limit as in the checker's kernel.
 MAX_PIECES: Final = 2_048
+#: Steps whose operators their names tell.
+_NAMED: Final = ("unary", "binary", "matmul")
 
 
 @dataclass(frozen=True, slots=True)
 class UndefinedPiece:
-    """A piece without exact terms; ``infer_facts`` holds its static facts."""
+    """A piece without exact terms.
+
+    Attributes:
+        fact: Its static facts.
+        origin: The step that has no exact terms, and its operands, if those have; None if these have none either.
+    """
 
     fact: TensorFacts
+    origin: tuple[Body, tuple[TensorTerm, ...]] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +122,8 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         self._names: dict[object, int] = {}
         #: Operands and results of operators that have atoms, by operator and elements of the operands.
         self._opaque: dict[Op | GraphDefined, tuple[list[TensorGrid], tuple[TensorGrid, ...]]] = {}
+        #: Pieces whose last step has no exact terms, and the operands of that step, by the step and their elements.
+        self._opaque_steps: dict[object, tuple[TensorTerm, tuple[TensorTerm, ...]]] = {}
         self._finals: dict[int, TensorTerm] = {}
         self._inputs = 0
 
@@ -231,19 +241,30 @@ class ExactDomain(UntiledDomain[TensorGrid]):
                 source = self._inputs + len(self.atoms) - 1
                 shape = tuple(lengths[k] for lengths, k in zip(value.lengths, where, strict=True))
                 old = None if before is None or before.lengths != value.lengths else before.parts[place]
+                steps = [] if part.origin is None or part.origin[0][0] not in _NAMED else [part.origin]
+                finals = [(body, tuple(map(self._final, operands))) for body, operands in steps]
+                keys = [(body, *((x.strings, x.element) for x in operands)) for body, operands in finals]
+                known = [self._opaque_steps[key] for key in keys if key in self._opaque_steps]
                 if isinstance(old, TensorTerm):
                     part = self.tensors.congruent(source, old, pairs, part.fact)
+                elif known:
+                    ((old, given),) = known
+                    part = self.tensors.congruent(source, old, zip(given, finals[0][1], strict=True), part.fact)
                 else:
                     self.tensors.undefined |= set() if part.fact.total else {source, ~source}
                     part = self._source(source, shape, part.fact)
+                    self._opaque_steps |= {
+                        key: (part, operands) for key, (_, operands) in zip(keys, finals, strict=True)
+                    }
             parts.append(part)
         return replace(value, parts=tuple(parts))
 
     def _made(
         self, body: Body, make: Callable[..., TensorTerm], *operands: TensorTerm | UndefinedPiece
     ) -> TensorTerm | UndefinedPiece:
-        """Return a step's result; Missing where an operand is Missing, or where the exact terms fail."""
-        if not any(isinstance(x, UndefinedPiece) for x in operands):
+        """Return a step's result; Undefined where an operand is, or where the exact terms fail."""
+        known = tuple(x for x in operands if isinstance(x, TensorTerm))
+        if len(known) == len(operands):
             try:
                 return make(*operands)
             except ProofIncomplete as reason:
@@ -251,7 +272,8 @@ class ExactDomain(UntiledDomain[TensorGrid]):
                 self.reasons.append(str(reason))
             except RecursionError:
                 self.reasons.append("the terms are nested too deeply")
-        return UndefinedPiece(infer_facts(body, tuple(x.fact for x in operands)))
+        origin = (body, known) if len(known) == len(operands) else None
+        return UndefinedPiece(infer_facts(body, tuple(x.fact for x in operands)), origin)
 
     # --- the domain --------------------------------------------------------------------------------------------
 

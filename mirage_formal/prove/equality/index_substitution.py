@@ -128,14 +128,16 @@ class SubstitutionTerms(TermInterner, ABC):
     def _comparison(self, name: str, p: Polynomial) -> Polynomial:
         """Return whether a polynomial is zero, or negative, as 0 or 1, if no law says more as a factor.
 
-        Sound: that is known of what is above 0, or not negative, and is the same of a product with what is above 0. A
-        product with a mask is 0 where the mask is.
+        Sound: that is known of what is above 0, or not negative, and is the same of a product with what is above 0, if
+        that has a value where the rest has one. A product with a mask is 0 where the mask is.
         """
         zero = name == "zero"
         known = self.never_zero(p) or not p or (not zero and self.never_negative(p))
         if known and not self.needs(m for m, _ in p):  # where p has no value, a comparison with it is false
             return constant(int(not (p if zero else self.never_negative(p) or self.always_positive(p))))
-        mask, _, q, rest = self._factored(p, noted=zero)
+        mask, outside, q, rest = self._factored(p, noted=zero)
+        if not self.needs((outside,)) <= self.needs(m for m, _ in rest):  # this may have no value where the rest has
+            rest = self.mul(rest, ((outside, 1),))
         if mask != constant(1):
             inner = self.mul(mask, self._comparison(name, scale_polynomial(rest, 1 if q > 0 else -1)))
             return add(inner, add(constant(1), mask, -1)) if zero else inner
@@ -201,13 +203,27 @@ class SubstitutionTerms(TermInterner, ABC):
         return out
 
     def keep(self, mask: Polynomial, p: Polynomial) -> Polynomial:
-        """Return an opaque term that is p where the mask is 1, and 0 elsewhere."""
-        if mask in ((), constant(1)) or not p:
+        """Return what is p where the mask is 1, and 0 elsewhere.
+
+        Sound: so is the sum of that of each term, and of a product with what has a value for all inputs.
+        """
+        if mask in ((), constant(1)):
             return p if mask else mask
-        f = self.alone(p, FactorKind.KEEP)
+        out: Polynomial = ()
+        for m, c in p:
+            inner = tuple(item for item in m if self.needs(((item,),)))
+            outer = scale_polynomial(self.product({f: e for f, e in m if (f, e) not in inner}), c)
+            out = add(out, self.mul(outer, self._kept(mask, inner)))
+        return out
+
+    def _kept(self, mask: Polynomial, inner: Monomial) -> Polynomial:
+        """Return ``keep`` of a product each factor of which may have no value."""
+        if mask in ((), constant(1)) or not inner:
+            return self.mul(mask, ((inner, 1),))
+        f = self.alone(((inner, 1),), FactorKind.KEEP)
         if f is not None:
             return self.keep(self.mul(mask, self.payload[f][0]), self.payload[f][1])
-        return factor_power(self.factor(FactorKind.KEEP, (mask, p)))
+        return factor_power(self.factor(FactorKind.KEEP, (mask, ((inner, 1),))))
 
     def _inverse(self, p: Polynomial) -> Polynomial:
         """Return 1 / p where p is not 0, and 0 where p is 0.
@@ -379,9 +395,11 @@ class SubstitutionTerms(TermInterner, ABC):
                 kept = {values[told[g]] for g, values in pairs if g in told}
                 return self.largest_of([self.change(p, change) for p in (kept if len(kept) == 1 else payload)])
             case FactorKind.KEEP:
-                return self.keep(
-                    self.change(payload[0], replace(change, guards=False)), self.change(payload[1], change)
-                )
+                mask, p = payload  # a mask in p is told only if it has a value wherever the other mask has one
+                known = self.needs(m for m, _ in mask)
+                cases = tuple(case for case in change.cases if self.needs((((case[0], 2),),)) <= known)
+                inner = self.change(p, replace(change, cases=cases)) if cases or not told else p
+                return self.keep(self.change(mask, replace(change, guards=False)), inner)
             case FactorKind.FN:
                 return self.apply(payload[0], self.change(payload[1], change))
             case FactorKind.SURD:

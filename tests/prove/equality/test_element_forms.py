@@ -45,6 +45,35 @@ EQUAL = {
         lambda g, x, y, z, m, n: g.select(m, x, y) / z,
         lambda g, x, y, z, m, n: g.select(m, x / z, y / z),
     ),
+    "selections of the terms of a sum": both(
+        lambda g, x, y, z, m, n: g.select(m, y / z + g.log(x) - 3, 0),
+        lambda g, x, y, z, m, n: g.select(m, y / z, 0) - g.select(m, 3 - g.log(x), 0),
+    ),
+    "a factor that always has a value, selected or not": both(
+        lambda g, x, y, z, m, n: g.select(m, g.exp(x) * g.sqrt(y), 0),
+        lambda g, x, y, z, m, n: g.exp(x) * g.select(m, g.sqrt(y), 0),
+    ),
+    "a selection in one branch of a selection of the same quotient": both(
+        lambda g, x, y, z, m, n: g.select(g.eq(x / z, 0), x / z, (x / z) / (x / z)),
+        lambda g, x, y, z, m, n: g.select(g.eq(x / z, 0), x / z, g.select(g.eq(x / z, 0), x / z, (x / z) / (x / z))),
+    ),
+    "a comparison of two quotients by one divisor": both(
+        lambda g, x, y, z, m, n: g.select(g.gt(x / z * g.exp(y), 0), y, z),
+        lambda g, x, y, z, m, n: g.select(g.gt(x / z, 0), y, z),
+    ),
+    "a comparison with what has a value where the rest has one": both(
+        lambda g, x, y, z, m, n: g.select(g.gt(g.exp(g.sqrt(y)) * x / g.sqrt(y), 0), y, z),
+        lambda g, x, y, z, m, n: g.select(g.gt(x / g.sqrt(y), 0), y, z),
+    ),
+    "a quotient by what is 0 everywhere, alone and in a norm": both(
+        lambda g, x, y, z, m, n: g.exp(g.layer_norm(x - x, dim=1)),
+        lambda g, x, y, z, m, n: g.exp(
+            g.div(
+                g.scale(x, 2) - x - x - g.mean(y - y, 1),
+                g.sqrt(g.mean(g.square(z - z), 1) - g.square(g.mean(z - z, 1))),
+            )
+        ),
+    ),
     "two masks": both(
         lambda g, x, y, z, m, n: g.relu(g.select(m, g.select(n, x, y), z)),
         lambda g, x, y, z, m, n: g.select(n, g.select(m, g.relu(x), g.relu(z)), g.relu(g.select(m, y, z))),
@@ -96,6 +125,22 @@ OTHER = {
     "a comparison of what may have no value": both(
         lambda g, x, y, z, m, n: g.select(g.gt(g.sqrt(x - y), -1), x, z),
         lambda g, x, y, z, m, n: g.relu(x) - g.relu(g.scale(x, -1)),
+    ),
+    "a comparison with a factor above 0 that may have no value": both(
+        lambda g, x, y, z, m, n: g.select(g.gt(x * g.exp(g.sqrt(y)), 0), z, x),
+        lambda g, x, y, z, m, n: g.select(g.gt(x, 0), z, x),
+    ),
+    "a comparison with a common factor of a sum that may have no value": both(
+        lambda g, x, y, z, m, n: g.select(g.lt(g.exp(g.log(y) * z) * (x + y), 0), z, x),
+        lambda g, x, y, z, m, n: g.select(g.lt(x + y, 0), z, x),
+    ),
+    "a selected product with a factor that may have no value": both(
+        lambda g, x, y, z, m, n: g.select(m, g.log(x) * g.sqrt(y), z),
+        lambda g, x, y, z, m, n: g.select(m, g.log(x), z) * g.sqrt(y) + g.select(m, 0, z - z * g.sqrt(y)),
+    ),
+    "selections of a sum, one by another mask": both(
+        lambda g, x, y, z, m, n: g.select(m, y / z + g.log(x), 0),
+        lambda g, x, y, z, m, n: g.select(m, y / z, 0) + g.select(n, g.log(x), 0),
     ),
     "a function of the other case": both(
         lambda g, x, y, z, m, n: g.exp(g.select(m, g.log(x), y)),
