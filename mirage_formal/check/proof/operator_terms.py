@@ -43,13 +43,15 @@ class Terms:
     """Constructors of operator terms; equal terms have equal numbers. Axes count the leading axes of a block too.
 
     Sound: a term is the name of one tensor over the inputs. Nothing is rewritten, except that a reshape, transpose,
-    repetition, slice or loop of one iteration that changes nothing is left out, and of two reshapes the first.
+    repetition, slice or loop of one iteration that changes nothing is left out, and of two reshapes the first; and that
+    a reshape is of the operands of an elementwise operator, if these have its shape.
     """
 
     def __init__(self) -> None:
         self._ids: dict[tuple[Any, ...], int] = {}
         self.shapes: list[Shape] = []
         self._keys: list[tuple[Any, ...]] = []
+        self._reshapes: dict[tuple[int, Shape], int] = {}
         #: For each tensor, whether its elements have values for all inputs, and their sign.
         self.known: list[tuple[bool, int]] = []
 
@@ -164,11 +166,22 @@ class Terms:
         return x if once and shape == self.shapes[x] else self._make(shape, "rescaled", x, f)
 
     def reshape(self, a: int, shape: Shape) -> int:
-        """Return the same elements, row-major, with other axes."""
+        """Return the same elements, row-major, with other axes.
+
+        Sound: an operator on elements at equal positions gives the same for each number of a position.
+        """
         require(prod(shape) == prod(self.shapes[a]), f"reshape: expected the elements of {self.shapes[a]}, got {shape}")
-        kind, *rest = self._keys[a]
-        a = rest[0] if kind == "reshape" else a
-        return a if shape == self.shapes[a] else self._make(shape, "reshape", a, shape)
+        if shape == self.shapes[a]:
+            return a
+        if (a, shape) not in self._reshapes:
+            kind, *rest = self._keys[a]
+            places = {"reshape": (0,), "unary": (1,), "binary": (1, 2), "scale": (0,), "offset": (0,)}.get(kind, ())
+            inside = places and (kind == "reshape" or all(self.shapes[rest[i]] == self.shapes[a] for i in places))
+            for place in places if inside else ():
+                rest[place] = self.reshape(rest[place], shape)
+            found = rest[0] if kind == "reshape" else self._make(shape, kind, *rest) if inside else -1
+            self._reshapes[a, shape] = found if inside else self._make(shape, "reshape", a, shape)
+        return self._reshapes[a, shape]
 
     def flat(self, a: int) -> int:
         """Return the same elements, row-major, with one axis."""

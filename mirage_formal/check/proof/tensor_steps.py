@@ -24,9 +24,9 @@ BINARY = ("add", "sub", "mul", "div", "max", "select", "eq", "lt", "le", "div_no
 #: Steps, with the smallest and the largest length of their entries.
 LENGTHS = {
     **dict.fromkeys(("input", "fold", "rename", "unary", "matmul", "scale", "offset", "max"), (3, 3)),
-    **dict.fromkeys(("rescaled", "reshape", "transpose"), (3, 3)), **dict.fromkeys(("running_max", "carry"), (3, 4)),
-    **dict.fromkeys(("binary", "sum", "repeat", "congruent"), (4, 4)), "split": (5, 5), "rewrite": (5, 5),
-    "slice": (6, 6),
+    **dict.fromkeys(("rescaled", "reshape", "transpose", "congruent"), (3, 3)), "slice": (6, 6),
+    **dict.fromkeys(("binary", "sum", "repeat"), (4, 4)), **dict.fromkeys(("running_max", "carry"), (3, 4)),
+    **dict.fromkeys(("split", "rewrite"), (5, 5)),
 }  # fmt: skip
 
 
@@ -137,19 +137,19 @@ class TensorReplay:
         element = (number, tuple(value(self.ring, string) for string in found))
         return CheckedTensor(term, found, {((self.ring.intern("in", element), 2),): 1})
 
-    def _congruent(self, raw: object, atom: object, pairs: object) -> CheckedTensor:
-        """Return an atom with the elements of a tensor that is computed in the same way from other, equal tensors.
+    def _congruent(self, raw: object, pairs: object) -> CheckedTensor:
+        """Return a tensor with the elements of one that is computed in the same way from other, equal tensors.
 
-        Sound: each pair of tensors has the same elements at the same positions.
+        Sound: each pair of tensors has the same elements at the same positions, and so have their reshapes.
         """
-        a, number, table = self.tensor(raw), parse_integer(atom, 0, len(self.sources) - 1), dict[int, int]()
-        self.read.add(number)
-        for pair in parse_list(pairs):
+        a, table = self.tensor(raw), dict[int, int]()
+        for pair in parse_list(pairs, low=1):
             x, y = map(self.tensor, parse_list(pair, 2, 2))
             require((x.strings, x.poly) == (y.strings, y.poly), "expected pairs of equal tensors")
-            table[x.term] = y.term
-        require(self.terms.replaced(a.term, table) == self.sources[number], "expected a tensor of the atom's operators")
-        return CheckedTensor(self.sources[number], a.strings, a.poly)
+            table[x.term], shape = y.term, self.terms.shapes[a.term]
+            if prod(shape) == prod(self.terms.shapes[x.term]):
+                table[self.terms.reshape(x.term, shape)] = self.terms.reshape(y.term, shape)
+        return CheckedTensor(self.terms.replaced(a.term, table), a.strings, a.poly)
 
     # --- digits ------------------------------------------------------------------------------------------------
 
@@ -283,8 +283,7 @@ class TensorReplay:
     def _sum(self, raw: object, axis: object, kept: object) -> CheckedTensor:
         a, count = self.tensor(raw), parse_integer(kept, 1, MAX_EXTENT)
         at = self._axis(a, axis)
-        string = a.strings[at]
-        cut = self._place(string, count)
+        string, cut = a.strings[at], self._place(a.strings[at], count)
         poly = self.ring.total(frozenset(string[:cut]), a.poly)
         term = self.terms.reduce("sum", a.term, at, count)
         return CheckedTensor(term, _replace_string(a.strings, at, string[cut:]), poly)

@@ -19,7 +19,7 @@ from math import prod
 from typing import Final
 
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.ops import SPECS, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape, row_major
 from mirage_formal.prove.equality.facts import INPUT, TensorFacts, combine_facts, infer_facts
 from mirage_formal.prove.equality.polynomials import FactorKind, ProofIncomplete, UnnestedDigits
@@ -124,6 +124,10 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         self._opaque: dict[Op | GraphDefined, tuple[list[TensorGrid], tuple[TensorGrid, ...]]] = {}
         #: Pieces whose last step has no exact terms, and the operands of that step, by the step and their elements.
         self._opaque_steps: dict[object, tuple[TensorTerm, tuple[TensorTerm, ...]]] = {}
+        #: Atoms whose elements are named by their number, with the value that they are, by the value's elements.
+        self._numbered: dict[object, tuple[TensorTerm, TensorGrid]] = {}
+        #: The operators of the kernel graphs, by graph and result.
+        self._makers: dict[tuple[int, int], Op | GraphDefined] = {}
         self._finals: dict[int, TensorTerm] = {}
         self._inputs = 0
 
@@ -149,8 +153,9 @@ class ExactDomain(UntiledDomain[TensorGrid]):
             operands = [values[i] for i in op.operands]
             key = replace(op, operands=tuple(self._named(value) for value in operands))
             if key not in self._results:
-                self._results[key], self._several[key] = self._results_of(op, operands, number, len(values))
+                self._results[key], self._several[key] = self._results_of(op, values, number)
             self.cut += [(number, len(values) + result) for result in self._several[key]]
+            self._makers[number, len(values)] = op
             values += [self._cut(value, number, len(values) + i) for i, value in enumerate(self._results[key])]
         self.value_names |= {(number, at): self._named(value) for at, value in enumerate(values)}
         return tuple(values[i] for i in graph.outputs)
@@ -169,25 +174,33 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         names = tuple((final.strings, final.element) for final in finals)
         return self._names.setdefault((value.lengths, names), len(self._names))
 
+    def _evaluated(self, op: Op | GraphDefined, operands: list[TensorGrid]) -> tuple[TensorGrid, ...]:
+        """Return the results of one operator of a kernel graph."""
+        sources = tuple(Input(f"x{i}", _tensor(a.shape), row_major(a.shape)) for i, a in enumerate(operands))
+        outputs = range(len(operands), len(operands) + op.results)
+        alone = KernelGraph(sources, (replace(op, operands=tuple(range(len(operands)))),), tuple(outputs))
+        return evaluate(alone, operands, self)
+
     def _results_of(
-        self, op: Op | GraphDefined, operands: list[TensorGrid], number: int, at: int
+        self, op: Op | GraphDefined, values: list[TensorGrid], number: int
     ) -> tuple[tuple[TensorGrid, ...], list[int]]:
         """Return the results of an operator of the kernel graph, with an atom for each piece without exact terms.
 
         Returns:
             The results, and the positions of those that had several pieces.
         """
-        if isinstance(op, Op) and op.kind is OpKind.RESHAPE:
-            operands = [a.source or a for a in operands]
-        sources = tuple(Input(f"x{i}", _tensor(a.shape), row_major(a.shape)) for i, a in enumerate(operands))
-        outputs = range(len(operands), len(operands) + op.results)
-        alone = KernelGraph(sources, (replace(op, operands=tuple(range(len(operands)))),), tuple(outputs))
-        found = evaluate(alone, operands, self)
+        operands, at = [values[i] for i in op.operands], len(values)
+        found = self._evaluated(op, operands)
         several = [i for i, value in enumerate(found) if len(value.parts) > 1]
         if self._whole:
             found = tuple(self._joined(value, *range(len(value.lengths))) for value in found)
         if all(isinstance(part, TensorTerm) for value in found for part in value.parts):
             return found, several
+        if isinstance(op, Op) and op.kind is OpKind.RESHAPE:
+            regrouped = self._regrouped_in((number, values), op.operands[0], found[0].shape)
+            if regrouped is not None:
+                return (regrouped,), several
+            operands = [a.source or a for a in operands]
         if any(isinstance(part, UndefinedPiece) for value in operands for part in value.parts):
             made = tuple(self._with_atoms(value, number, at + i, None, []) for i, value in enumerate(found))
             return made, several  # a piece that could not be cut has no elements to compare
@@ -237,27 +250,66 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         for place, where in enumerate(self._places(value.lengths)):
             part = value.parts[place]
             if isinstance(part, UndefinedPiece):
-                self.atoms.append((number, at, place))
-                source = self._inputs + len(self.atoms) - 1
                 shape = tuple(lengths[k] for lengths, k in zip(value.lengths, where, strict=True))
                 old = None if before is None or before.lengths != value.lengths else before.parts[place]
-                steps = [] if part.origin is None or part.origin[0][0] not in _NAMED else [part.origin]
-                finals = [(body, tuple(map(self._final, operands))) for body, operands in steps]
-                keys = [(body, *((x.strings, x.element) for x in operands)) for body, operands in finals]
-                known = [self._opaque_steps[key] for key in keys if key in self._opaque_steps]
+                origin = part.origin if part.origin is not None and part.origin[0][0] in _NAMED else None
+                operands = () if origin is None else tuple(map(self._final, origin[1]))
+                key = (None if origin is None else origin[0], *((x.strings, x.element) for x in operands))
                 if isinstance(old, TensorTerm):
-                    part = self.tensors.congruent(source, old, pairs, part.fact)
-                elif known:
-                    ((old, given),) = known
-                    part = self.tensors.congruent(source, old, zip(given, finals[0][1], strict=True), part.fact)
+                    part = self.tensors.congruent(old, pairs)
+                elif key in self._opaque_steps:
+                    old, given = self._opaque_steps[key]
+                    part = self.tensors.congruent(old, zip(given, operands, strict=True))
                 else:
-                    self.tensors.undefined |= set() if part.fact.total else {source, ~source}
-                    part = self._source(source, shape, part.fact)
-                    self._opaque_steps |= {
-                        key: (part, operands) for key, (_, operands) in zip(keys, finals, strict=True)
-                    }
+                    part = self._atom((number, at, place), shape, part.fact)
+                    self._opaque_steps |= {key: (part, operands)} if operands else {}
             parts.append(part)
         return replace(value, parts=tuple(parts))
+
+    def _atom(self, piece: tuple[int, int, int], shape: Shape, fact: TensorFacts, *, flat: bool = False) -> TensorTerm:
+        """Return an atom: a piece of a tensor of the kernel graphs; its elements by their number if ``flat``."""
+        self.atoms.append(piece)
+        source = self._inputs + len(self.atoms) - 1
+        self.tensors.undefined |= set() if fact.total else {source, ~source}
+        return self.tensors.input(~source, (prod(shape),), fact) if flat else self._source(source, shape, fact)
+
+    def _regrouped_in(self, graph: tuple[int, Sequence[TensorGrid]], tensor: int, shape: Shape) -> TensorGrid | None:
+        """Return a reshape of a tensor of a kernel graph whose digits do not nest; None if it has several pieces.
+
+        It is the operator of reshapes, if an elementwise operator of tensors of its shape makes it; else its elements
+        are named by their number, as an atom, or as those of an atom of an equal tensor.
+        """
+        number, values = graph
+        value, op = values[tensor], self._makers.get((number, tensor))
+        found = self.reshape(value, shape)
+        if all(isinstance(part, TensorTerm) for part in found.parts):
+            return found
+        if (
+            isinstance(op, Op)
+            and SPECS[op.kind].elementwise
+            and all(values[i].shape == value.shape for i in op.operands)
+        ):
+            each = {i: self._regrouped_in(graph, i, shape) for i in op.operands}
+            known = [operand for i in op.operands if (operand := each[i]) is not None]
+            made = self._evaluated(op, known)[0] if len(known) == len(op.operands) else found
+            return made if all(isinstance(part, TensorTerm) for part in made.parts) else None
+        base = value.source or value
+        part, flat = base.parts[0], self.reshape(base, (prod(shape),)).parts[0]
+        if len(base.parts) > 1 or not isinstance(part, TensorTerm) or not isinstance(flat, TensorTerm):
+            return None
+        key = (self._final(flat).strings, self._final(flat).element)
+        if key not in self._numbered:
+            given = next((i for i in range(self._inputs) if values[i].parts == base.parts), None)
+            atom = self.tensors.input(~given, (prod(shape),)) if given is not None else None
+            self._numbered[key] = atom or self._atom((number, tensor, 0), shape, part.fact, flat=True), base
+        atom, first = self._numbered[key]
+        made_part = self.tensors.reshape(atom, shape)
+        if first.parts != base.parts:
+            pairs = self._operand_pairs([first], [self.reshape(base, first.shape)])
+            if pairs is None or any((x.strings, x.element) != (y.strings, y.element) for x, y in pairs):
+                return None
+            made_part = self.tensors.congruent(made_part, pairs)
+        return replace(single_piece(shape, made_part), source=base)
 
     def _made(
         self, body: Body, make: Callable[..., TensorTerm], *operands: TensorTerm | UndefinedPiece

@@ -221,9 +221,9 @@ class _ProofWriter:
                 inner = [self._digit(d) for d in string]
                 by = [[self._digit(d), self._index(index)] for d, index in pairs]
                 return ["slice", *operands, axis, start, inner, by]
-            case ("congruent", source):
+            case ("congruent",):
                 a, *rest = operands
-                return ["congruent", a, self._source(source), [rest[i : i + 2] for i in range(0, len(rest), 2)]]
+                return ["congruent", a, [rest[i : i + 2] for i in range(0, len(rest), 2)]]
             case ("rewrite", element, multiplier, masks):
                 new = [self._polynomial(element), self._monomial(multiplier), [self._factor(f) for f in masks]]
                 return ["rewrite", *operands, *new]

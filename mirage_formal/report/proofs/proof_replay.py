@@ -248,7 +248,7 @@ class _StepExplainer:
             case "rescaled", [x, f]:
                 return "last value of s = s * f + x over the loop", Call("rescaled", (name(x), name(f))), (x, f)
             case (("split" | "fold" | "rename" | "rewrite" | "congruent"), [a, *rest]):
-                pairs = rest[1] if law == "congruent" else []
+                pairs = rest[0] if law == "congruent" else []
                 return _SAME[law], name(a), (a, *(step for pair in pairs for step in pair))
             case (("reshape" | "transpose" | "repeat" | "slice"), [a, *_]):
                 return f"{law}: the same elements, in other places", name(a), (a,)

@@ -29,10 +29,18 @@ SIGMOID = both(lambda g, x, y, m: g.exp(g.sigmoid(-x)), lambda g, x, y, m: g.exp
 SELECTED = both(lambda g, x, y, m: g.exp(g.select(m, x, y)), lambda g, x, y, m: g.select(m, g.exp(x), g.exp(y)))
 DIVIDED = both(lambda g, x, y, m: g.exp(g.select(m, x / y, y)), lambda g, x, y, m: g.select(m, g.exp(x / y), g.exp(y)))
 SQUARE = both(lambda g, x, y, m: g.sqrt(x * x + 2 * x * y + y * y), lambda g, x, y, m: g.abs(x + y))
-ATOM = both(lambda g, x, y, m: g.reshape(x + y, 5, 3), lambda g, x, y, m: g.reshape(2 * x + y - x, 5, 3))
+SUMMED = both(lambda g, x, y, m: g.reshape(x + y, 5, 3), lambda g, x, y, m: g.reshape(2 * x + y - x, 5, 3))
+ATOM = both(
+    lambda g, x, y, m: g.reshape(g.softmax(x + y, 1), 5, 3),
+    lambda g, x, y, m: g.reshape(g.softmax(2 * x + y - x, 1), 5, 3),
+)
+NOWHERE = both(lambda g, x, y, m: x / (y - y), lambda g, x, y, m: (x + y - y) / (2 * y - y - y))
 COMPARED = both(lambda g, x, y, m: g.select(g.gt(x, y), x, y), lambda g, x, y, m: g.maximum(x, y))
 LOGARITHM = both(lambda g, x, y, m: g.maximum(g.log(x), g.log(y)), lambda g, x, y, m: g.log(g.maximum(x, y)))
 NUMBERED = both(lambda g, x, y, m: g.exp(g.reshape(x, 5, 3)), lambda g, x, y, m: g.reshape(g.exp(x), 5, 3))
+
+
+ACCEPTED = (SIGMOID, SELECTED, DIVIDED, SQUARE, SUMMED, ATOM, NOWHERE, COMPARED, LOGARITHM, NUMBERED)
 
 
 def proof_of(graphs: tuple[KernelGraph, KernelGraph]) -> Any:
@@ -51,7 +59,7 @@ def refused(graphs: tuple[KernelGraph, KernelGraph], proof: Any, words: str) -> 
         replay(*graphs, json.dumps(proof))
 
 
-@pytest.mark.parametrize("graphs", [SIGMOID, SELECTED, DIVIDED, SQUARE, ATOM, COMPARED, LOGARITHM, NUMBERED])
+@pytest.mark.parametrize("graphs", ACCEPTED)
 def test_what_the_prover_writes_is_accepted(graphs: tuple[KernelGraph, KernelGraph]) -> None:
     replay(*graphs, json.dumps(proof_of(graphs)))
 
@@ -114,15 +122,17 @@ def test_another_square_is_refused() -> None:
 
 
 def test_an_atom_needs_pairs_of_equal_tensors() -> None:
-    a, atom, pairs = place(proof_of(ATOM), "steps", "congruent")[1:]
-    for row, words in (
-        ([a, atom, []], "the atom's operators"),
-        ([a, 0, pairs], "the atom's operators"),
-        ([a, atom, [[pairs[0][0], 0]]], "pairs of equal tensors"),
-    ):
-        proof = proof_of(ATOM)
-        place(proof, "steps", "congruent")[1:] = row
-        refused(ATOM, proof, words)
+    for graphs in (ATOM, NOWHERE):
+        a, pairs = place(proof_of(graphs), "steps", "congruent")[1:]
+        for row, words in (
+            ([a, []], "list of 1"),
+            ([a, [[pairs[0][0], 0]]], "pairs of equal tensors"),
+            ([a, [[pairs[0][0], pairs[0][0]]]], "that the graphs compute|steps to be used"),
+            ([pairs[0][1], pairs], "expected"),
+        ):
+            proof = proof_of(graphs)
+            place(proof, "steps", "congruent")[1:] = row
+            refused(graphs, proof, words)
 
 
 def test_the_larger_of_two_is_told_by_their_own_comparison_only() -> None:

@@ -94,6 +94,24 @@ EQUAL = {
         lambda g, x, y, z, m, n: g.reduction(g.exp(g.reshape(x * y, 3, 8)), 1),
         lambda g, x, y, z, m, n: g.reduction(g.reshape(g.exp(x * y), 3, 8), 1),
     ),
+    "functions of a norm before and after a reshape whose indices do not nest": both(
+        lambda g, x, y, z, m, n: g.exp(g.reshape(g.rms_norm(x) * 2 + y, 3, 8)) / g.reshape(z, 3, 8),
+        lambda g, x, y, z, m, n: g.reshape(g.exp(g.rms_norm(x) + y + g.rms_norm(x)) / z, 3, 8),
+    ),
+    "equal norms, each reshaped from another shape": both(
+        lambda g, x, y, z, m, n: g.reduction(g.reshape(g.reshape(g.rms_norm(x), 2, 12), 3, 8), 1),
+        lambda g, x, y, z, m, n: g.reduction(g.reshape(3 * g.reshape(g.rms_norm(3 * x), 2, 12), 3, 8), 1) / 3,
+    ),
+    "the largest of parts of what indices do not nest with": both(
+        lambda g, x, y, z, m, n: g.max(g.reshape(g.softmax(x, 0), 3, 8), 1),
+        lambda g, x, y, z, m, n: g.reshape(
+            g.max(g.max(g.reshape(g.reshape(g.softmax(x, 0), 3, 8), 3, 2, 4), 1), 2), 3, 1
+        ),
+    ),
+    "a mean, reshaped, and the same mean of a sum": both(
+        lambda g, x, y, z, m, n: g.reshape(g.softmax(g.scale(x + y, 0.5), 1), 3, 8),
+        lambda g, x, y, z, m, n: g.reshape(g.softmax((x + y) / 2, 1), 3, 8),
+    ),
     "a number of rows and columns that is cut elsewhere": both(
         lambda g, x, y, z, m, n: g.reduction(g.square(g.reshape(g.reshape(x, 8, 3), 2, 12)), 0),
         lambda g, x, y, z, m, n: g.reduction(g.reshape(g.square(x), 2, 12), 0),
@@ -173,6 +191,22 @@ OTHER = {
     "functions of other elements, before and after a reshape whose indices do not nest": both(
         lambda g, x, y, z, m, n: g.exp(g.reshape(x, 3, 8)),
         lambda g, x, y, z, m, n: g.reshape(g.exp(g.reshape(g.transpose(x, 0, 1), 4, 6)), 3, 8),
+    ),
+    "a norm of another tensor, reshaped": both(
+        lambda g, x, y, z, m, n: g.exp(g.reshape(g.rms_norm(x), 3, 8)),
+        lambda g, x, y, z, m, n: g.reshape(g.exp(g.rms_norm(y)), 3, 8),
+    ),
+    "a norm, reshaped by rows and by columns": both(
+        lambda g, x, y, z, m, n: g.exp(g.reshape(g.rms_norm(x), 3, 8)),
+        lambda g, x, y, z, m, n: g.exp(g.transpose(g.reshape(g.rms_norm(x), 8, 3), 0, 1)),
+    ),
+    "a mean of each row, spread and reshaped": both(
+        lambda g, x, y, z, m, n: g.reshape(g.softmax(x, 1) + g.mean(y, 1), 3, 8),
+        lambda g, x, y, z, m, n: g.reshape(g.softmax(x, 1), 3, 8) + g.mean(g.reshape(y, 3, 8), 1),
+    ),
+    "a quotient by what is 0 everywhere, of another tensor": both(
+        lambda g, x, y, z, m, n: x / (y - y),
+        lambda g, x, y, z, m, n: z / (y - y),
     ),
     "parts of rows, reshaped and not back": both(
         lambda g, x, y, z, m, n: g.reshape(g.reshape(g.concat(x, y, 1), 48), 4, 12),
