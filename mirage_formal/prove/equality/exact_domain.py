@@ -305,10 +305,13 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         atom, first = self._numbered[key]
         made_part = self.tensors.reshape(atom, shape)
         if first.parts != base.parts:
-            pairs = self._operand_pairs([first], [self.reshape(base, first.shape)])
-            if pairs is None or any((x.strings, x.element) != (y.strings, y.element) for x, y in pairs):
+            again = self.reshape(base, first.shape).parts[0]
+            if isinstance(again, UndefinedPiece):
                 return None
-            made_part = self.tensors.congruent(made_part, pairs)
+            x, y = self._final(first.parts[0]), self._final(again)
+            if (x.strings, x.element) != (y.strings, y.element):
+                return None
+            made_part = self.tensors.congruent(made_part, [(x, y)])
         return replace(single_piece(shape, made_part), source=base)
 
     def _made(
@@ -429,8 +432,14 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         raise AssertionError("softmax is expanded by the walk")
 
     def reshape(self, a: TensorGrid, shape: Shape) -> TensorGrid:
-        """Implement ``Domain.reshape``."""
-        source = a = a.source or a
+        """Implement ``Domain.reshape``; of two reshapes the first is left out, if the indices nest without it."""
+        source = a.source or a
+        found = self._reshaped(source, shape)
+        if a.source is not None and len(source.parts) == 1 and isinstance(found.parts[0], UndefinedPiece):
+            found = self._reshaped(a, shape)
+        return found if found is source else replace(found, source=source)
+
+    def _reshaped(self, a: TensorGrid, shape: Shape) -> TensorGrid:
         if shape == a.shape:
             return a
         a, lengths = self._regrouped(a, shape)
@@ -438,7 +447,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         for part, where in zip(a.parts, self._places(lengths), strict=True):
             size = tuple(lengths[axis][k] for axis, k in enumerate(where))
             parts.append(self._made(("reshape",), lambda x, size=size: self.tensors.reshape(x, size), part))
-        return TensorGrid(lengths, tuple(parts), source)
+        return TensorGrid(lengths, tuple(parts))
 
     def transpose(self, a: TensorGrid, perm: tuple[int, ...]) -> TensorGrid:
         """Implement ``Domain.transpose``."""
