@@ -126,6 +126,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         self._opaque_steps: dict[object, tuple[TensorTerm, tuple[TensorTerm, ...]]] = {}
         #: Atoms whose elements are named by their number, with the value that they are, by the value's elements.
         self._numbered: dict[object, tuple[TensorTerm, TensorGrid]] = {}
+        self._regroupings: dict[tuple[int, int, Shape], TensorGrid | None] = {}
         #: The operators of the kernel graphs, by graph and result.
         self._makers: dict[tuple[int, int], Op | GraphDefined] = {}
         self._finals: dict[int, TensorTerm] = {}
@@ -279,19 +280,22 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         It is the operator of reshapes, if an elementwise operator of tensors of its shape makes it; else its elements
         are named by their number, as an atom, or as those of an atom of an equal tensor.
         """
+        key = (graph[0], tensor, shape)
+        if key not in self._regroupings:
+            self._regroupings[key] = self._regrouped_anew(graph, tensor, shape)
+        return self._regroupings[key]
+
+    def _regrouped_anew(self, graph: tuple[int, Sequence[TensorGrid]], tensor: int, shape: Shape) -> TensorGrid | None:
         number, values = graph
         value, op = values[tensor], self._makers.get((number, tensor))
         found = self.reshape(value, shape)
         if all(isinstance(part, TensorTerm) for part in found.parts):
             return found
-        if (
-            isinstance(op, Op)
-            and SPECS[op.kind].elementwise
-            and all(values[i].shape == value.shape for i in op.operands)
-        ):
-            each = {i: self._regrouped_in(graph, i, shape) for i in op.operands}
-            known = [operand for i in op.operands if (operand := each[i]) is not None]
-            made = self._evaluated(op, known)[0] if len(known) == len(op.operands) else found
+        alike = all(values[i].shape == value.shape for i in op.operands) if op is not None else False
+        if isinstance(op, Op) and alike and SPECS[op.kind].elementwise:
+            operands = [self._regrouped_in(graph, i, shape) for i in op.operands]
+            known = [operand for operand in operands if operand is not None]
+            made = self._evaluated(op, known)[0] if len(known) == len(operands) else found
             return made if all(isinstance(part, TensorTerm) for part in made.parts) else None
         base = value.source or value
         part, flat = base.parts[0], self.reshape(base, (prod(shape),)).parts[0]
