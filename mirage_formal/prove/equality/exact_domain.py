@@ -88,7 +88,8 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         whole: Whether tensors of the kernel graphs that have several pieces are atoms, of one piece.
         cuts: Axes of tensors of the kernel graphs that are cut to segments.
         signed: Inputs without a negative element, by a side condition.
-        flat: Whether elements of inputs and atoms are named by their number in row-major order.
+        flat: Whether elements of inputs and atoms are named by their number in row-major order, so that a reshape of
+            what an elementwise operator makes is made of reshapes.
     """
 
     keeps: frozenset[OpKind] = frozenset()
@@ -277,8 +278,8 @@ class ExactDomain(UntiledDomain[TensorGrid]):
     def _regrouped_in(self, graph: tuple[int, Sequence[TensorGrid]], tensor: int, shape: Shape) -> TensorGrid | None:
         """Return a reshape of a tensor of a kernel graph whose digits do not nest; None if it has several pieces.
 
-        It is the operator of reshapes, if an elementwise operator of tensors of its shape makes it; else its elements
-        are named by their number, as an atom, or as those of an atom of an equal tensor.
+        Its elements are named by their number, as an atom, or as those of an atom of an equal tensor. If all elements
+        are named so, and an elementwise operator of tensors of its shape makes it, it is that operator of reshapes.
         """
         key = (graph[0], tensor, shape)
         if key not in self._regroupings:
@@ -292,7 +293,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         if all(isinstance(part, TensorTerm) for part in found.parts):
             return found
         alike = all(values[i].shape == value.shape for i in op.operands) if op is not None else False
-        if isinstance(op, Op) and alike and SPECS[op.kind].elementwise:
+        if self._flat and isinstance(op, Op) and alike and SPECS[op.kind].elementwise:
             operands = [self._regrouped_in(graph, i, shape) for i in op.operands]
             known = [operand for operand in operands if operand is not None]
             made = self._evaluated(op, known)[0] if len(known) == len(operands) else found
