@@ -98,6 +98,12 @@ EQUAL = {
         lambda g, x, y, z, m, n: g.exp(g.reshape(g.rms_norm(x) * 2 + y, 3, 8)) / g.reshape(z, 3, 8),
         lambda g, x, y, z, m, n: g.reshape(g.exp(g.rms_norm(x) + y + g.rms_norm(x)) / z, 3, 8),
     ),
+    "a product with a row, reshaped, and a difference of squares": both(
+        lambda g, x, y, z, m, n: g.reshape(x * g.reduction(z, 0), 3, 8),
+        lambda g, x, y, z, m, n: g.reshape(
+            g.scale(g.square(x + g.reduction(z, 0)) - g.square(x - g.reduction(z, 0)), 0.25), 3, 8
+        ),
+    ),
     "equal norms, each reshaped from another shape": both(
         lambda g, x, y, z, m, n: g.reduction(g.reshape(g.reshape(g.rms_norm(x), 2, 12), 3, 8), 1),
         lambda g, x, y, z, m, n: g.reduction(g.reshape(3 * g.reshape(g.rms_norm(3 * x), 2, 12), 3, 8), 1) / 3,
