@@ -43,7 +43,7 @@ _FLOAT: Final = re.compile(r"-?([0-9]+\.[0-9]*|[0-9]+(\.[0-9]*)?e[+-]?[0-9]+)f")
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """What the text of a kernel states.
+    """Declarations and statements that the text of a kernel consists of.
 
     Attributes:
         name: Its name.
@@ -74,7 +74,7 @@ def has_cuda_grammar() -> bool:
 
 
 def text_of_program(program: ir.Program, extents: Mapping[str, int]) -> KernelText:
-    """Return what a text has to state to be that of a Program; ``extents`` are those that it does state.
+    """Return the declarations and statements that the text of a Program has; ``extents`` are those of a text.
 
     Raises:
         FormatError: A coordinate has another extent.
@@ -102,7 +102,7 @@ def text_of_program(program: ir.Program, extents: Mapping[str, int]) -> KernelTe
 
 
 def read_cuda(text: str) -> KernelText:
-    """Return what the text of one kernel states.
+    """Return the declarations and statements of the text of one kernel.
 
     Sound: every token of the text but comments is part of what is returned: a node whose children are not all read is
     refused, as is a name that is not of the table.
