@@ -217,7 +217,7 @@ class SubstitutionTerms(TermInterner, ABC):
         return out
 
     def _kept(self, mask: Polynomial, inner: Monomial) -> Polynomial:
-        """Return ``keep`` of a product each factor of which may have no value."""
+        """Return ``keep`` of a product whose factors may have no value."""
         if mask in ((), constant(1)) or not inner:
             return self.mul(mask, ((inner, 1),))
         f = self.alone(((inner, 1),), FactorKind.KEEP)
