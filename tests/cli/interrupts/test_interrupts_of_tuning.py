@@ -29,9 +29,9 @@ _SCRIPT: Final = """
 import json, sys
 print(json.dumps({"device": "Test", "arch": "sm_80", "driver": 1}), flush=True)
 for line in sys.stdin:
-    for job in json.loads(line)["jobs"]:
-        us = 5.0 + max(job["variant"], 0)
-        print(json.dumps({"us": us, "low": us, "answer": "within"}), flush=True)
+    job = json.loads(line)["job"]
+    us = 5.0 + max(job["variant"], 0)
+    print(json.dumps({"us": us, "low": us, "answer": "within"}), flush=True)
 """
 
 
