@@ -169,9 +169,20 @@ def _text(text: str) -> str:
 
 def _read_holder(path: Path) -> Holder | None:
     try:
-        with path.open("rb") as file:
-            return msgspec.json.decode(file.read(_MAX_BYTES), type=Holder)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return _parse_holder(_read_lock(path))
+    except OSError:
+        return None
+
+
+def _read_lock(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(_MAX_BYTES)
+
+
+def _parse_holder(data: bytes) -> Holder | None:
+    try:
+        return msgspec.json.decode(data, type=Holder)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 
@@ -189,11 +200,14 @@ def _is_holder_dead(holder: Holder) -> bool:
 
 
 def _refuse_foreign(path: Path) -> None:
-    """Refuse a file of the lock's name that is not a lock of ours; it is neither written nor removed."""
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        ours = False
-    else:
-        ours = _read_holder(path) is not None or not path.exists() or path.stat().st_size == 0
+    """Refuse a file of the lock's name that is not a lock of ours; it is neither written nor removed.
+
+    The file is read once: a holder that starts writes into it at any time.
+    """
+    ours = not path.is_symlink() and (path.is_file() or not path.exists())
+    with suppress(FileNotFoundError):
+        if ours and (data := _read_lock(path)):
+            ours = _parse_holder(data) is not None
     if not ours:
         what = "expected a lock of an earlier search or no such file, got another file"
         raise RunError(what, where=str(path), hint="move it away, or choose another directory")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import signal
@@ -197,3 +198,22 @@ def test_of_two_searches_into_one_directory_one_wins(tmp_path: Path, capsys: pyt
         (tmp_path / str(at)).mkdir()
         race(tmp_path / str(at) / "run")
     capsys.readouterr()
+
+
+def test_a_lock_that_is_written_meanwhile_is_one_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who starts has an empty file first, which is not foreign because it is written a moment later."""
+    path, opened = tmp_path / ".run.lock", Path.open
+    path.touch()
+
+    def read_then_written(self: Path, mode: str = "r", *given: Any, **named: Any) -> Any:
+        if self != path or mode != "rb":
+            return opened(self, mode, *given, **named)
+        with opened(path, "rb") as file:
+            data = file.read()
+        with opened(path, "wb") as file:
+            file.write(b'{"mirage_formal":"lock"')
+        return io.BytesIO(data)
+
+    monkeypatch.setattr(Path, "open", read_then_written)
+    module._refuse_foreign(path)
+    assert path.stat().st_size > 0

@@ -83,7 +83,7 @@ def test_eight_processes_fill_one_store(tmp_path: Path, warmed: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=REPOSITORY)
     assert done.stdout.strip() == str([0] * PROCESSES), done.stderr
     made = (tmp_path / "made.txt").read_text().split()
-    assert len(made) == len(set(made)) == 2
+    assert len(made) == len(set(made)) == 2, done.stderr
     place = SearchCache(tmp_path / "store")
     assert len(place.entries()) == 2
     assert list((place.root / "parts").iterdir()) == []
