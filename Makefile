@@ -76,7 +76,7 @@ test-torch: $(TORCH_READY)  ## install torch and transformers into .venv, run th
 check: $(READY)  ## lint, format, types and the layer rule
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers $(WORKERS)
 	$(BIN)/lint-imports --no-cache
 
 FUZZ_PAIRS ?= 50000
