@@ -228,7 +228,8 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         alike = all(a.lengths == b.lengths for a, b in both)
         if not alike or any(isinstance(part, UndefinedPiece) for pair in found for part in pair):
             return None
-        return [(self._final(x), self._final(y)) for x, y in found]
+        pairs = [(self._final(x), self._final(y)) for x, y in found]
+        return pairs if _is_function(pairs) else None
 
     def _final(self, part: TensorTerm | UndefinedPiece) -> TensorTerm:
         assert isinstance(part, TensorTerm)
@@ -259,12 +260,14 @@ class ExactDomain(UntiledDomain[TensorGrid]):
                 key = (None if origin is None else origin[0], *((x.strings, x.element) for x in operands))
                 if isinstance(old, TensorTerm):
                     part = self.tensors.congruent(old, pairs)
-                elif key in self._opaque_steps:
-                    old, given = self._opaque_steps[key]
-                    part = self.tensors.congruent(old, zip(given, operands, strict=True))
+                elif key in self._opaque_steps and _is_function(
+                    mapped := [*zip(self._opaque_steps[key][1], operands, strict=True)]
+                ):
+                    part = self.tensors.congruent(self._opaque_steps[key][0], mapped)
                 else:
                     part = self._atom((number, at, place), shape, part.fact)
-                    self._opaque_steps |= {key: (part, operands)} if operands else {}
+                    if operands:
+                        self._opaque_steps.setdefault(key, (part, operands))
             parts.append(part)
         return replace(value, parts=tuple(parts))
 
@@ -586,6 +589,12 @@ class ExactDomain(UntiledDomain[TensorGrid]):
                 else:
                     lengths[first] = tuple(n * rest // tail for n in a.lengths[axis])
         return a, tuple(lengths)
+
+
+def _is_function(pairs: Sequence[tuple[TensorTerm, TensorTerm]]) -> bool:
+    """Return whether equal first tensors have one and the same second one, which a proof puts in wherever they are."""
+    seconds: dict[object, int] = {}
+    return all(seconds.setdefault((x.strings, x.element), y.step) == y.step for x, y in pairs)
 
 
 def _tensor(shape: Shape) -> DTensor:

@@ -315,3 +315,24 @@ def test_a_logarithm_has_one_form() -> None:
             lambda g, x: larger(g, x, g.transpose(g.transpose(norm(g, x), (1, 0)), (1, 0))),
         )
     )
+
+
+def test_equal_operands_of_which_one_is_put_elsewhere() -> None:
+    """The norm's sum is 0, and so is what is divided by it, written otherwise: no proof puts both in for one tensor."""
+
+    def quotients(g: Graph, total: Tensor) -> Tensor:
+        zero = g.eq(total, 0)
+        chosen = g.select(zero, total, g.div(total, total))
+        return g.select(zero, chosen, g.div(chosen, total))
+
+    def written(g: Graph, x: Tensor) -> Tensor:
+        mean = g.mean(x, 1)
+        return g.div(g.sub(x, mean), g.sqrt(g.sub(g.mean(g.square(x), 1), g.square(mean))))
+
+    def program(g: Graph, x: Tensor) -> Tensor:
+        return quotients(g, g.reduction(g.layer_norm(g.max(x, dim=0), dim=1), 1))
+
+    def candidate(g: Graph, x: Tensor) -> Tensor:
+        return quotients(g, g.reduction(written(g, g.max(x, dim=0)), 1))
+
+    assert proved(*pair({"X": (6, 4)}, program, candidate))
