@@ -61,6 +61,7 @@ class TimingProcess:
     _lines: queue.Queue[bytes | None] = field(default_factory=queue.Queue)
     _machine: GpuMachine | None = None
     _start_s: float = 0.0
+    _writing: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def machine(self) -> GpuMachine:
@@ -103,8 +104,7 @@ class TimingProcess:
         assert self._process is not None
         answer, latest = None, deadline + self._start_s
         try:
-            with contextlib.suppress(BrokenPipeError):
-                _write_line(self._process, order)
+            self._write(self._process, order)
             while answer is None and not isinstance(line := self._line(latest), str):
                 with contextlib.suppress(msgspec.DecodeError):  # output of a library is no answer
                     answer = msgspec.json.decode(line, type=TimingAnswer)
@@ -137,8 +137,15 @@ class TimingProcess:
         reader = threading.Thread(target=self._copy_lines, args=(self._process, self._lines), daemon=True)
         reader.start()
         if self.program:
-            with contextlib.suppress(BrokenPipeError):
-                _write_line(self._process, TimingOrder(program=self.program))
+            first = self._process, TimingOrder(program=self.program)
+            threading.Thread(target=self._write, args=first, daemon=True).start()  # a pipe holds 64 KiB
+
+    def _write(self, process: subprocess.Popen[bytes], order: TimingOrder) -> None:
+        """Write an order, whole, to a process; that it has ended is seen in what it answers."""
+        assert process.stdin is not None
+        with self._writing, contextlib.suppress(ValueError, OSError):
+            process.stdin.write(msgspec.json.encode(order) + b"\n")
+            process.stdin.flush()
 
     def _copy_lines(self, process: subprocess.Popen[bytes], lines: queue.Queue[bytes | None]) -> None:
         """Put the lines of a process into a queue, None at their end; note when its first one comes."""
@@ -168,12 +175,6 @@ class TimingProcess:
         except queue.Empty:
             return f"nothing for {self.silence_s:g} s: it hung"
         return "its process ended" if line is None else line
-
-
-def _write_line(process: subprocess.Popen[bytes], order: TimingOrder) -> None:
-    assert process.stdin is not None
-    process.stdin.write(msgspec.json.encode(order) + b"\n")
-    process.stdin.flush()
 
 
 def _reap(process: subprocess.Popen[bytes]) -> None:

@@ -23,6 +23,8 @@ from mirage_formal.support.errors import FormatError
 
 #: A node of tree-sitter, whose package has no types that mypy accepts without it.
 Node = Any
+#: Builds the statement of a call from its node, template arguments and arguments.
+_Builder = Callable[[Node, Sequence[Node], Sequence[Node]], ir.Stmt]
 
 _TYPES: Final = {
     "mf::half": DType.FLOAT16,
@@ -214,6 +216,7 @@ class _Reader:
         self.extents: dict[str, int] = {}
         self.variables: set[str] = set()
         self.shared_bytes = 0
+        self.builders = self.table()
 
     # --- the kernel --------------------------------------------------------------------------------------------------
 
@@ -381,12 +384,12 @@ class _Reader:
                 case _:
                     _refuse(node, "a constant for the registers that were just declared")
         else:
-            build = self.table().get((function, len(given)))
+            build = self.builders.get((function, len(given)))
             if build is None:
                 _refuse(node, "a function of the device layer")
             before.append(build(node, template, given))
 
-    def table(self) -> Mapping[tuple[str, int], Callable[[Node, Sequence[Node], Sequence[Node]], ir.Stmt]]:
+    def table(self) -> Mapping[tuple[str, int], _Builder]:
         """Return the statements of calls, by function and number of arguments."""
         integer, floats, words = self.integer, self.floats, self.words
         plain: dict[tuple[str, int], Callable[[], ir.Stmt]] = {
@@ -396,15 +399,15 @@ class _Reader:
             ("mf::launch_dependents", 0): ir.LaunchDependents,
         }
 
-        def alone(make: Callable[[], ir.Stmt]) -> Callable[[Node, Sequence[Node], Sequence[Node]], ir.Stmt]:
+        def alone(make: Callable[[], ir.Stmt]) -> _Builder:
             return lambda node, t, a: make() if not t else _refuse(node, "no template argument")
 
-        def matrix(transposed: bool) -> Callable[[Node, Sequence[Node], Sequence[Node]], ir.Stmt]:
+        def matrix(transposed: bool) -> _Builder:
             return lambda node, t, a: ir.LoadMatrix(
                 words(a[0]), integer(a[1]), self.buffer(a[2]), integer(a[3]), self.only_number(node, t), transposed
             )
 
-        def shuffle(fn: ir.BinaryFn) -> Callable[[Node, Sequence[Node], Sequence[Node]], ir.Stmt]:
+        def shuffle(fn: ir.BinaryFn) -> _Builder:
             return lambda node, t, a: (
                 ir.ShuffleReduce(floats(a[0]), integer(a[1]), fn, self.number(a[2]))
                 if not t

@@ -142,6 +142,17 @@ def test_a_launched_process_is_the_one_that_is_used(tmp_path: Path) -> None:
     assert (tmp_path / "compiled").read_text() == "a program"
 
 
+def test_a_launch_does_not_wait_for_a_process_that_reads_nothing(tmp_path: Path) -> None:
+    """A program may be larger than a pipe; what hangs at its start is killed at the deadline of who asks first."""
+    device = child(tmp_path, "import time; time.sleep(600)")
+    device.program = "x" * 1_000_000
+    begin = time.monotonic()
+    device.launch()
+    assert list(device.run(None, tmp_path, [TimingJob(4, 0)], begin + 1.0)) == []
+    assert device._process is None
+    assert time.monotonic() - begin < 300
+
+
 @pytest.mark.parametrize("name", ["attn", "mla", "lora", "ntrans", "qknorm"])
 def test_the_reference_of_a_program_is_computed_at_small_extents(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it, so that CuPy has compiled what a comparison of kernels needs; some logits of mla leave float16."""
