@@ -1,0 +1,348 @@
+"""Real functions at random points of prime fields: the arithmetic in which Programs and µGraphs are compared.
+
+A value is an array with a leading axis of components: its residues in Z_p at each of ``POINTS`` independent points; its
+residues in Z_q, q | p - 1, at each of them if there are exponentials; and, if there are maxima, a 64-bit word of its
+maximum and those of the two values that it is the maximum of. Sums, products and quotients are those of the fields. exp
+maps a residue in Z_q to a power of an element of order q in Z_p, so exp(a + b) = exp(a) exp(b) (paper, section 5.2).
+Other functions are keyed hashes of the residues in Z_p. A maximum is a hash of the sum of the hashes of what it is the
+maximum of; so it does not depend on order or grouping, and a maximum that is subtracted and cancels is like any other
+value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from math import inf
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_formal.graph.ops import COMPARISONS, FUNCTIONS, ZERO_AT_ZERO, OpKind
+from mirage_formal.prove.identity_testing.modular_arithmetic import Modulus, Powers
+from mirage_formal.prove.identity_testing.primes import field_pair
+
+#: Components, then the axes of the tensor or of blocks and threads.
+FieldArray = NDArray[np.uint64]
+Words = NDArray[np.uint64]
+
+#: Independent points at which everything is compared.
+POINTS: Final = 2
+_BITS: Final = 31
+_GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
+#: Largest product of numerator and denominator of a constant that is read as the fraction that it rounds.
+_SIMPLE: Final = 1 << 24
+#: Words of a maximum: its own, and those of both operands.
+_MAXIMUM_WORDS: Final = 3
+_LARGEST: Final = float(np.finfo(np.float32).max)
+#: Functions whose value is an exponential's.
+EXPONENTIAL: Final = frozenset({OpKind.EXP, OpKind.SILU, OpKind.SIGMOID})
+
+
+class UndefinedPointError(Exception):
+    """Error: a divisor is 0 at a drawn point, so another point has to be drawn."""
+
+
+def _mix(z: Words) -> Words:
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(z ^ (z >> np.uint64(31)))
+
+
+@lru_cache(maxsize=1 << 12)
+def rational_constant(value: float | Fraction) -> Fraction:
+    """Return the number that a constant stands for: the simplest fraction that rounds to it in float32, if it is short.
+
+    A µGraph's 1/3 is a float32 in a kernel. Both are read as 1/3, so no rounding of a constant is seen as a difference.
+    """
+    exact = Fraction(float(value))
+    below, above = (Fraction(float(np.nextafter(np.float32(float(exact)), np.float32(side)))) for side in (-inf, inf))
+    near = Fraction(float(np.float32(float(exact))))
+    found = _simplest((below + near) / 2, (near + above) / 2)
+    return found if abs(found.numerator) * found.denominator <= _SIMPLE else exact
+
+
+def _simplest(low: Fraction, high: Fraction) -> Fraction:
+    """Return the fraction with the least denominator between two bounds, by continued fractions."""
+    if low <= 0 <= high:
+        return Fraction(0)
+    if high < 0:
+        return -_simplest(-high, -low)
+    whole = -(-low.numerator // low.denominator)
+    if whole <= high:
+        return Fraction(whole)
+    whole -= 1
+    return whole + 1 / _simplest(1 / (high - whole), 1 / (low - whole))
+
+
+@dataclass(frozen=True, slots=True)
+class Components:
+    """What the components of a value are for.
+
+    Attributes:
+        exponents: Whether there are residues in Z_q.
+        maxima: Whether there is a word of a maximum.
+        rounds: The roundings that are functions like others; all others are the identity.
+    """
+
+    exponents: bool
+    maxima: bool
+    rounds: frozenset[OpKind] = frozenset()
+
+
+class FieldPoints:
+    """Arithmetic at independent random points.
+
+    Args:
+        random: The source of all draws.
+        components: What values consist of.
+    """
+
+    def __init__(self, random: np.random.Generator, components: Components) -> None:
+        pair = field_pair(_BITS)
+        self.p, self.q = Modulus(pair.p), Modulus(pair.q)
+        self.exponents, self.maxima, self.rounds = components.exponents, components.maxima, components.rounds
+        self.residues = POINTS * (1 + self.exponents)
+        self.count = self.residues + _MAXIMUM_WORDS * self.maxima
+        self._secret = np.uint64(random.integers(1, 1 << 63))
+        self._keys: dict[str, np.uint64] = {}
+        self._random = random
+        self._constants: dict[float | Fraction, FieldArray] = {}
+        generator = pow(pair.primitive_root, (pair.p - 1) // pair.q, pair.p)
+        omega = pow(generator, int(random.integers(1, pair.q)), pair.p)
+        self._powers = Powers(self.p, omega, pair.q) if self.exponents else None
+
+    # --- draws and hashes
+
+    def key(self, name: str) -> np.uint64:
+        """Return the secret key of a name, drawn at its first use."""
+        if name not in self._keys:
+            self._keys[name] = np.uint64(self._random.integers(1, 1 << 63))
+        return self._keys[name]
+
+    def expand(self, words: Words, key: np.uint64) -> FieldArray:
+        """Return values that are a random function of words of 64 bits."""
+        with np.errstate(over="ignore"):
+            seeds = _mix(_mix(words * _GOLDEN + key) ^ self._secret)
+            out = np.zeros((self.count, *words.shape), np.uint64)
+            for number in range(self.residues):
+                modulus = self.p if number < POINTS else self.q
+                out[number] = modulus.reduced(_mix(seeds + _GOLDEN * np.uint64(number + 1)))
+        return out
+
+    def words(self, a: FieldArray, key: np.uint64) -> Words:
+        """Return a word for each element that is a random function of its residues in Z_p."""
+        with np.errstate(over="ignore"):
+            found = a[0] * _GOLDEN + key
+            for number in range(1, POINTS):
+                found = _mix(found) ^ (a[number] * _GOLDEN + self._secret)
+            return _mix(found)
+
+    def variables(self, name: str, numbers: NDArray[Any]) -> FieldArray:
+        """Return an independent random value for each number, the same for the same name and number."""
+        return self.expand(numbers.astype(np.uint64), self.key(name))
+
+    def constant(self, value: float | Fraction) -> FieldArray:
+        """Return a constant, as an array of components alone.
+
+        The bounds of float32 and infinities are values of their own: no number lies beyond them, so the lower one is
+        the maximum of nothing.
+        """
+        if value not in self._constants:
+            if abs(float(value)) >= _LARGEST:
+                found = self.variables(f"constant {'+' if value > 0 else '-'}", np.zeros(1, np.uint64))[:, 0]
+            else:
+                found = np.zeros(self.count, np.uint64)
+                exact = rational_constant(value)
+                for number in range(self.residues):
+                    residue = (self.p if number < POINTS else self.q).constant(exact)
+                    if residue is None:
+                        raise UndefinedPointError(f"the constant {value} has no residue")
+                    found[number] = residue
+            self._constants[value] = found
+        return self._constants[value]
+
+    def filled(self, value: float | Fraction, shape: tuple[int, ...]) -> FieldArray:
+        """Return an array of this shape whose elements are a constant."""
+        found = self.constant(value)
+        return np.broadcast_to(found.reshape(-1, *(1 for _ in shape)), (self.count, *shape))
+
+    # --- arithmetic
+
+    def _each(self, operation: Callable[..., Any], *operands: FieldArray) -> FieldArray:
+        """Return the results of an operation on the residues, by modulus; there is no word of a maximum."""
+        parts = [operation(self.p, *(a[:POINTS] for a in operands))]
+        if self.exponents:
+            parts.append(operation(self.q, *(a[POINTS : 2 * POINTS] for a in operands)))
+        if self.maxima:
+            parts.append(np.zeros((_MAXIMUM_WORDS, *parts[0].shape[1:]), np.uint64))
+        return np.concatenate(parts) if len(parts) > 1 else np.asarray(parts[0])
+
+    def add(self, a: FieldArray, b: FieldArray) -> FieldArray:
+        """Return the sum."""
+        return self._each(Modulus.add, a, b)
+
+    def subtract(self, a: FieldArray, b: FieldArray) -> FieldArray:
+        """Return the difference."""
+        return self._each(Modulus.subtract, a, b)
+
+    def multiply(self, a: FieldArray, b: FieldArray) -> FieldArray:
+        """Return the product."""
+        return self._each(Modulus.multiply, a, b)
+
+    def matmul(self, a: FieldArray, b: FieldArray) -> FieldArray:
+        """Return the product over the last two axes; the axes before them broadcast."""
+        return self._each(Modulus.matmul, a, b)
+
+    def sum(self, a: FieldArray, axis: int, kept: int = 1) -> FieldArray:
+        """Return an axis folded to ``kept``, see ``Modulus.sum``; components are no axis."""
+        return self._each(lambda modulus, x: modulus.sum(x, axis + 1, kept), a)
+
+    def negate(self, a: FieldArray) -> FieldArray:
+        """Return -a."""
+        return self._each(lambda modulus, x: modulus.scale(x, modulus.m - 1), a)
+
+    def invert(self, a: FieldArray) -> FieldArray:
+        """Return 1 / a.
+
+        Raises:
+            UndefinedPointError: An element is 0 at one of the points.
+        """
+        if not a[: self.residues].all():
+            raise UndefinedPointError("a divisor is 0")
+        return self._each(Modulus.inverse, a)
+
+    def select(self, mask: FieldArray, a: FieldArray, b: FieldArray) -> FieldArray:
+        """Return mask * a + (1 - mask) * b: for masks of 0 and 1, the selection."""
+        return self.add(b, self.multiply(mask, self.subtract(a, b)))
+
+    def equal(self, a: FieldArray, b: FieldArray) -> NDArray[np.bool_]:
+        """Return where the residues in Z_p of two values are equal."""
+        return np.asarray((a[:POINTS] == b[:POINTS]).all(axis=0))
+
+    # --- functions
+
+    def unary(self, kind: OpKind, a: FieldArray) -> FieldArray:
+        """Return an elementwise function of one operand, one of ``FUNCTIONS`` or LOGICAL_NOT."""
+        assert kind in FUNCTIONS or kind is OpKind.LOGICAL_NOT, kind
+        match kind:
+            case OpKind.ROUND_FLOAT16 | OpKind.ROUND_BFLOAT16 if kind not in self.rounds:
+                return a
+            case OpKind.EXP:
+                return self.exp(a)
+            case OpKind.SQUARE:
+                return self.multiply(a, a)
+            case OpKind.RECIPROCAL:
+                return self.invert(a)
+            case OpKind.LOGICAL_NOT:
+                return self.subtract(self.filled(1.0, a.shape[1:]), a)
+            case OpKind.SIGMOID | OpKind.SILU:
+                one = self.filled(1.0, a.shape[1:])
+                share = self.invert(self.add(one, self.exp(self.negate(a))))
+                return share if kind is OpKind.SIGMOID else self.multiply(a, share)
+            case OpKind.ABS:
+                return self._random_function(kind, np.where(a[0] > self.p.m // 2, self.negate(a), a))
+        return self._random_function(kind, a)
+
+    def _random_function(self, kind: OpKind, a: FieldArray) -> FieldArray:
+        found = self.expand(self.words(a, self.key(kind.value)), self.key(f"{kind.value} value"))
+        zero = kind in ZERO_AT_ZERO or kind in (OpKind.SQRT, OpKind.ABS)
+        return np.where((a[:POINTS] == 0).all(axis=0), np.uint64(0), found) if zero else found
+
+    def exp(self, a: FieldArray) -> FieldArray:
+        """Return the exponential: powers in Z_p of the residues in Z_q, and for those in Z_q a hash of these powers."""
+        assert self._powers is not None
+        powers = self._powers(a[POINTS : 2 * POINTS])
+        out = self.expand(self.words(powers, self.key("exp")), self.key("exp value"))
+        out[POINTS : 2 * POINTS] = np.where((powers == 1).all(axis=0), np.uint64(1), out[POINTS : 2 * POINTS])
+        out[:POINTS] = powers
+        return out
+
+    def divide_or_zero(self, a: FieldArray, b: FieldArray) -> FieldArray:
+        """Return a times a random function of b that is 0 at 0: the quotient, and 0 where the divisor is 0."""
+        found = self.expand(self.words(b, self.key("inverse")), self.key("inverse value"))
+        return self.multiply(a, np.where((b[:POINTS] == 0).all(axis=0), np.uint64(0), found))
+
+    def compare(self, kind: OpKind, a: FieldArray, b: FieldArray) -> FieldArray:
+        """Return a comparison: a random function of the difference, not only 0 or 1; a <= b is 1 - (b < a)."""
+        assert kind in COMPARISONS, kind
+        if kind in (OpKind.GT, OpKind.GE):
+            return self.compare(OpKind.LT if kind is OpKind.GT else OpKind.LE, b, a)
+        if kind is OpKind.LE:
+            return self.unary(OpKind.LOGICAL_NOT, self.compare(OpKind.LT, b, a))
+        difference = self.subtract(b, a)
+        if kind is OpKind.EQ:
+            difference = np.where(difference[0] > self.p.m // 2, self.negate(difference), difference)
+        found = self.expand(self.words(difference, self.key(kind.value)), self.key(f"{kind.value} value"))
+        same = (difference[:POINTS] == 0).all(axis=0)
+        return np.where(same, self.filled(float(kind is OpKind.EQ), same.shape), found)
+
+    def indicator(self, a: FieldArray) -> FieldArray:
+        """Return a random function of a value that is not known to be 0 or 1, in place of (a != 0)."""
+        found = self.expand(self.words(a, self.key("nonzero")), self.key("nonzero value"))
+        for value in (0.0, 1.0):
+            constant = self.filled(value, a.shape[1:])
+            found = np.where(self.equal(a, constant), constant, found)
+        return found
+
+    # --- maxima
+
+    def _weights(self, a: FieldArray) -> Words:
+        """Return the word of each value's maximum: the sum of the words of what it is the maximum of; 0 for -inf."""
+        own = self.words(a, self.key("maximum")) | np.uint64(1)
+        least = self.equal(a, self.filled(-inf, a.shape[1:]))
+        word = a[self.residues]
+        return np.where(least, np.uint64(0), np.where(word != 0, word, own))
+
+    def _of_weights(self, weights: Words, parents: tuple[Words, Words] | None = None) -> FieldArray:
+        found = self.expand(weights, self.key("maximum value"))
+        found[self.residues] = weights
+        if parents is not None:
+            found[self.residues + 1], found[self.residues + 2] = parents
+        return found
+
+    def maximum(self, a: FieldArray, b: FieldArray) -> FieldArray:
+        """Return the larger one; a maximum of x and something, compared with x, is itself."""
+        a, b = np.broadcast_arrays(a, b)
+        first, second = self._weights(a), self._weights(b)
+        with np.errstate(over="ignore"):
+            found = self._of_weights(first + second, (first, second))
+        found = np.where((first == 0) | (b[self.residues + 1 :] == first).any(axis=0), b, found)
+        return np.where((second == 0) | (first == second) | (a[self.residues + 1 :] == second).any(axis=0), a, found)
+
+    def minimum(self, a: FieldArray, b: FieldArray) -> FieldArray:
+        """Return the smaller one: a symmetric random function of both."""
+        first, second = (self.words(x, self.key("minimum")) for x in (a, b))
+        with np.errstate(over="ignore"):
+            found = self.expand(first + second, self.key("minimum value"))
+        return np.where(first == second, a, found)
+
+    def largest(self, a: FieldArray, axis: int) -> FieldArray:
+        """Return the largest along an axis, kept as extent 1; equal elements count once."""
+        words = self._weights(a)
+        ordered = np.sort(words, axis=axis)
+        again = np.zeros(ordered.shape, bool)
+        before = (slice(None),) * axis
+        again[(*before, slice(1, None))] = ordered[(*before, slice(1, None))] == ordered[(*before, slice(-1))]
+        ordered = np.where(again, np.uint64(0), ordered)
+        with np.errstate(over="ignore"):
+            found = self._of_weights(ordered.sum(axis=axis, keepdims=True, dtype=np.uint64))
+        # A maximum of equal elements, or of one beside -inf, is that element.
+        single = (ordered != 0).sum(axis=axis, keepdims=True) <= 1
+        position = np.expand_dims(np.argmax(words != 0, axis=axis), axis)
+        only = np.take_along_axis(a, np.broadcast_to(position, (1, *position.shape)), axis=axis + 1)
+        return np.where(single, only, found)
+
+
+__all__ = [
+    "EXPONENTIAL",
+    "POINTS",
+    "Components",
+    "FieldArray",
+    "FieldPoints",
+    "UndefinedPointError",
+    "rational_constant",
+]

@@ -1,0 +1,388 @@
+"""A Program beside its operator: classes of its blocks, families of its accesses, and the comparison of results."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_formal.codegen.program.program import (
+    Apply,
+    BinaryFn,
+    Combine,
+    CopyAsync,
+    For,
+    GlobalRead,
+    GlobalVector,
+    GlobalWrite,
+    If,
+    IntExpr,
+    LoadMatrix,
+    Mma,
+    Pack,
+    Program,
+    Reg,
+    Select,
+    SetReg,
+    SharedRead,
+    SharedVector,
+    SharedWrite,
+    ShuffleReduce,
+    Stmt,
+    Value,
+)
+from mirage_formal.codegen.translation_validation.block_classes import BlockClasses, PerBlock
+from mirage_formal.codegen.translation_validation.field_points import (
+    EXPONENTIAL,
+    Components,
+    FieldArray,
+    FieldPoints,
+)
+from mirage_formal.codegen.translation_validation.program_evaluation import (
+    DeviceAccess,
+    DeviceWrite,
+    EvaluationFault,
+    all_statements,
+    evaluate_program,
+    nested_values,
+    values_of,
+)
+from mirage_formal.graph.graph import Op
+from mirage_formal.graph.ops import ROUNDINGS, OpKind
+from mirage_formal.graph.storage_views import StorageLocation
+from mirage_formal.graph.types import Band, DTensor
+from mirage_formal.graph.verdict import NoTruthValue
+
+#: Most classes of blocks.
+MOST_CLASSES: Final = 256
+#: Classes that are evaluated side by side.
+_TOGETHER: Final = 8
+#: Addresses of one family of reads.
+FAMILY: Final = 1 << 40
+_WITH_MAXIMA: Final = frozenset(
+    {OpKind.MAX, OpKind.MAXIMUM, OpKind.RUNNING_MAX, OpKind.ACCUM_MAX, OpKind.ACCUM_RESCALED_SUM}
+)
+_WITH_EXPONENTS: Final = EXPONENTIAL | {OpKind.SOFTMAX, OpKind.RUNNING_MAX, OpKind.ACCUM_RESCALED_SUM}
+
+
+@dataclass(frozen=True, slots=True)
+class Deviates(NoTruthValue):
+    """Verdict: an element differs from the µGraph's at a random point.
+
+    Attributes:
+        output: Position of the result.
+        block: The block, (x, y, z).
+        address: The address of the element in the result's memory.
+        thread: The thread that writes it; None if none does.
+        reason: What is wrong, for people.
+    """
+
+    output: int
+    block: tuple[int, int, int]
+    address: int
+    thread: int | None
+    reason: str
+
+
+class UndecidedError(Exception):
+    """Error: the claim cannot be decided; says why."""
+
+
+class DeviationError(Exception):
+    """Error: an element deviates.
+
+    Attributes:
+        found: The element.
+    """
+
+    def __init__(self, found: Deviates) -> None:
+        super().__init__(found.reason)
+        self.found = found
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTensor:
+    """An operand or result of a kernel.
+
+    Attributes:
+        type: Its type.
+        place: Its storage location.
+        band: Its band, if it is a band mask that the kernel computes: it is no parameter.
+    """
+
+    type: DTensor
+    place: StorageLocation
+    band: Band | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassMember:
+    """One block that stands for its class.
+
+    Attributes:
+        number: The number of the class.
+        row: Its position among the blocks that are evaluated together.
+        block: Its coordinates, by name.
+    """
+
+    number: int
+    row: int
+    block: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedElements:
+    """What a block must write of one result: addresses and values."""
+
+    address: NDArray[np.int64]
+    values: FieldArray
+
+
+class KernelBlocks(ABC):
+    """A Program beside its operator.
+
+    Args:
+        program: The Program.
+        operands, results: The tensors of its operator; those without a band are its parameters, in this order.
+    """
+
+    def __init__(self, program: Program, operands: Sequence[KernelTensor], results: Sequence[KernelTensor]) -> None:
+        self.program, self.operands, self.results = program, operands, results
+        names = [param.name for param in program.params]
+        stored = [tensor for tensor in (*operands, *results) if tensor.band is None]
+        if len(names) != len(stored):
+            raise UndecidedError(f"expected {len(stored)} parameters, got {len(names)}")
+        self.base = {name: tensor.place.base for name, tensor in zip(names, stored, strict=True)}
+        self.result_of = {name: j for j, name in enumerate(names[len(names) - len(results) :])}
+        self._separate()
+
+    # --- what kinds of operators differ in
+
+    @abstractmethod
+    def separate_tiles(self, classes: BlockClasses) -> list[PerBlock]:
+        """Fix the conditions of tiles, and return the offsets of their addresses, inputs first, if they are known."""
+
+    @abstractmethod
+    def operators(self) -> Sequence[Op]:
+        """Return the operators of the kernel."""
+
+    @abstractmethod
+    def expected(
+        self, points: FieldPoints, member: ClassMember, writes: Sequence[DeviceWrite]
+    ) -> Iterator[ExpectedElements]:
+        """Yield for each result what a block must write."""
+
+    # --- classes of blocks
+
+    def _separate(self) -> None:
+        """Find the classes of blocks, and the offsets of all accesses."""
+        classes = BlockClasses(self.program.grid)
+        self.tile_offsets = self.separate_tiles(classes)
+        self.access_offsets: dict[int, PerBlock] = {}
+        self._separate_body(self.program.body, {"tid": self.program.threads}, classes)
+        first, self.class_of = classes.classes()
+        self.representatives = first
+        self.class_count = len(first)
+        if self.class_count > MOST_CLASSES:
+            raise UndecidedError(f"expected at most {MOST_CLASSES} classes of blocks, got {self.class_count}")
+        self.coordinates = classes.coordinates
+        self._name_families()
+
+    def _separate_body(self, body: Sequence[Stmt], extents: dict[str, int], classes: BlockClasses) -> None:
+        for s in body:
+            for value in values_of(s):
+                for one in nested_values(value):
+                    self._separate_value(one, extents, classes)
+            for e in _plain_indices(s):
+                classes.fix(e, extents)
+            access = _device_access(s)
+            if access is not None:
+                self._separate_access(s, access, extents, classes)  # type: ignore[arg-type]
+            if isinstance(s, For):
+                self._separate_body(s.body, {**extents, s.var: s.extent}, classes)
+            elif isinstance(s, If):
+                self._separate_body(s.body, extents, classes)
+
+    def _separate_value(self, value: Value, extents: dict[str, int], classes: BlockClasses) -> None:
+        match value:
+            case GlobalRead():
+                self._separate_access(value, value.index, extents, classes)
+            case SharedRead() | Reg():
+                classes.fix(value.index, extents)
+            case Select():
+                classes.fix(value.condition, extents)
+            case _:
+                return
+
+    def _separate_access(
+        self, access: DeviceAccess, index: IntExpr, extents: dict[str, int], classes: BlockClasses
+    ) -> None:
+        offsets = classes.separate(index, extents).block
+        known = self.access_offsets.setdefault(id(access), offsets)
+        if not np.array_equal(known, offsets):
+            raise UndecidedError("one access stands in two loops of other extents")
+
+    def _name_families(self) -> None:
+        """Number the offsets of accesses in each class: accesses of one number move alike from block to block."""
+        self._known: list[dict[bytes, int]] = [{} for _ in range(self.class_count)]
+        self.members = [np.flatnonzero(self.class_of == number) for number in range(self.class_count)]
+        self.families = {key: self._numbers(offsets) for key, offsets in self.access_offsets.items()}
+        self.tile_families = [self._numbers(offsets) for offsets in self.tile_offsets]
+
+    def _numbers(self, offsets: PerBlock) -> NDArray[np.int64]:
+        """Return the family of an access in each class, from its offset in each block."""
+        pairs = zip(self.members, self.representatives, strict=True)
+        found = [self.family(number, offsets[x] - offsets[first]) for number, (x, first) in enumerate(pairs)]
+        return np.array(found, np.int64)
+
+    def family(self, number: int, distances: PerBlock) -> int:
+        """Return the family of accesses that move by these distances, for each block of a class."""
+        known = self._known[number]
+        return known.setdefault(distances.tobytes(), len(known))
+
+    # --- comparison at one draw
+
+    def compare(self, random: np.random.Generator) -> int:
+        """Compare all classes at points drawn anew, and return the number of elements.
+
+        Raises:
+            UndefinedPointError: A divisor is 0 at a point.
+        """
+        points = FieldPoints(random, _components(self.operators(), self.program))
+        elements = 0
+        for start in range(0, self.class_count, _TOGETHER):
+            chunk = range(start, min(start + _TOGETHER, self.class_count))
+            blocks = {name: at[self.representatives[chunk.start : chunk.stop]] for name, at in self.coordinates.items()}
+            writes = evaluate_program(self.program, points, blocks, _Reader(self, points, chunk))
+            for row, number in enumerate(chunk):
+                first = self.representatives[number]
+                member = ClassMember(number, row, {name: int(at[first]) for name, at in self.coordinates.items()})
+                for j, wanted in enumerate(self.expected(points, member, writes)):
+                    self._compare_output(points, j, member, wanted, writes)
+                    elements += wanted.address.size
+        return elements
+
+    def written(
+        self, j: int, member: ClassMember, writes: Sequence[DeviceWrite]
+    ) -> list[tuple[DeviceWrite, NDArray[np.bool_]]]:
+        """Return what writes to a result, and which of its elements a block writes."""
+        mine = [write for write in writes if self.result_of.get(write.access.param) == j]
+        return [(write, write.block == member.row) for write in mine]
+
+    def _compare_output(
+        self,
+        points: FieldPoints,
+        j: int,
+        member: ClassMember,
+        wanted: ExpectedElements,
+        writes: Sequence[DeviceWrite],
+    ) -> None:
+        mine = self.written(j, member, writes)
+        none = np.zeros(0, np.int64)
+        address = np.concatenate([none, *(write.address[here] for write, here in mine)])
+        thread = np.concatenate([none, *(write.thread[here] for write, here in mine)])
+        nothing = np.zeros((points.count, 0), np.uint64)
+        got = np.concatenate([nothing, *(write.values[:, here] for write, here in mine)], axis=1)
+        order, sorted_by = np.argsort(address, kind="stable"), np.argsort(wanted.address, kind="stable")
+        address, thread, got = address[order], thread[order], got[:, order]
+        self._expect_addresses(j, member, wanted.address[sorted_by], (address, thread))
+        wrong = ~points.equal(got, wanted.values[:, sorted_by])
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            what = f"{int(wrong.sum())} of {wrong.size} elements differ from the µGraph's"
+            raise self.deviation(j, member, int(address[first]), int(thread[first]), what)
+
+    def _expect_addresses(
+        self, j: int, member: ClassMember, wanted: NDArray[np.int64], got: tuple[NDArray[np.int64], NDArray[np.int64]]
+    ) -> None:
+        address, thread = got
+        again = address[1:][address[1:] == address[:-1]]
+        if again.size:
+            raise self.deviation(j, member, int(again[0]), None, "an element is written twice")
+        if (missing := np.setdiff1d(wanted, address)).size:
+            raise self.deviation(j, member, int(missing[0]), None, f"{missing.size} elements are not written")
+        if (more := np.setdiff1d(address, wanted)).size:
+            by = int(thread[np.searchsorted(address, more[0])])
+            raise self.deviation(j, member, int(more[0]), by, "an element is written that is not in the block's tile")
+
+    def deviation(self, j: int, member: ClassMember, address: int, thread: int | None, what: str) -> DeviationError:
+        """Return the error that names an element."""
+        x, y, z = (member.block[name] for name in ("bx", "by", "bz"))
+        return DeviationError(Deviates(j, (x, y, z), address, thread, what))
+
+
+class _Reader:
+    """Device memory of the blocks that are evaluated: each element is a variable, by family and address."""
+
+    def __init__(self, work: KernelBlocks, points: FieldPoints, chunk: range) -> None:
+        self.work, self.points, self.chunk = work, points, chunk
+
+    def __call__(self, access: DeviceAccess, addresses: NDArray[np.int64]) -> FieldArray:
+        work = self.work
+        if access.param in work.result_of:
+            raise EvaluationFault(f"{access.param} is read and written")
+        family = work.families[id(access)][self.chunk.start : self.chunk.stop].reshape(-1, 1, 1)
+        return self.points.variables(f"value {work.base[access.param]}", addresses + family * FAMILY)
+
+
+def _device_access(s: Stmt) -> IntExpr | None:
+    """Return the address of a statement's access to device memory."""
+    match s:
+        case GlobalVector() | GlobalWrite():
+            return s.index
+        case CopyAsync():
+            return s.source
+        case _:
+            return None
+
+
+def _plain_indices(s: Stmt) -> Iterator[IntExpr]:
+    """Yield the integer expressions of a statement itself but addresses in device memory."""
+    match s:
+        case If():
+            yield s.condition
+        case SetReg() | Pack() | SharedWrite():
+            yield s.index
+        case SharedVector():
+            yield from (s.at, s.index)
+        case GlobalVector():
+            yield s.at
+        case CopyAsync():
+            yield from (s.index, s.valid)
+        case LoadMatrix():
+            yield from (s.at, s.index)
+        case Mma():
+            yield from (s.d_at, s.a_at, s.b_at)
+        case ShuffleReduce():
+            yield s.at
+        case _:
+            return
+
+
+def _components(ops: Sequence[Op], program: Program) -> Components:
+    """Return what values must consist of for the functions that occur."""
+    kinds = {op.kind for op in ops}
+    exponents, maxima = bool(kinds & _WITH_EXPONENTS), bool(kinds & _WITH_MAXIMA)
+    for statement in all_statements(program.body):
+        maxima = maxima or (isinstance(statement, ShuffleReduce) and statement.fn is BinaryFn.MAX)
+        for value in values_of(statement):
+            for one in nested_values(value):
+                maxima = maxima or (isinstance(one, Combine) and one.fn is BinaryFn.MAX)
+                exponents = exponents or (isinstance(one, Apply) and one.fn in EXPONENTIAL)
+    return Components(exponents, maxima, frozenset(kinds & ROUNDINGS))
+
+
+__all__ = [
+    "FAMILY",
+    "ClassMember",
+    "Deviates",
+    "DeviationError",
+    "ExpectedElements",
+    "KernelBlocks",
+    "KernelTensor",
+    "UndecidedError",
+]

@@ -1,0 +1,202 @@
+"""A predefined kernel beside its Program: each element that a block writes is the operator's at its index."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mirage_formal.codegen.program.program import Program
+from mirage_formal.codegen.translation_validation.block_classes import BlockClasses, PerBlock
+from mirage_formal.codegen.translation_validation.field_domain import FieldDomain
+from mirage_formal.codegen.translation_validation.field_points import FieldArray, FieldPoints
+from mirage_formal.codegen.translation_validation.kernel_blocks import (
+    FAMILY,
+    ClassMember,
+    ExpectedElements,
+    KernelBlocks,
+    KernelTensor,
+    UndecidedError,
+)
+from mirage_formal.codegen.translation_validation.program_evaluation import DeviceWrite
+from mirage_formal.graph.graph import Input, KernelGraph, Op
+from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
+from mirage_formal.graph.types import DTensor, Shape, row_major
+from mirage_formal.semantics.interpreter import evaluate
+
+Integers = NDArray[np.int64]
+#: Most elements whose indices are computed for all blocks of a class at once.
+_AT_ONCE: Final = 1 << 22
+#: Coordinates of elements of an operand, and where they exist: elsewhere the element is a pad's zero.
+_Elements = tuple[list[Integers], NDArray[np.bool_] | None]
+
+
+class PredefinedBlocks(KernelBlocks):
+    """The blocks of a predefined operator's kernel, whose result is row-major.
+
+    Args:
+        op: The operator; None for a copy.
+        program, operands, results: As for ``KernelBlocks``.
+    """
+
+    def __init__(
+        self, op: Op, program: Program, operands: Sequence[KernelTensor], results: Sequence[KernelTensor]
+    ) -> None:
+        if any(tensor.place.path or tensor.place.extents for tensor in (*operands, *results)):
+            raise UndecidedError("a predefined operator on a tensor without strides")
+        self.op = op
+        super().__init__(program, operands, results)
+
+    def separate_tiles(self, classes: BlockClasses) -> list[PerBlock]:
+        """Implement ``KernelBlocks.separate_tiles``: its tiles follow from what its blocks write."""
+        return []
+
+    def operators(self) -> Sequence[Op]:
+        """Implement ``KernelBlocks.operators``."""
+        return [self.op]
+
+    def expected(
+        self, points: FieldPoints, member: ClassMember, writes: Sequence[DeviceWrite]
+    ) -> Iterator[ExpectedElements]:
+        """Implement ``KernelBlocks.expected``.
+
+        Sound: the elements that another block of the class writes are those of this block at a distance. For each
+        operand, the elements that they are computed from are found for every block by their indices, and must be those
+        of this block at a distance that is the same for all of them. The safety claim has that blocks together write
+        every element once.
+        """
+        mine = self.written(0, member, writes)
+        address = np.unique(np.concatenate([write.address[here] for write, here in mine] or [np.zeros(0, np.int64)]))
+        distances = self._distances(member, [write for write, _ in mine])
+        families = self._families(member, address, distances)
+        yield ExpectedElements(address, self._values(points, address, families))
+
+    def _distances(self, member: ClassMember, mine: Sequence[DeviceWrite]) -> PerBlock:
+        """Return the distance of what each block of the class writes from what this block writes."""
+        first, members = self.representatives[member.number], self.members[member.number]
+        found = [self.access_offsets[id(write.access)] for write in mine]
+        distances = [offsets[members] - offsets[first] for offsets in found]
+        if any((other != distances[0]).any() for other in distances):
+            raise UndecidedError("a block writes two parts at other distances than another block of its class")
+        return distances[0] if distances else np.zeros(len(members), np.int64)
+
+    def _families(self, member: ClassMember, address: Integers, distances: PerBlock) -> list[int]:
+        """Return the family of the elements of each operand that the elements at these addresses are computed from."""
+        found: list[list[Integers]] = [[] for _ in self.operands]
+        here = self._sources(address)
+        step = max(1, _AT_ONCE // max(1, address.size))
+        for start in range(0, len(distances), step):
+            there = self._sources(address[None, :] + distances[start : start + step, None])
+            for i, ((ours, known), (theirs, exists)) in enumerate(zip(here, there, strict=True)):
+                if known is not None and exists is not None and (known != exists).any():
+                    raise UndecidedError("blocks of a class differ in the zeros of a pad")
+                used = np.ones(address.shape, bool) if known is None else known
+                apart = (theirs - ours)[:, used]
+                if apart.size and (apart != apart[:, :1]).any():
+                    raise UndecidedError("blocks of a class read at distances that are not the same for all elements")
+                found[i].append(apart[:, 0] if apart.size else np.zeros(len(theirs), np.int64))
+        return [self.family(member.number, np.concatenate(each)) for each in found]
+
+    def _sources(self, address: Integers) -> list[tuple[Integers, NDArray[np.bool_] | None]]:
+        """Return for each operand the addresses of the elements that those of the result are computed from."""
+        shape = self.results[0].type.shape
+        at = [np.asarray(address // step % extent) for step, extent in zip(row_major(shape), shape, strict=True)]
+        found = []
+        for i, operand in enumerate(self.operands):
+            coordinates, exists = self._operand_elements(i, at)
+            total = np.full(address.shape, operand.place.offset, np.int64)
+            for c, step in zip(coordinates, operand.place.strides, strict=True):
+                total = total + c * step
+            found.append((total, exists))
+        return found
+
+    def _operand_elements(self, i: int, at: list[Integers]) -> _Elements:
+        """Return the coordinates in an operand of the element at a result's coordinates; of a row, its first one."""
+        op, shape, attrs = self.op, self.operands[i].type.shape, self.op.attrs
+        family = SPECS[op.kind].family
+        if family in (Family.REDUCTION, Family.NORM):
+            return [np.zeros_like(c) if d == attrs.dim or shape[d] == 1 else c for d, c in enumerate(at)], None
+        if family is not Family.MOVE:
+            return [np.zeros_like(c) if extent == 1 else c for c, extent in zip(at, shape, strict=True)], None
+        return _moved(op, (i, at), [tensor.type.shape for tensor in (*self.operands, *self.results)])
+
+    # --- values
+
+    def _values(self, points: FieldPoints, address: Integers, families: Sequence[int]) -> FieldArray:
+        if SPECS[self.op.kind].family in (Family.REDUCTION, Family.NORM):
+            return self._row_values(points, address, families)
+        given: list[FieldArray] = []
+        masks: list[NDArray[np.bool_]] = []
+        for (at, exists), operand, family in zip(self._sources(address), self.operands, families, strict=True):
+            there = np.ones(at.shape, bool) if exists is None else exists
+            values = points.variables(f"value {operand.place.base}", np.where(there, at, 0) + family * FAMILY)
+            given.append(np.where(there, values, np.uint64(0)))
+            masks.append(there)
+        if SPECS[self.op.kind].family is Family.MOVE:  # of a concatenation, one operand has the element
+            return given[0] if len(given) == 1 else np.where(masks[0], given[0], given[1])
+        return self._evaluate(points, self.op, given, (address.size,))
+
+    def _row_values(self, points: FieldPoints, address: Integers, families: Sequence[int]) -> FieldArray:
+        """Return the elements of a reduction or norm, which are computed from whole rows along its dim."""
+        dim, shape = self.op.attrs.dim or 0, self.results[0].type.shape
+        extent, step = self.operands[0].type.shape[dim], row_major(shape)[dim]
+        position = address // step % shape[dim]
+        rows, row_of = np.unique(address - position * step, return_inverse=True)
+        given: list[FieldArray] = []
+        for (first, _), operand, family in zip(self._sources(rows), self.operands, families, strict=True):
+            long = operand.type.shape[dim] > 1
+            at = first[:, None] + np.arange(extent if long else 1) * (operand.place.strides[dim] if long else 0)
+            values = points.variables(f"value {operand.place.base}", at + family * FAMILY)
+            given.append(values)
+        one = Op(self.op.kind, tuple(range(len(given))), Attrs(dim=1, eps=self.op.attrs.eps))
+        found = self._evaluate(points, one, given, (rows.size, extent))
+        return found[:, row_of.reshape(-1), position if found.shape[2] > 1 else 0]
+
+    def _evaluate(self, points: FieldPoints, op: Op, given: Sequence[FieldArray], shape: Shape) -> FieldArray:
+        shapes = [shape if len(shape) == 1 else (shape[0], values.shape[2]) for values in given]
+        inputs = [
+            Input(f"x{i}", DTensor(each, operand.type.dtype), row_major(each))
+            for i, (each, operand) in enumerate(zip(shapes, self.operands, strict=True))
+        ]
+        count = len(inputs)
+        alone = KernelGraph(tuple(inputs), (Op(op.kind, tuple(range(count)), op.attrs),), (count,))
+        (found,) = evaluate(alone, given, FieldDomain(points))
+        return np.broadcast_to(found, (found.shape[0], *found.shape[1:]))
+
+
+def _moved(op: Op, element: tuple[int, list[Integers]], shapes: Sequence[Shape]) -> _Elements:
+    """Return the coordinates in an operand of a moved element, and where the operand has it.
+
+    Args:
+        op: The operator.
+        element: The operand's position, and the coordinates in the result.
+        shapes: The shapes of all operands and of the result.
+    """
+    i, at = element
+    found, kind, attrs, dim = list(at), op.kind, op.attrs, op.attrs.dim or 0
+    match kind:
+        case OpKind.TRANSPOSE if attrs.perm is not None:
+            return [at[attrs.perm.index(d)] for d in range(len(at))], None
+        case OpKind.RESHAPE:
+            number = np.zeros_like(at[0]) if at else np.zeros(1, np.int64)
+            for c, step in zip(at, row_major(shapes[-1]), strict=True):
+                number = number + c * step
+            return [number // step % n for step, n in zip(row_major(shapes[0]), shapes[0], strict=True)], None
+        case OpKind.REPEAT:
+            found[dim] = np.zeros_like(at[dim])
+            return found, None
+        case OpKind.SLICE:
+            found[dim] = at[dim] + (attrs.start or 0)
+            return found, None
+        case OpKind.PAD:
+            found[dim] = at[dim] - (attrs.before or 0)
+        case OpKind.CONCAT:
+            found[dim] = at[dim] - (shapes[0][dim] if i else 0)
+        case _:
+            raise UndecidedError(f"{kind.value} is not known to move elements")
+    return found, (found[dim] >= 0) & (found[dim] < shapes[i][dim])
+
+
+__all__ = ["PredefinedBlocks"]
