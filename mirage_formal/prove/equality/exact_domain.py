@@ -259,11 +259,11 @@ class ExactDomain(UntiledDomain[TensorGrid]):
                 operands = () if origin is None else tuple(map(self._final, origin[1]))
                 key = (None if origin is None else origin[0], *((x.strings, x.element) for x in operands))
                 if isinstance(old, TensorTerm):
-                    part = self.tensors.congruent(old, pairs)
+                    part = self.tensors.congruent(old, pairs, part.fact)
                 elif key in self._opaque_steps and _is_function(
                     mapped := [*zip(self._opaque_steps[key][1], operands, strict=True)]
                 ):
-                    part = self.tensors.congruent(self._opaque_steps[key][0], mapped)
+                    part = self.tensors.congruent(self._opaque_steps[key][0], mapped, part.fact)
                 else:
                     part = self._atom((number, at, place), shape, part.fact)
                     if operands:
@@ -319,7 +319,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
             x, y = self._final(first.parts[0]), self._final(again)
             if (x.strings, x.element) != (y.strings, y.element):
                 return None
-            made_part = self.tensors.congruent(made_part, [(x, y)])
+            made_part = self.tensors.congruent(made_part, [(x, y)], part.fact)
         return replace(single_piece(shape, made_part), source=base)
 
     def _made(

@@ -102,6 +102,7 @@ class SubstitutionTerms(TermInterner, ABC):
         self._largest_lemmas: dict[tuple[frozenset[int], tuple[Polynomial, ...]], int] = {}
         self._case_masks_in: dict[int, frozenset[int]] = {}
         self._comparisons_in: dict[int, frozenset[frozenset[int]]] = {}
+        self._reopens: dict[int, bool] = {}
         self._masks_in: dict[int, frozenset[int]] = {}
         self._square_lemmas: dict[Polynomial, frozenset[int]] = {}
         self._adjacent: dict[int, frozenset[tuple[int, int]]] = {}
@@ -304,7 +305,8 @@ class SubstitutionTerms(TermInterner, ABC):
         others: list[Polynomial] = []
         for f, e in m:
             part = change.within(self.free[f])
-            if part is None or (part.cases and self.case_masks_in(f).isdisjoint(dict(part.cases))):
+            untold = part is not None and part.cases and self.case_masks_in(f).isdisjoint(dict(part.cases))
+            if part is None or (untold and not self.reopens(f)):
                 items[f] = items.get(f, 0) + e
                 continue
             q = self._change_factor(f, part)
@@ -339,6 +341,18 @@ class SubstitutionTerms(TermInterner, ABC):
             with self.scope():
                 own = [g for g, _ in self._comparisons(f)]
             found = self._case_masks_in[f] = frozenset((f,)).union(own, *map(self.case_masks_in, inner))
+        return found
+
+    def reopens(self, f: int) -> bool:
+        """Return whether a factor that is made again is another one, as the checker makes all where cases are told.
+
+        A product adds the arguments of exponentials, and leaves a logarithm in the sum that ``exp`` takes out of it.
+        """
+        found = self._reopens.get(f)
+        if found is None:
+            own = self.kind[f] == FactorKind.EXP and any(self.leaves_exp(m, c) for m, c in self.payload[f])
+            inner = (g for m in self.inside(self.kind[f], self.payload[f]) for g, _ in m)
+            found = self._reopens[f] = own or any(map(self.reopens, inner))
         return found
 
     def _comparisons(self, f: int) -> Iterator[tuple[int, tuple[Polynomial, Polynomial]]]:

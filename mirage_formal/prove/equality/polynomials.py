@@ -303,13 +303,16 @@ class TermInterner:
         """Return the exponential of a polynomial; that of a log |q| is |q|^a."""
         out, rest = constant(1), p
         for m, c in p:
-            f = m[0][0] if len(m) == 1 and m[0][1] == 2 else None
-            twice = Fraction(2 * c)
-            whole = twice.denominator == 1 and abs(twice) <= MAX_EXPONENT
-            if whole and f is not None and self.kind[f] == FactorKind.FN and self.payload[f][0] == "log":
+            if self.leaves_exp(m, c):
                 rest = add(rest, ((m, c),), -1)
-                out = self.mul(out, self.power(self.absolute(self.payload[f][1]), int(twice)))
+                out = self.mul(out, self.power(self.absolute(self.payload[m[0][0]][1]), int(2 * c)))
         return self.mul(out, factor_power(self.factor(FactorKind.EXP, rest))) if rest else out
+
+    def leaves_exp(self, m: Monomial, c: Rational) -> bool:
+        """Return whether a term of an argument is a logarithm, times what makes its exponential a power."""
+        twice = Fraction(2 * c)
+        logarithm = len(m) == 1 and m[0][1] == 2 and self.is_fn(m[0][0], "log")
+        return logarithm and twice.denominator == 1 and abs(twice) <= MAX_EXPONENT
 
     def root(self, value: Fraction) -> tuple[Fraction, int]:
         """Return (k, r) with sqrt(value) = k * sqrt(r) and r in normal form; ``value`` is positive."""

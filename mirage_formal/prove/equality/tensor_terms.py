@@ -115,10 +115,15 @@ class TensorTerms(BinderTerms):
             element = self.change(a.element, change)
         return self._made(body, (a,), strings, element, uses)
 
-    def congruent(self, a: TensorTerm, pairs: Iterable[tuple[TensorTerm, TensorTerm]]) -> TensorTerm:
-        """Return what is computed as a tensor is, but from the second one of each pair of equal tensors."""
+    def congruent(
+        self, a: TensorTerm, pairs: Iterable[tuple[TensorTerm, TensorTerm]], known: TensorFacts
+    ) -> TensorTerm:
+        """Return what is computed as a tensor is, but from the second one of each pair of equal tensors.
+
+        ``known`` holds what the operators of the result show, which may be more or less than those of ``a`` show.
+        """
         operands = (a, *(x for pair in pairs for x in pair))
-        return self._made(("congruent",), operands, a.strings, a.element, known=a.fact)
+        return self._made(("congruent",), operands, a.strings, a.element, known=known)
 
     def _reduced(self, a: TensorTerm) -> TensorTerm:
         """Return the tensor with its element in other forms, and with merged digits.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import pytest
 
@@ -334,5 +335,43 @@ def test_equal_operands_of_which_one_is_put_elsewhere() -> None:
 
     def candidate(g: Graph, x: Tensor) -> Tensor:
         return quotients(g, g.reduction(written(g, g.max(x, dim=0)), 1))
+
+    assert proved(*pair({"X": (6, 4)}, program, candidate))
+
+
+def test_what_is_known_of_a_tensor_without_a_formula_is_what_its_own_operators_show() -> None:
+    """max(exp(x), 1) is above 0 by its operators, -min(-exp(x), -1) is not: its logarithm may have no value."""
+
+    def selected(g: Graph, x: Tensor, value: Tensor) -> Tensor:
+        regrouped = g.reshape(g.transpose(value, (1, 0)), 4, 3)
+        mask, logarithm = g.gt(regrouped, 0), g.log(regrouped)
+        return g.select(mask, logarithm, g.select(mask, logarithm, x))
+
+    def positive(g: Graph, x: Tensor) -> Tensor:
+        return selected(g, x, g.maximum(g.exp(x), 1))
+
+    def turned(g: Graph, x: Tensor) -> Tensor:
+        return selected(g, x, g.scale(g.minimum(g.scale(g.exp(x), -1), -1), -1))
+
+    given = {"X": (4, 3)}
+    for left in (positive, turned):
+        for right in (positive, turned):
+            proved(*pair(given, left, right))
+            assert proved(*pair(given, left, left))
+
+
+def test_half_a_logarithm_in_a_product_of_exponentials() -> None:
+    """exp(log(u) / 4)^2 is exp(log(u) / 2), which is the root of |u| where it is made again, as in each case."""
+
+    def chosen(g: Graph, x: Tensor) -> Tensor:
+        rounded = g.round_to(x, "float16")
+        return g.exp(g.scale(g.select(g.gt(rounded, 0), g.log(rounded), x), Fraction(1, 4)))
+
+    def program(g: Graph, x: Tensor) -> Tensor:
+        return g.round_to(g.square(chosen(g, x)), "bfloat16")
+
+    def candidate(g: Graph, x: Tensor) -> Tensor:
+        below = g.exp(g.scale(g.square(chosen(g, x)), Fraction(1, 8)))
+        return g.round_to(g.square(chosen(g, x)) * below / below, "bfloat16")
 
     assert proved(*pair({"X": (6, 4)}, program, candidate))
