@@ -316,8 +316,8 @@ def _outputs(graph: KernelGraph) -> tuple[np.ndarray, ...]:
     return run_many(graph, inputs_of(graph))
 
 
-def differs(program: KernelGraph, mutant: KernelGraph) -> Decision:
-    """Compare two well-formed graphs of equal inputs.
+def differs(program: KernelGraph, mutant: KernelGraph, points: tuple[np.ndarray, ...] | None = None) -> Decision:
+    """Compare two well-formed graphs of equal inputs, at ``inputs_of`` the program or at other points.
 
     Different: at some point, where both are finite and not large, they differ clearly, and extended precision gives the
     same gap. Same: they agree at all points.
@@ -325,13 +325,14 @@ def differs(program: KernelGraph, mutant: KernelGraph) -> Decision:
     Raises:
         GraphError: The mutant has no meaning, or other output shapes.
     """
-    expected, got = _outputs(program), run_many(mutant, inputs_of(program))
+    inputs = inputs_of(program) if points is None else points
+    expected, got = _outputs(program) if points is None else run_many(program, inputs), run_many(mutant, inputs)
     if [a.shape for a in got] != [a.shape for a in expected]:
         raise GraphError("other output shapes")
     decision = Decision.SAME
     for usable, gap in _gaps(expected, got):
         if usable and gap > DIFFERENT:
-            return _precisely(program, mutant, got)
+            return _precisely(program, mutant, inputs, expected, got)
         if not usable or gap > EQUAL:
             decision = Decision.UNCLEAR
     return decision
@@ -346,16 +347,22 @@ def _gaps(expected: tuple[np.ndarray, ...], got: tuple[np.ndarray, ...]) -> Iter
                 yield size <= LARGE, float(np.abs(a - b).max() / max(1.0, size))
 
 
-def _precisely(program: KernelGraph, mutant: KernelGraph, got: tuple[np.ndarray, ...]) -> Decision:
+def _precisely(
+    program: KernelGraph,
+    mutant: KernelGraph,
+    points: tuple[np.ndarray, ...],
+    expected: tuple[np.ndarray, ...],
+    got: tuple[np.ndarray, ...],
+) -> Decision:
     """Different only if extended precision sees nearly the same gap, at a point where intermediate values are small.
 
     Rounding looks different in another precision, but what is lost beside a large value is lost in both.
     """
-    inputs = [array.astype(np.longdouble) for array in inputs_of(program)]
+    inputs = [array.astype(np.longdouble) for array in points]
     (left, beside_left), (right, beside_right) = (run_watched(graph, inputs) for graph in (program, mutant))
     beside = np.maximum(beside_left, beside_right)
     with np.errstate(all="ignore"):
-        for a, b, precise_a, precise_b in zip(_outputs(program), got, left, right, strict=True):
+        for a, b, precise_a, precise_b in zip(expected, got, left, right, strict=True):
             gap = np.abs(precise_a - precise_b)
             size = np.maximum(1.0, np.maximum(np.abs(a), np.abs(b)))
             sure = np.abs(a - precise_a) + np.abs(b - precise_b) <= 0.01 * gap
