@@ -30,7 +30,7 @@ class Substitution:
         self.places = tuple(places)
         self.domain: Digits = frozenset(d for olds, _ in self.places for d in olds)
         self._memo: dict[int, Poly] = {}
-        self._inner: dict[object, Substitution] = {(self.places, frozenset(self.cases)): self}
+        self._inner: dict[object, Substitution] = {(self.places, frozenset(self.cases), guards): self}
 
     def index(self, index: Index) -> Index:
         """Return an index after substitution."""
@@ -92,8 +92,8 @@ class Substitution:
             case "keep":
                 mask, poly = map(dict, payload)
                 told = {f: n for f, n in self.cases.items() if ring.needs({((f, 2),): 1}) <= ring.needs(mask)}
-                inner = Substitution(ring, self.places, told, guards=self.guards).polynomial(poly)
-                return ring.keep(Substitution(ring, self.places, self.cases).polynomial(mask), inner)
+                inner = self._other(self.places, told, self.guards).polynomial(poly)
+                return ring.keep(self._other(self.places, self.cases, False).polynomial(mask), inner)
             case "exp" | "pow" | "fn" as kind:
                 name, body = payload if kind == "fn" else (kind.removeprefix("pow"), payload)
                 return ring.function(name, self.polynomial(dict(body)))
@@ -123,10 +123,15 @@ class Substitution:
             good = free.issuperset(olds) and bound.isdisjoint(d for d, _ in news)
             require(good, f"expected digits {olds} and what replaces them not to be captured")
         cases = {f: n for f, n in self.cases.items() if bound.isdisjoint(self.ring.free[f])}
-        key = places, frozenset(cases)
-        if key not in self._inner:
-            self._inner[key] = Substitution(self.ring, places, cases, guards=self.guards)
-        return self._inner[key]
+        return self._other(places, cases, self.guards)
+
+    def _other(self, places: tuple[Place, ...], cases: Mapping[int, int], guards: bool) -> Substitution:
+        """Return a substitution of some of the digits and in some of the cases; there is one of each.
+
+        Sound: what a substitution makes of a factor is the same wherever the factor stands.
+        """
+        key = places, frozenset(cases), guards
+        return self._inner.setdefault(key, Substitution(self.ring, places, cases, guards))
 
 
 def value(ring: Ring, string: Sequence[int]) -> Index:

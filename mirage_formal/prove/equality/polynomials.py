@@ -31,8 +31,8 @@ Index = tuple[int, tuple[tuple[int, int], ...]]
 ONE: Final[Monomial] = ()
 #: More monomials than this are not multiplied out.
 MAX_TERMS: Final = 20_000
-#: Products, replacements and comparisons of monomials in one proof: some seconds, and no more than the checker's kernel
-#: does, which does not count everything that is counted here.
+#: Products, replacements and comparisons of monomials in one attempt: some seconds. What the checker does is bounded
+#: apart from that (``proof.replay_work``).
 MAX_WORK: Final = 600_000
 #: Limits of the checker's kernel: bits of a coefficient, half exponents, and nesting of factors.
 MAX_BITS: Final = 13_000

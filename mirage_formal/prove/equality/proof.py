@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Any, Final
 
@@ -27,6 +27,8 @@ MAX_ENTRIES: Final = 5_000
 MAX_DIGITS: Final = 64
 MAX_EXTENT: Final = 1 << 40
 MAX_BASES: Final = 500
+#: Most work of a replay, as ``replay_work`` estimates what the checker counts.
+MAX_REPLAY_WORK: Final = 500_000
 _NAMES = {kind: kind.name.lower() for kind in FactorKind} | {FactorKind.INPUT: "in"}
 
 
@@ -51,6 +53,8 @@ def write_proof(
     Raises:
         ProofIncomplete: The proof is larger than the checker's limits.
     """
+    if replay_work(tensors, steps, lemmas, outputs) > MAX_REPLAY_WORK:
+        raise ProofIncomplete("the proof takes more work than the checker does")
     writer = _ProofWriter(tensors, inputs, atoms)
     body = writer.proof(steps, lemmas, outputs)
     body["atoms"] += [entry for entry in atoms if len(entry) != 3]
@@ -63,6 +67,77 @@ def write_proof(
 def _require(good: bool) -> None:
     if not good:
         raise ProofIncomplete("the proof is larger than the checker reads")
+
+
+def replay_work(
+    tensors: TensorTerms, steps: Sequence[int], lemmas: Sequence[int], outputs: Sequence[ClosingLine | None]
+) -> int:
+    """Return about how much work the checker has with a proof: products, and replaced factors.
+
+    It makes each element again, and has no results of earlier proof steps at hand when it replaces digits or tells
+    masks. An estimate, which decides only whether a proof is written.
+    """
+    work = sum(_step_work(tensors, n) for n in steps) + sum(_lemma_work(tensors, n) for n in lemmas)
+    for line in outputs:
+        if line is not None:
+            pair = [tensors.steps[n].element for n in line[:2]]
+            work += _case_work(tensors, pair, line[3])
+    return work
+
+
+def _step_work(tensors: TensorTerms, number: int) -> int:
+    step = tensors.steps[number]
+    own, size = [tensors.steps[n].element for n in step.operands], 1 + len(step.element)
+    match step.body:
+        case ("rewrite", new, _, masks):
+            return size + _case_work(tensors, [*own, new], masks)
+        case ("split", digit, *_):
+            return size + _replaced_work(tensors, own, frozenset((digit,)))
+        case ("fold", folds):
+            return size + _replaced_work(tensors, own, frozenset(d for _, chain in folds for d in chain))
+        case ("rename", pairs) | ("slice", _, _, _, pairs):
+            return size + _replaced_work(tensors, own, frozenset(d for d, _ in pairs))
+        case ("binary", "mul" | "div" | "div_no_nan" | "select") | ("matmul",) | ("rescaled",):
+            return size + len(own[0]) * len(own[1])
+        case ("unary", "square"):
+            return size + len(own[0]) ** 2
+    return size + sum(map(len, own))
+
+
+def _lemma_work(tensors: TensorTerms, number: int) -> int:
+    match tensors.lemmas[number].body:
+        case ("sum", bound, m, *_):
+            return 2 * _replaced_work(tensors, [((m, 1),)], bound)
+        case ("max", bound, p, *_) | ("pmax", _, _, bound, p, *_):
+            return 2 * _replaced_work(tensors, [p], frozenset(bound))
+        case ("content", p, *_):
+            return 2 * len(p)
+        case ("square", _, root):
+            return len(root) ** 2
+        case ("largest", _, some, *_):
+            return sum(map(len, some)) * (1 + len(some))
+    raise AssertionError(number)
+
+
+def _case_work(tensors: TensorTerms, pair: Sequence[Polynomial], masks: Sequence[int]) -> int:
+    """Return the work of a comparison in each case of masks: those of selections are told first, and then all."""
+    sizes = sum(map(len, pair))
+    return (2 * _replaced_work(tensors, pair, None) << len(masks)) + sizes if masks else sizes
+
+
+def _replaced_work(tensors: TensorTerms, polynomials: Iterable[Polynomial], digits: frozenset[int] | None) -> int:
+    """Return the work of a substitution of digits, or of one that makes every factor again."""
+    seen, work = set[int](), 0
+    stack = [m for p in polynomials for m, _ in p]
+    while stack:
+        touched = [f for f, _ in stack.pop() if digits is None or not digits.isdisjoint(tensors.free[f])]
+        work += 1 + 2 * len(touched)
+        for f in touched:
+            if f not in seen:
+                seen.add(f)
+                work += 1
+                stack += tensors.inside(tensors.kind[f], tensors.payload[f])
+    return work
 
 
 class _ProofWriter:

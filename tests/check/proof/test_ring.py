@@ -419,3 +419,19 @@ def test_division_by_nothing_and_roots_of_negatives_are_refused() -> None:
     surds = [(ring.intern("surd", 2**14_000 + n), 1) for n in (1, 3)]
     refused("roots of numbers", lambda: ring.prod(surds))
     refused("bits", lambda: ring.mul({(): 2**20_000 + 1}, {(): 2**20_000}))
+
+
+def test_what_several_selections_keep_is_told_once() -> None:
+    """The work is that of the factors, not that of the factors in each selection that keeps them."""
+    ring = Ring(())
+    ring.undefined.update(range(1, 50))
+    sources: list[Poly] = [{((ring.intern("in", (number, ())), 2),): 1} for number in range(50)]
+    mask = ring.function("negative", sources[0])
+    deep = sources[1]
+    for _ in range(25):
+        deep = ring.function("erf", ring.add(deep, sources[0]))
+    kept = ring.combined((ring.keep(mask, ring.mul(deep, source)), 1) for source in sources[2:])
+    assert len(kept) == 48
+    told, before = Substitution(ring, (), {ring.alone(mask, "fn"): 1}), ring._budget
+    assert told.polynomial(kept) == ring.combined((ring.mul(deep, source), 1) for source in sources[2:])
+    assert before - ring._budget < 1000

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from typing import Any
 
 import pytest
 
 from mirage_formal import Graph, Tensor
+from mirage_formal.check.proof import ring
+from mirage_formal.check.proof.ring import BUDGET
 from mirage_formal.check.proof_composition import replay_composed
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Unknown
+from mirage_formal.prove.equality import proof
 from mirage_formal.prove.equality.index_substitution import DigitSubstitution
 from mirage_formal.prove.equality.polynomials import ManyMembers, constant, freeze
+from mirage_formal.prove.equality.proof import replay_work
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.prove.equality.tensor_terms import TensorTerms
 from tests.kit.proofs.claims import Mask, Pair, pair
@@ -375,3 +380,24 @@ def test_half_a_logarithm_in_a_product_of_exponentials() -> None:
         return g.round_to(g.square(chosen(g, x)) * below / below, "bfloat16")
 
     assert proved(*pair({"X": (6, 4)}, program, candidate))
+
+
+def test_a_proof_is_as_much_work_as_the_checker_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the checker counts is at most what the prover expects; beyond the checker's bound nothing is proved."""
+    expected: list[int] = []
+
+    def noted(*arguments: Any) -> int:
+        expected.append(replay_work(*arguments))
+        return expected[-1]
+
+    monkeypatch.setattr(proof, "replay_work", noted)
+    assert proof.MAX_REPLAY_WORK <= BUDGET
+    program, candidate = EQUAL["a comparison of two quotients by one divisor"]
+    verdict = prove(program, candidate)
+    assert isinstance(verdict, Equivalent)
+    monkeypatch.setattr(ring, "BUDGET", expected[-1])
+    replay_composed(program, candidate, verdict.proof)
+    monkeypatch.setattr(proof, "MAX_REPLAY_WORK", expected[-1] - 1)
+    refused = prove(program, candidate)
+    assert isinstance(refused, Unknown)
+    assert "more work" in refused.reason
