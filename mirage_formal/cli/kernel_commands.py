@@ -36,6 +36,8 @@ _Archs = Annotated[
 _Force = Annotated[bool, flag_option("--force", "Also replace kernels that have results of a device.")]
 _BEST = "Of each candidate, build the form with the best estimate: factors behind products, loops split over blocks."
 _Forms = Annotated[bool, flag_option("--forms", _BEST)]
+_CLAIM = "Kernels that may be written: those proved to compute their µGraph, or tested ones too."
+_Accept = Annotated[str, choice_option("--accept", ("proved", "tested"), _CLAIM)]
 _KINDS = "What is written: CUDA kernels with their obligations into RUN_DIR/kernels, or one Triton file for each."
 _Backend = Annotated[str, choice_option("--backend", ("cuda", "triton"), _KINDS)]
 _WHERE_TRITON = "Of triton: where the files are written."
@@ -85,6 +87,7 @@ def build_command(
     arch: _Archs = None,
     force: _Force = False,
     forms: _Forms = False,
+    accept: _Accept = "proved",
     backend: _Backend = "cuda",
     out: _Written = None,
     json: Json = False,
@@ -92,13 +95,14 @@ def build_command(
 ) -> None:
     """Write the kernels of a run's best candidates; exit code 1 if a run gets none."""
     from mirage_formal.device.compile import available, nvrtc_hint
-    from mirage_formal.kernel_build.build import ARCHS, build_run
+    from mirage_formal.kernel_build.build import ARCHS, KernelChoice, build_run
+    from mirage_formal.kernel_build.built_kernels import Acceptance
     from mirage_formal.kernel_build.triton.triton_output import exclude_triton_outputs, write_run
     from mirage_formal.run.progress.choice import display
 
     triton = backend == "triton"
     reject_options(
-        {"--arch": arch, "--forms": forms} if triton else {"--out": out},
+        {"--arch": arch, "--forms": forms, "--accept tested": accept == "tested"} if triton else {"--out": out},
         "--backend cuda" if triton else "--backend triton",
     )
     if out is not None and len(run) > 1:
@@ -110,7 +114,8 @@ def build_command(
                 tried = write_run(root, count, out, force=force)
             else:
                 steps = shown.steps(root.name)
-                tried = build_run(root, count, arch or ARCHS, force=force, other_forms=forms, step=steps)
+                choice = KernelChoice(forms, Acceptance(accept))
+                tried = build_run(root, count, arch or ARCHS, force=force, choice=choice, step=steps)
             found.append((root, tried))
     code = 0 if all(any(said.startswith("built") for _, said in tried) for _, tried in found) else 1
     if json:

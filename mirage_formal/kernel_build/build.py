@@ -31,7 +31,7 @@ from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.kernel_build.built_kernels import BuiltKernels, KernelRejected
+from mirage_formal.kernel_build.built_kernels import Acceptance, BuiltKernels, KernelRejected
 from mirage_formal.kernel_build.save import save_built
 from mirage_formal.records import (
     CANDIDATES,
@@ -70,6 +70,20 @@ class KernelWarning(UserWarning):
 
 
 @dataclass(frozen=True, slots=True)
+class KernelChoice:
+    """Choices for the kernels of a run.
+
+    Attributes:
+        other_forms: Whether kernels are those of the form with the best estimate (kernel_build.candidate_forms), not of
+            the own one.
+        accept: Whether kernels are written that are not proved to realize their operators.
+    """
+
+    other_forms: bool = False
+    accept: Acceptance = Acceptance.PROVED
+
+
+@dataclass(frozen=True, slots=True)
 class SafetyEvidence:
     """Obligations of a kernel that all hold, and the SMT-LIB texts that they name by digest."""
 
@@ -83,12 +97,13 @@ def build(
     target: Target,
     archs: Sequence[str] = (),
     form: StableForm | None = None,
+    accept: Acceptance = Acceptance.PROVED,
 ) -> BuiltKernels:
     """Build the kernels of a µGraph, with running maxima under the exponentials it sums (kernel_build.stable_forms).
 
     Sound: the form that kernels are made of is proved equal to the µGraph, which the checker replays; every generated
-    kernel, those of predefined operators included, is discharged by codegen.safety.safety; only if all its obligations
-    hold is anything returned.
+    kernel, those of predefined operators included, is discharged by codegen.safety.safety, and is proved to realize its
+    operator of that form (codegen.translation_validation); only if all of this holds is anything returned.
 
     Args:
         graph: The µGraph, proved equal to the program.
@@ -96,17 +111,20 @@ def build(
         target: Target that kernels are planned for.
         archs: Architectures to compile for; others are compiled when the executable is loaded.
         form: Another form of the µGraph (kernel_build.candidate_forms), with its proof; its stable form, if left out.
+        accept: Whether kernels are returned that are not proved to realize their operators.
 
     Raises:
         KernelRejected: It has no kernel that may run.
     """
-    from mirage_formal.kernel_build.stable_forms import stabilize_proved  # loads numerical packages
+    from mirage_formal.kernel_build.realized import prove_realized  # these load numerical packages
+    from mirage_formal.kernel_build.stable_forms import stabilize_proved
 
     try:
         form = stabilize_proved(graph) if form is None else form
     except MirageError as error:
         raise KernelRejected(f"its exponentials are not stable: {first_line(error)}", where="stabilize") from error
-    return replace(build_form(form, program, target, archs), candidate=digest(graph))
+    built = prove_realized(build_form(form, program, target, archs), accept)
+    return replace(built, candidate=digest(graph))
 
 
 def build_form(
@@ -118,6 +136,8 @@ def build_form(
     early: Set[int] = NONE_EARLY,
 ) -> BuiltKernels:
     """Build the kernels of a form with given schedules and early launches; see ``build``.
+
+    They are safe. That they realize their operators is for ``realized.prove_realized``, before they are kept.
 
     Raises:
         KernelRejected: It has no kernel that may run.
@@ -245,7 +265,7 @@ def build_run(
     archs: Sequence[str] = ARCHS,
     *,
     force: bool = False,
-    other_forms: bool = False,
+    choice: KernelChoice = KernelChoice(),
     step: Callable[[str, int, int], None] | None = None,
 ) -> list[tuple[str, str]]:
     """Write the kernels of a run's best candidates, or of a whole program's best covers, to its directory ``kernels``.
@@ -257,8 +277,7 @@ def build_run(
         count: Number of candidates that get kernels.
         archs: Architectures to compile for.
         force: Whether kernels with GPU results are replaced.
-        other_forms: Whether kernels are those of the form with the best estimate (kernel_build.candidate_forms), not of
-            the own one.
+        choice: Choices of forms, and of what is accepted.
         step: Callback with the number of candidates that have kernels, after each that was tried.
 
     Returns:
@@ -271,7 +290,7 @@ def build_run(
     """
     with keep_results_on_stop("what is finished stays; the same command builds the rest"), lock_directory(root):
         tell = step or (lambda what, done, total: None)
-        return _build_run(root, count, archs, tell, force=force, other_forms=other_forms)
+        return _build_run(root, count, archs, tell, force=force, choice=choice)
 
 
 def _build_run(
@@ -281,7 +300,7 @@ def _build_run(
     step: Callable[[str, int, int], None],
     *,
     force: bool,
-    other_forms: bool,
+    choice: KernelChoice,
 ) -> list[tuple[str, str]]:
     program, target_name, candidates = candidates_of(root)
     target = load_target(target_name)
@@ -295,16 +314,17 @@ def _build_run(
             break
         try:
             graph = read_graph()
-            own = not other_forms
-            built, said = (
-                (build(graph, program, target, archs), "") if own else _build_best_form(graph, program, target, archs)
-            )
+            if choice.other_forms:
+                built, said = _build_best_form(graph, program, target, archs, choice.accept)
+            else:
+                built, said = build(graph, program, target, archs, accept=choice.accept), ""
         except KernelRejected as error:
             tried.append((name, str(error)))
             continue
         save_built(built, where / name)
-        note = built.stable.note
-        tried.append((name, f"built{said}; {note}" if note else f"built{said}"))
+        tested = [f"{one.kernel} is tested and not proved: {one.reason}" for one in built.realized if one.reason]
+        notes = [note for note in (built.stable.note, *tested) if note]
+        tried.append((name, "; ".join([f"built{said}", *notes])))
         done.append(name)
     for path in sorted(where.iterdir()) if where.is_dir() else ():
         if path.name not in done:
@@ -313,7 +333,7 @@ def _build_run(
 
 
 def _build_best_form(
-    graph: KernelGraph, program: KernelGraph, target: Target, archs: Sequence[str]
+    graph: KernelGraph, program: KernelGraph, target: Target, archs: Sequence[str], accept: Acceptance
 ) -> tuple[BuiltKernels, str]:
     """Return the kernels of the form with the best estimate that has any, and its name if it is not the own one.
 
@@ -329,7 +349,7 @@ def _build_best_form(
     for form in sorted(found, key=lambda form: form.us):
         try:
             said = "" if form.name == OWN else f" in the form {form.name}"
-            return build(graph, program, target, archs, form), said
+            return build(graph, program, target, archs, form, accept), said
         except KernelRejected:
             if form.name == OWN:
                 raise

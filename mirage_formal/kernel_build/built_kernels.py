@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from mirage_formal.codegen.executable import Executable
 from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.target import Target
-from mirage_formal.records import KernelPlanRecord, ObligationRecord
+from mirage_formal.records import KernelPlanRecord, ObligationRecord, RealizedRecord
 from mirage_formal.support.errors import MirageError
 
 if TYPE_CHECKING:
@@ -16,6 +17,15 @@ if TYPE_CHECKING:
 
 #: Name prefix of mixed forms, in which operators have forms of their own.
 MIXED: Final = "mixed: "
+
+
+class Acceptance(StrEnum):
+    """The claims that must hold of a kernel for it to be launched, beside its safety."""
+
+    #: It realizes its operator of the µGraph.
+    PROVED = "proved"
+    #: None: emulation and numerics have to tell.
+    TESTED = "tested"
 
 
 class KernelRejected(MirageError):
@@ -38,6 +48,8 @@ class BuiltKernels:
         stable: The µGraph that they compute.
         candidate: Digest of the candidate's µGraph.
         target: Target that they are planned for.
+        realized: For each generated kernel, the claim that it realizes its operator; empty where it was not decided,
+            as for kernels that are only timed.
     """
 
     executable: Executable
@@ -48,3 +60,4 @@ class BuiltKernels:
     stable: StableForm
     candidate: str
     target: Target
+    realized: tuple[RealizedRecord, ...] = ()

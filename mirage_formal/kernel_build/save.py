@@ -25,10 +25,12 @@ from mirage_formal.records import (
     PLAN_FILE,
     PROGRAMS_FILE,
     QUESTIONS_FILE,
+    REALIZES_FILE,
     STABILIZED_FILE,
     STABILIZED_PROOF_FILE,
     KernelManifestRecord,
     PlanRecord,
+    RealizesRecord,
     TargetRecord,
     json_line,
     name_path_in_errors,
@@ -88,6 +90,8 @@ def _write(built: BuiltKernels, building: Path) -> None:
     (building / QUESTIONS_FILE).write_bytes(pack_texts(built.questions))
     (building / PROGRAMS_FILE).write_bytes(encode_programs(tuple(built.programs.values())))
     (building / PLAN_FILE).write_bytes(to_indented_json(PlanRecord(kernels=built.plans)))
+    if built.realized:
+        (building / REALIZES_FILE).write_bytes(to_indented_json(RealizesRecord(kernels=built.realized)))
     save_executable(built.executable, building)
     manifest = KernelManifestRecord(
         candidate=built.candidate,

@@ -29,6 +29,7 @@ PLAN_FILE: Final = "plan.json"
 OBLIGATIONS_FILE: Final = "obligations.jsonl"
 #: The questions of the obligations, SMT-LIB text compressed by gzip; ``(reset)`` stands between two of them.
 QUESTIONS_FILE: Final = "obligations.smt2.gz"
+REALIZES_FILE: Final = "realizes.json"
 STABILIZED_FILE: Final = "stabilized.json"
 STABILIZED_PROOF_FILE: Final = "equivalence.json"
 
@@ -272,6 +273,39 @@ class ObligationRecord(VersionedRecord, frozen=True, kw_only=True):
     solvers: dict[Solver, SolverRecord]
     sha256: Sha256 | None
     milliseconds: Figure
+
+
+# --- realizes.json ---------------------------------------------------------------------------------------------------
+
+
+class RealizedRecord(Record, frozen=True, kw_only=True):
+    """The claim that a kernel computes its operator of the µGraph, as it was decided when the kernel was made.
+
+    Attributes:
+        kernel: Name of the kernel.
+        verdict: "realizes"; anything else is written only where tested kernels are accepted.
+        reason: The reason for another verdict.
+        classes: Classes of blocks, one of each of which was evaluated.
+        elements: Elements of results that were compared.
+        points: Independent random points at which they agree.
+        bits: Bits of the primes.
+        roundings: Conversions of the kernel that are no operators of the µGraph.
+    """
+
+    kernel: Name
+    verdict: Literal["realizes", "deviates", "unknown"]
+    reason: str = ""
+    classes: Count
+    elements: Count
+    points: Count
+    bits: Count
+    roundings: tuple[str, ...] = ()
+
+
+class RealizesRecord(VersionedRecord, frozen=True, kw_only=True):
+    """realizes.json: the claim for each generated kernel, in the order of their launches."""
+
+    kernels: tuple[RealizedRecord, ...]
 
 
 # --- manifest.json ---------------------------------------------------------------------------------------------------

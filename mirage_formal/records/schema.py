@@ -14,11 +14,13 @@ from mirage_formal.records.kernels import (
     LAUNCH_FILE,
     OBLIGATIONS_FILE,
     PLAN_FILE,
+    REALIZES_FILE,
     STABILIZED_PROOF_FILE,
     KernelManifestRecord,
     LaunchRecord,
     ObligationRecord,
     PlanRecord,
+    RealizesRecord,
 )
 from mirage_formal.records.measurement import MEASURE_FILE, NUMERICS_FILE, MeasureRecord, NumericsRecord
 from mirage_formal.records.partition import (
@@ -66,6 +68,7 @@ FILES: Final[dict[str, tuple[type[msgspec.Struct], ...]]] = {
     f"{KERNELS}-{PLAN_FILE}": (PlanRecord,),
     f"{KERNELS}-{PROGRAMS_FILE}": (ProgramsRecord,),
     f"{KERNELS}-{OBLIGATIONS_FILE}": (ObligationRecord,),
+    f"{KERNELS}-{REALIZES_FILE}": (RealizesRecord,),
     f"{KERNELS}-{NUMERICS_FILE}": (NumericsRecord,),
     f"{KERNELS}-{MEASURE_FILE}": (MeasureRecord,),
 }

@@ -37,6 +37,7 @@ from mirage_formal.codegen.safety.obligation_types import (
 )
 from mirage_formal.codegen.safety.safety import safety_obligations
 from mirage_formal.codegen.target import Target
+from mirage_formal.codegen.translation_validation.claim_record import realized_record
 from mirage_formal.logic.script import parse_script
 from mirage_formal.records import (
     LAUNCH_FILE,
@@ -45,6 +46,7 @@ from mirage_formal.records import (
     PLAN_FILE,
     PROGRAMS_FILE,
     QUESTIONS_FILE,
+    REALIZES_FILE,
     KernelLaunch,
     Launch,
     read_file,
@@ -80,7 +82,8 @@ def derive_kernels(root: Path, *, recompile: bool = True, arch: str = "", solver
     Sound: see ``check_kernels`` for what binds the directory to its candidate. An obligation counts as holding again
     only if it was derived here and is settled here, by the analysis or because both solvers refute the derived text; a
     file of machine code only if the compiler makes it here, byte for byte. Everything else is counted as recorded.
-    CUDA C++ is read back and compared with its Program where tree-sitter's grammar of CUDA is installed.
+    That a kernel realizes its operator counts only if it is decided here, at points drawn here. CUDA C++ is read back
+    and compared with its Program where tree-sitter's grammar of CUDA is installed.
 
     Args:
         root: The directory.
@@ -104,6 +107,7 @@ def derive_kernels(root: Path, *, recompile: bool = True, arch: str = "", solver
         _read_sources(root, made, kernels, texts)
     _check_launches(bound, made, texts)
     _check_plans(bound, kernels)
+    realized = _check_realized(bound, kernels)
     claims = _check_obligations(bound, [one.program for one in kernels])
     again, recorded = _settle_claims(root, claims, solvers=solvers)
     machine = machine_code(bound, texts, recompile=recompile, arch=arch)
@@ -111,6 +115,7 @@ def derive_kernels(root: Path, *, recompile: bool = True, arch: str = "", solver
         bound.about,
         again=dict(sorted(again.items())),
         recorded=dict(sorted(recorded.items())),
+        realized=realized,
         read_back=len(kernels) if readable else 0,
         compiled=machine.again,
         written=machine.written,
@@ -169,6 +174,23 @@ def first_difference(ours: Any, theirs: Any, at: str = "") -> str | None:
     else:
         return f"{at}: expected {str(ours)[:160]}, got {str(theirs)[:160]}"
     return next(found for place, a, b in inside if (found := first_difference(a, b, place)) is not None)
+
+
+def _check_realized(bound: BoundKernels, kernels: Sequence[GeneratedKernel]) -> int:
+    """Decide again which kernels realize their operators, compare with the record, and return how many do."""
+    if bound.realizes is None:
+        return 0
+    again = 0
+    for one, recorded in zip(kernels, bound.realizes.kernels, strict=True):
+        with step(bound.root / REALIZES_FILE, f"{one.program.name} computes its µGraph"):
+            if recorded.verdict != "realizes":
+                continue
+            ours = realized_record(bound.graph, one)
+            if ours.verdict != "realizes":
+                raise FormatError(f"expected a kernel that realizes its operator, got another one: {ours.reason}")
+            expect_equal("claim", ours, recorded)
+            again += 1
+    return again
 
 
 def _check_sources(root: Path, made: GeneratedLaunches, kernels: Sequence[GeneratedKernel]) -> dict[str, str]:

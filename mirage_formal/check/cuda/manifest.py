@@ -34,6 +34,7 @@ from mirage_formal.records import (
     PLAN_FILE,
     PROGRAMS_FILE,
     QUESTIONS_FILE,
+    REALIZES_FILE,
     STABILIZED_FILE,
     STABILIZED_PROOF_FILE,
     FormPartRecord,
@@ -44,6 +45,7 @@ from mirage_formal.records import (
     MeasureRecord,
     ObligationRecord,
     PlanRecord,
+    RealizesRecord,
     decode,
     open_sealed,
     read_file,
@@ -78,6 +80,9 @@ class EstablishedKernels:
         again: Number of obligations that were derived and settled again in this check, by means; none without
             ``derive``.
         recorded: Number of the other obligations, by reason.
+        realized: Number of kernels of which it was decided again that they realize their operators; none without
+            ``derive``.
+        tested: Number of the other kernels whose record says that they do not, or that it is not known.
         read_back: Number of kernels whose CUDA C++ was read and states its Program; none without ``derive``.
         compiled: Number of machine code files that were compiled again in this check, byte for byte; none without
             ``derive``.
@@ -102,6 +107,8 @@ class EstablishedKernels:
     obligations: int
     again: Mapping[str, int]
     recorded: Mapping[str, int]
+    realized: int
+    tested: int
     read_back: int
     compiled: int
     written: Mapping[str, int]
@@ -120,7 +127,7 @@ class BoundKernels:
         root: Their directory.
         about: Facts established so far; none about obligations and machine code.
         graph: The µGraph that they compute.
-        manifest, launch, plans, obligations: The records.
+        manifest, launch, plans, obligations, realizes: The records; of ``realizes`` None in directories of before.
         questions: The texts of the obligations' questions, in the order of their digests; not interpreted.
     """
 
@@ -131,6 +138,7 @@ class BoundKernels:
     launch: LaunchRecord
     plans: PlanRecord
     obligations: tuple[ObligationRecord, ...]
+    realizes: RealizesRecord | None
     questions: tuple[str, ...]
 
 
@@ -171,6 +179,7 @@ def check_kernels(root: Path, *, solvers: bool = True) -> BoundKernels:
     _check_names(root, manifest, launch, form is not None)
     kernels = {x.name: x for x in launch.launches if isinstance(x, KernelLaunch)}
     obligations, questions = _check_obligations(root, kernels)
+    realizes = _check_realizes(root, manifest, list(kernels))
     bound = sha256(read_file(path))
     about = EstablishedKernels(
         name=root.name,
@@ -186,6 +195,8 @@ def check_kernels(root: Path, *, solvers: bool = True) -> BoundKernels:
         obligations=len(obligations),
         again={},
         recorded=dict(sorted(Counter(record.means for record in obligations).items())),
+        realized=0,
+        tested=0 if realizes is None else sum(one.verdict != "realizes" for one in realizes.kernels),
         read_back=0,
         compiled=0,
         written={"not compiled again": files} if (files := sum(len(x.cubins) for x in kernels.values())) else {},
@@ -195,7 +206,7 @@ def check_kernels(root: Path, *, solvers: bool = True) -> BoundKernels:
         measure=check_measure(root, bound, program),
         seconds=perf_counter() - begin,
     )
-    return BoundKernels(root, about, graph, manifest, launch, plans, obligations, questions)
+    return BoundKernels(root, about, graph, manifest, launch, plans, obligations, realizes, questions)
 
 
 def _check_graphs(
@@ -256,11 +267,23 @@ def _check_names(root: Path, manifest: KernelManifestRecord, launch: LaunchRecor
     """Check that the directory has no file that no other step reads."""
     used = {LAUNCH_FILE, PROGRAMS_FILE, PLAN_FILE, OBLIGATIONS_FILE, QUESTIONS_FILE}
     used |= {STABILIZED_FILE, STABILIZED_PROOF_FILE} if stabilized else set()
+    used |= {REALIZES_FILE} & manifest.files.keys()  # directories of before the claim have none
     for item in launch.launches:
         if isinstance(item, KernelLaunch):
             used |= {item.source, *(binary.file for binary in item.cubins.values())}
     with step(root / MANIFEST_FILE, "files of kernels"):
         expect_equal("files", sorted(used), sorted(manifest.files))
+
+
+def _check_realizes(root: Path, manifest: KernelManifestRecord, kernels: list[str]) -> RealizesRecord | None:
+    """Return the record of the claim that the kernels realize their operators: one entry for each, in order."""
+    if REALIZES_FILE not in manifest.files:
+        return None
+    with step(root / REALIZES_FILE, "read the claim on what kernels compute", corrupt=True):
+        record = decode(read_file(root / REALIZES_FILE), RealizesRecord, REALIZES_FILE)
+    with step(root / REALIZES_FILE, "a claim on each kernel"):
+        expect_equal("kernels", kernels, [one.kernel for one in record.kernels])
+    return record
 
 
 # --- obligations -----------------------------------------------------------------------------------------------------

@@ -31,7 +31,8 @@ Words = NDArray[np.uint64]
 
 #: Independent points at which everything is compared.
 POINTS: Final = 2
-_BITS: Final = 31
+#: Bits of the primes.
+BITS: Final = 31
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 #: Largest product of numerator and denominator of a constant that is read as the fraction that it rounds.
 _SIMPLE: Final = 1 << 24
@@ -102,7 +103,7 @@ class FieldPoints:
     """
 
     def __init__(self, random: np.random.Generator, components: Components) -> None:
-        pair = field_pair(_BITS)
+        pair = field_pair(BITS)
         self.p, self.q = Modulus(pair.p), Modulus(pair.q)
         self.exponents, self.maxima, self.rounds = components.exponents, components.maxima, components.rounds
         self.residues = POINTS * (1 + self.exponents)
@@ -338,6 +339,7 @@ class FieldPoints:
 
 
 __all__ = [
+    "BITS",
     "EXPONENTIAL",
     "POINTS",
     "Components",

@@ -45,6 +45,8 @@ class StoredKernels:
             for why, count in sorted(self.about.written.items())
             if not why.startswith("not for ")
         ]
+        if unproved := self.about.kernels - self.about.realized:
+            found.append(f"{unproved} kernels as tested: not proved to compute their µGraph")
         if unread := self.about.kernels - self.about.read_back:
             found.append(f"CUDA C++ of {unread} kernels as code generation prints it: not read back")
         return (*found, *(() if self.bound else ("no candidate beside them whose proof could be replayed",)))
