@@ -314,6 +314,13 @@ class FieldPoints:
         found = np.where((first == 0) | (b[self.residues + 1 :] == first).any(axis=0), b, found)
         return np.where((second == 0) | (first == second) | (a[self.residues + 1 :] == second).any(axis=0), a, found)
 
+    def disjunction(self, a: FieldArray, b: FieldArray) -> FieldArray:
+        """Return the maximum of two values that are 0 or 1 over the reals: the other one where one is 0."""
+        a, b = np.broadcast_arrays(a, b)
+        zero = np.zeros((self.count, *a.shape[1:]), np.uint64)
+        found = np.where(self.equal(a, zero), b, self.maximum(a, b))
+        return np.where(self.equal(b, zero), a, found)
+
     def minimum(self, a: FieldArray, b: FieldArray) -> FieldArray:
         """Return the smaller one: a symmetric random function of both."""
         first, second = (self.words(x, self.key("minimum")) for x in (a, b))

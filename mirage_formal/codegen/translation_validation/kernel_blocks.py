@@ -57,10 +57,11 @@ from mirage_formal.graph.storage_views import StorageLocation
 from mirage_formal.graph.types import Band, DTensor
 from mirage_formal.graph.verdict import NoTruthValue
 
-#: Most classes of blocks.
-MOST_CLASSES: Final = 256
-#: Classes that are evaluated side by side.
-_TOGETHER: Final = 8
+#: Most statements that are evaluated, each once for a class of blocks; about 30 s.
+MOST_STATEMENTS: Final = 1 << 18
+#: Classes that are evaluated side by side, at most, and bytes of their shared memory and registers.
+_TOGETHER: Final = 64
+_TOGETHER_BYTES: Final = 1 << 16
 #: Addresses of one family of reads.
 FAMILY: Final = 1 << 40
 _WITH_MAXIMA: Final = frozenset(
@@ -187,8 +188,10 @@ class KernelBlocks(ABC):
         first, self.class_of = classes.classes()
         self.representatives = first
         self.class_count = len(first)
-        if self.class_count > MOST_CLASSES:
-            raise UndecidedError(f"expected at most {MOST_CLASSES} classes of blocks, got {self.class_count}")
+        statements = self.class_count * _executed(self.program.body)
+        if statements > MOST_STATEMENTS:
+            what = f"{self.class_count} classes of blocks execute {statements} statements"
+            raise UndecidedError(f"expected at most {MOST_STATEMENTS}, got more: {what}")
         self.coordinates = classes.coordinates
         self._name_families()
 
@@ -254,8 +257,9 @@ class KernelBlocks(ABC):
         """
         points = FieldPoints(random, _components(self.operators(), self.program))
         elements = 0
-        for start in range(0, self.class_count, _TOGETHER):
-            chunk = range(start, min(start + _TOGETHER, self.class_count))
+        count = max(1, min(_TOGETHER, _TOGETHER_BYTES // max(1, self.program.shared_bytes)))
+        for start in range(0, self.class_count, count):
+            chunk = range(start, min(start + count, self.class_count))
             blocks = {name: at[self.representatives[chunk.start : chunk.stop]] for name, at in self.coordinates.items()}
             writes = evaluate_program(self.program, points, blocks, _Reader(self, points, chunk))
             for row, number in enumerate(chunk):
@@ -361,6 +365,17 @@ def _plain_indices(s: Stmt) -> Iterator[IntExpr]:
             yield s.at
         case _:
             return
+
+
+def _executed(body: Sequence[Stmt]) -> int:
+    """Return the number of statements that a block executes, those of all threads counted as one."""
+    return sum(s.extent * _executed(s.body) if isinstance(s, For) else 1 for s in _without_conditions(body))
+
+
+def _without_conditions(body: Sequence[Stmt]) -> Iterator[Stmt]:
+    """Yield the statements of a body, and in place of conditions what they contain."""
+    for statement in body:
+        yield from _without_conditions(statement.body) if isinstance(statement, If) else (statement,)
 
 
 def _components(ops: Sequence[Op], program: Program) -> Components:

@@ -219,17 +219,23 @@ class _Evaluation:
                 return self.apply(value, mask)
             case Combine(BinaryFn.MUL, a, Real(1.0)):
                 return self.value(a, mask)
+            case Combine(BinaryFn.MAX, a, b) if self.is_indicator(a) and self.is_indicator(b):
+                return points.disjunction(self.value(a, mask), self.value(b, mask))
             case Combine():
                 return self.combine(value.fn, self.value(value.a, mask), self.value(value.b, mask))
             case Select():
                 return self.chosen(value, mask)
             case Where():
                 chosen = self.value(value.mask, mask)
-                if not is_indicator(value.mask, self.indicators, self.kinds):
+                if not self.is_indicator(value.mask):
                     chosen = points.indicator(chosen)
                 return points.select(chosen, self.value(value.a, mask), self.value(value.b, mask))
             case _:
                 assert_never(value)
+
+    def is_indicator(self, value: Value) -> bool:
+        """Return whether a value is known to be 0 or 1 over the reals."""
+        return is_indicator(value, self.indicators, self.kinds)
 
     def kinds(self, name: str) -> DType:
         """Return the element type of a buffer or parameter."""
@@ -263,7 +269,7 @@ class _Evaluation:
             case KernelFn.ROUND_BFLOAT:
                 return points.unary(OpKind.ROUND_BFLOAT16, a)
             case OpKind.LOGICAL_NOT:
-                if not is_indicator(value.a, self.indicators, self.kinds):
+                if not self.is_indicator(value.a):
                     a = points.indicator(a)
                 return points.unary(OpKind.LOGICAL_NOT, a)
             case kind:
@@ -389,7 +395,9 @@ class _Evaluation:
                 slot = self.slot(s.at)
                 mine = self.registers[s.array][slot]
                 other = mine[:, :, np.arange(self.threads) ^ s.mask]
-                self.assign(s.array, slot, self.combine(s.fn, mine, other), mask)
+                masks = s.fn is BinaryFn.MAX and s.array in self.indicators
+                found = self.points.disjunction(mine, other) if masks else self.combine(s.fn, mine, other)
+                self.assign(s.array, slot, found, mask)
             case Barrier() | Commit() | WaitGroups() | GridWait() | LaunchDependents():
                 return  # order in time, which the safety claim is about
             case _:
@@ -418,7 +426,7 @@ class _Evaluation:
         found = []
         for value in values:
             one = self.value(value, mask)
-            if dtype is DType.BOOL and not is_indicator(value, self.indicators, self.kinds):
+            if dtype is DType.BOOL and not self.is_indicator(value):
                 one = self.points.indicator(one)
             found.append(np.broadcast_to(one, shape))
         return np.stack(found, axis=-1)
