@@ -7,7 +7,7 @@ stand in a Program as functions are functions like others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
@@ -235,11 +235,7 @@ class _Evaluation:
 
     def is_indicator(self, value: Value) -> bool:
         """Return whether a value is known to be 0 or 1 over the reals."""
-        return is_indicator(value, self.indicators, self.kinds)
-
-    def kinds(self, name: str) -> DType:
-        """Return the element type of a buffer or parameter."""
-        return self.buffers[name].dtype if name in self.buffers else self.params[name].dtype
+        return is_indicator(value, self.indicators)
 
     def chosen(self, value: Select, mask: Mask | None) -> FieldArray:
         """Return a selection by an integer condition; what is not selected is not read."""
@@ -546,60 +542,68 @@ def _compile(e: IntExpr) -> Callable[[dict[str, Any]], Any]:
 
 
 def indicator_arrays(program: Program) -> frozenset[str]:
-    """Return the register arrays all of whose values are 0 or 1 over the reals.
+    """Return the register arrays and shared buffers all of whose values are 0 or 1 over the reals.
 
-    Sound: the largest set such that each assignment to an array of it is of such a value, found from all arrays by
+    Sound: the largest set such that each assignment to a member of it is of such a value, found from all of them by
     taking out those that have another one.
     """
     statements = list(all_statements(program.body))
-    kinds = {param.name: param.dtype for param in program.params}
-    kinds |= {buffer.name: buffer.dtype for buffer in program.shared}
     found = {s.name for s in statements if isinstance(s, Registers) and not s.words and s.initial in (0.0, 1.0, None)}
+    found |= {buffer.name for buffer in program.shared}
+    masks = {param.name for param in program.params if param.dtype is DType.BOOL}
+    masks |= {buffer.name for buffer in program.shared if buffer.dtype is DType.BOOL}
+    found |= masks
     while True:
-        out: set[str] = set()
-        for s in statements:
-            match s:
-                case SetReg() if not is_indicator(s.value, found, kinds.__getitem__):
-                    out.add(s.array)
-                case SharedVector() if kinds[s.buffer] is not DType.BOOL:
-                    out.add(s.array)
-                case GlobalVector() if kinds[s.param] is not DType.BOOL:
-                    out.add(s.array)
-                case Mma():
-                    out.add(s.d)
-                case ShuffleReduce() if s.fn is not BinaryFn.MAX:
-                    out.add(s.array)
-                case _:
-                    pass
+        out = {name for s in statements for name, good in _assigned(s, found) if not good} - masks
         if not out & found:
             return frozenset(found)
         found -= out
 
 
-def is_indicator(value: Value, arrays: frozenset[str] | set[str], kinds: Callable[[str], DType]) -> bool:
+def _assigned(s: Stmt, known: set[str]) -> Iterator[tuple[str, bool]]:
+    """Yield the arrays and buffers that a statement assigns to, and whether only values that are 0 or 1."""
+    match s:
+        case SetReg():
+            yield s.array, is_indicator(s.value, known)
+        case SharedWrite():
+            yield s.buffer, all(is_indicator(value, known) for value in s.values)
+        case CopyAsync():
+            yield s.buffer, s.param in known
+        case SharedVector():
+            yield s.array, s.buffer in known
+        case GlobalVector():
+            yield s.array, s.param in known
+        case Mma():
+            yield s.d, False
+        case ShuffleReduce():
+            yield s.array, s.fn is BinaryFn.MAX and s.array in known
+        case _:
+            return
+
+
+def is_indicator(value: Value, known: Set[str]) -> bool:
     """Return whether a value is known to be 0 or 1 over the reals.
 
     Args:
         value: The value.
-        arrays: Register arrays all of whose values are.
-        kinds: The element types of buffers and parameters.
+        known: Register arrays, buffers and parameters all of whose values are.
     """
     match value:
         case Real():
             return value.value in (0.0, 1.0)
         case Reg():
-            return value.array in arrays
+            return value.array in known
         case SharedRead():
-            return kinds(value.buffer) is DType.BOOL
+            return value.buffer in known
         case GlobalRead():
-            return kinds(value.param) is DType.BOOL
+            return value.param in known
         case Apply():
             return value.fn is OpKind.LOGICAL_NOT
         case Combine():
-            both = all(is_indicator(one, arrays, kinds) for one in (value.a, value.b))
+            both = all(is_indicator(one, known) for one in (value.a, value.b))
             return value.fn in _COMPARISONS or (both and value.fn in (BinaryFn.MUL, BinaryFn.MAX, BinaryFn.MIN))
         case Select() | Where():
-            return all(is_indicator(one, arrays, kinds) for one in (value.a, value.b))
+            return all(is_indicator(one, known) for one in (value.a, value.b))
 
 
 __all__ = [

@@ -1,0 +1,123 @@
+"""Kernels are kept and launched only if they are proved to compute their µGraph; a caller may accept tested ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from mirage_formal.check.check_steps import CheckFailed
+from mirage_formal.codegen.generate import GeneratedKernel
+from mirage_formal.codegen.program import program as ir
+from mirage_formal.codegen.translation_validation.claim_record import realized_record
+from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.kernel_build import realized
+from mirage_formal.kernel_build.build import KernelChoice, build, build_run
+from mirage_formal.kernel_build.built_kernels import Acceptance, KernelRejected
+from mirage_formal.records import REALIZES_FILE, RealizedRecord, RealizesRecord
+from mirage_formal.revalidate.rederive import derive_kernels
+from tests.kit.kernels.example_kernels import H200, fastest
+from tests.kit.runs.small_runs import kernel_runs
+from tests.kit.runs.tampering import copy
+from tests.revalidate.test_kernel_evidence import sign_sources
+
+GRAPH = fastest()["ntrans-b1"]
+
+
+@pytest.fixture(scope="module")
+def attention(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with kernels."""
+    return kernel_runs(tmp_path_factory.mktemp("runs"))["attention"]
+
+
+@pytest.fixture
+def root(attention: Path, tmp_path: Path) -> Path:
+    """A copy of the run."""
+    return copy(attention, tmp_path / "run")
+
+
+@pytest.fixture
+def wrong(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Lowering that errs: elements of a vector are written in reversed order, and single ones in place of the next."""
+    decide = realized_record
+
+    def change(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+        found: list[ir.Stmt] = []
+        for item in body:
+            match item:
+                case ir.GlobalWrite(values=(value,)):
+                    found.append(replace(item, values=(ir.Combine(ir.BinaryFn.ADD, value, value),)))
+                case ir.GlobalWrite():
+                    found.append(replace(item, values=tuple(reversed(item.values))))
+                case ir.For() | ir.If():
+                    found.append(replace(item, body=change(item.body)))
+                case _:
+                    found.append(item)
+        return tuple(found)
+
+    def turned(graph: KernelGraph, kernel: GeneratedKernel) -> RealizedRecord:
+        return decide(graph, replace(kernel, program=replace(kernel.program, body=change(kernel.program.body))))
+
+    realized._decide.cache_clear()
+    monkeypatch.setattr(realized, "realized_record", turned)
+    yield
+    realized._decide.cache_clear()
+
+
+def test_built_kernels_have_the_claim() -> None:
+    built = build(GRAPH, GRAPH, H200)
+    assert [one.verdict for one in built.realized] == ["realizes"]
+    assert built.realized[0].elements > 0
+    assert built.realized[0].points > 0
+
+
+@pytest.mark.usefixtures("wrong")
+def test_a_kernel_that_computes_something_else_is_rejected() -> None:
+    with pytest.raises(KernelRejected, match=r"not proved that the kernel computes its µGraph: .* elements differ"):
+        build(GRAPH, GRAPH, H200)
+    accepted = build(GRAPH, GRAPH, H200, accept=Acceptance.TESTED)
+    assert accepted.realized[0].verdict == "deviates"
+
+
+@pytest.mark.usefixtures("wrong")
+def test_a_run_passes_over_candidates_and_says_why(root: Path) -> None:
+    assert all("not proved that the kernel" in said for _, said in build_run(root, 1, (), force=True))
+    choice = KernelChoice(accept=Acceptance.TESTED)
+    ((_, said), *_) = build_run(root, 1, (), force=True, choice=choice)
+    assert said.startswith("built; ")
+    assert "is tested and not proved" in said
+
+
+def edited(directory: Path, change: dict[str, object], kernel: int = 0) -> None:
+    """Edit an entry of realizes.json, and sign the directory again."""
+    path = directory / REALIZES_FILE
+    record = msgspec.json.decode(path.read_bytes(), type=RealizesRecord)
+    kernels = list(record.kernels)
+    kernels[kernel] = msgspec.structs.replace(kernels[kernel], **change)
+    path.write_bytes(msgspec.json.encode(msgspec.structs.replace(record, kernels=tuple(kernels))))
+    sign_sources(directory)
+
+
+@pytest.mark.parametrize(
+    "change", [{"elements": 7}, {"classes": 99}, {"kernel": "other"}, {"points": 1}, {"bits": 3}, {"roundings": ("x",)}]
+)
+def test_an_edited_claim_is_refused(root: Path, change: dict[str, object]) -> None:
+    directory = min((root / "kernels").iterdir())
+    established = derive_kernels(directory, recompile=False)
+    assert established.realized == established.kernels > 0
+    edited(directory, change)
+    with pytest.raises(CheckFailed, match=r"realizes\.json"):
+        derive_kernels(directory, recompile=False)
+
+
+def test_a_kernel_that_was_only_tested_is_counted_as_such(
+    root: Path,
+) -> None:
+    directory = min((root / "kernels").iterdir())
+    edited(directory, {"verdict": "unknown", "reason": "not decided"})
+    established = derive_kernels(directory, recompile=False)
+    assert established.tested == 1
+    assert established.realized == established.kernels - 1
