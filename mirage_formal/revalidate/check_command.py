@@ -437,7 +437,7 @@ def _realized_meaning(results: Sequence[EstablishedKernels]) -> list[str]:
     tested = sum(item.tested for item in results)
     lines = [
         f"Of {kernels} kernels {realized} compute their µGraph over the reals: both were evaluated again, element by",
-        "element, at random points of prime fields drawn here (codegen/translation_validation/README.md).",
+        "element, at random points of prime fields drawn here.",
     ]
     if tested:
         lines.append(f"{tested} kernels were accepted as tested, not proved.")
