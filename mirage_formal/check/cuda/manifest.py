@@ -80,7 +80,7 @@ class EstablishedKernels:
         again: Number of obligations that were derived and settled again in this check, by means; none without
             ``derive``.
         recorded: Number of the other obligations, by reason.
-        realized: Number of kernels of which it was decided again that they realize their operators; none without
+        realized: Number of kernels that realize their operators, as decided again in this check; none without
             ``derive``.
         tested: Number of the other kernels whose record says that they do not, or that it is not known.
         read_back: Number of kernels whose CUDA C++ was read and states its Program; none without ``derive``.

@@ -178,7 +178,13 @@ class BlockClasses:
 
 
 def apply_integer(op: IntOp, a: Any, b: Any) -> Any:
-    """Return a op b of integers that are not negative, or of arrays of them."""
+    """Return a op b of integers that are not negative, or of arrays of them.
+
+    Raises:
+        ZeroDivisionError: A divisor is 0.
+    """
+    if op in (IntOp.DIV, IntOp.MOD) and not np.all(b):
+        raise ZeroDivisionError("an integer is divided by 0")
     match op:
         case IntOp.ADD:
             return a + b

@@ -81,7 +81,7 @@ def _simplest(low: Fraction, high: Fraction) -> Fraction:
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """What the components of a value are for.
+    """Components that values consist of, beside their residues in Z_p.
 
     Attributes:
         exponents: Whether there are residues in Z_q.

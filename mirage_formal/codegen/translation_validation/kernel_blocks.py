@@ -137,7 +137,7 @@ class ClassMember:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedElements:
-    """What a block must write of one result: addresses and values."""
+    """Elements of one result that a block must write: addresses and values."""
 
     address: NDArray[np.int64]
     values: FieldArray
@@ -157,6 +157,11 @@ class KernelBlocks(ABC):
         stored = [tensor for tensor in (*operands, *results) if tensor.band is None]
         if len(names) != len(stored):
             raise UndecidedError(f"expected {len(stored)} parameters, got {len(names)}")
+        for i, (param, tensor) in enumerate(zip(program.params, stored, strict=True)):
+            if param.dtype is not tensor.type.dtype:
+                raise UndecidedError(f"{param.name}: expected {tensor.type.dtype.value}, got {param.dtype.value}")
+            if param.written is not (i >= len(stored) - len(results)):
+                raise UndecidedError(f"{param.name}: expected parameters that are read before those that are written")
         self.base = {name: tensor.place.base for name, tensor in zip(names, stored, strict=True)}
         self.result_of = {name: j for j, name in enumerate(names[len(names) - len(results) :])}
         self._separate()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from math import inf, isinf
 from typing import Any, Final, assert_never
 
 import numpy as np
@@ -65,6 +66,9 @@ DeviceAccess = GlobalRead | GlobalVector | CopyAsync | GlobalWrite
 ReadDevice = Callable[[DeviceAccess, Integers], FieldArray]
 
 _WARP: Final = 32
+_ARITHMETIC: Final = frozenset(
+    {BinaryFn.ADD, BinaryFn.SUB, BinaryFn.MUL, BinaryFn.DIV, BinaryFn.DIV_NO_NAN, BinaryFn.MIN}
+)
 _COMPARISONS: Final = {
     BinaryFn.EQ: OpKind.EQ,
     BinaryFn.LT: OpKind.LT,
@@ -76,7 +80,7 @@ _COMPARISONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DeviceWrite:
-    """What one execution of a statement writes to device memory.
+    """Elements that one execution of a statement writes to device memory.
 
     Attributes:
         access: The statement.
@@ -112,6 +116,7 @@ def evaluate_program(
         EvaluationFault: The Program is not safe.
         UndefinedPointError: A divisor is 0 at the points.
     """
+    expect_element_types(program)
     evaluation = _Evaluation(program, points, blocks, read)
     evaluation.run(program.body, None)
     return evaluation.writes
@@ -162,6 +167,9 @@ class _Evaluation:
         self.overlaps = {name: _overlapping(b, program.shared) for name, b in self.buffers.items()}
         self.writes: list[DeviceWrite] = []
         self.indicators = indicator_arrays(program)
+        constants = constants_of(program)
+        self.infinities = [points.constant(value).reshape(-1, 1, 1) for value in constants if isinf(value)]
+        self.lowest = any(float(np.finfo(np.float32).max) <= abs(value) < inf for value in constants)
         self._integers: dict[int, tuple[IntExpr, Callable[[dict[str, Any]], Any]]] = {}
         self._rows = np.arange(self.blocks, dtype=np.int64)[:, None]
 
@@ -209,7 +217,7 @@ class _Evaluation:
             case Real():
                 return points.constant(value.value).reshape(-1, 1, 1)
             case Reg():
-                return np.asarray(self.registers[value.array][self.slot(value.index)])
+                return np.asarray(self.some(value.array, self.slot(value.index))[0])
             case SharedRead():
                 return self.read_shared(value.buffer, value.index, 1, mask)[..., 0]
             case GlobalRead():
@@ -222,7 +230,10 @@ class _Evaluation:
             case Combine(BinaryFn.MAX, a, b) if self.is_indicator(a) and self.is_indicator(b):
                 return points.disjunction(self.value(a, mask), self.value(b, mask))
             case Combine():
-                return self.combine(value.fn, self.value(value.a, mask), self.value(value.b, mask))
+                first, second = self.value(value.a, mask), self.value(value.b, mask)
+                if self.infinities:
+                    self.expect_real(value, first, second)
+                return self.combine(value.fn, first, second)
             case Select():
                 return self.chosen(value, mask)
             case Where():
@@ -294,6 +305,19 @@ class _Evaluation:
             case _:
                 assert_never(fn)
 
+    def expect_real(self, value: Combine, a: FieldArray, b: FieldArray) -> None:
+        """Expect that no infinity is an operand of arithmetic: the result would be no real number.
+
+        Differences from -inf are let pass: kernels have them where a maximum is still -inf, and use none of them. A
+        Program with the lowest number of float32 may subtract that one, which has the same residues as -inf.
+        """
+        if value.fn not in _ARITHMETIC or (value.fn is BinaryFn.SUB and self.lowest):
+            return
+        for one in self.infinities:
+            first, second = self.points.equal(a, one), self.points.equal(b, one)
+            if (~first & second if value.fn is BinaryFn.SUB else first | second).any():
+                raise EvaluationFault("arithmetic on an infinity")
+
     # --- shared memory
 
     def read_shared(self, buffer: str, e: IntExpr, count: int, mask: Mask | None) -> FieldArray:
@@ -327,15 +351,20 @@ class _Evaluation:
 
     # --- registers
 
+    def some(self, array: str, first: int, count: int = 1) -> FieldArray:
+        """Return consecutive registers of each thread."""
+        found = self.registers[array]
+        if not 0 <= first <= len(found) - count:
+            raise EvaluationFault(f"{array}[{first}] x{count} is out of bounds")
+        return found[first : first + count]
+
     def assign(self, array: str, slot: int, values: FieldArray, mask: Mask | None) -> None:
         """Set one register of each thread that takes part."""
-        target = self.registers[array]
-        if not 0 <= slot < len(target):
-            raise EvaluationFault(f"{array}[{slot}] is out of bounds")
+        (target,) = self.some(array, slot)
         if mask is None:
-            target[slot] = values
+            target[...] = values
         else:
-            np.copyto(target[slot], values, where=mask)
+            np.copyto(target, values, where=mask)
 
     def declare(self, statement: Registers) -> None:
         """Give a register array its initial value: undefined ones are random."""
@@ -389,7 +418,7 @@ class _Evaluation:
                 self.mma(s, mask)
             case ShuffleReduce():
                 slot = self.slot(s.at)
-                mine = self.registers[s.array][slot]
+                mine = self.some(s.array, slot)[0]
                 other = mine[:, :, np.arange(self.threads) ^ s.mask]
                 masks = s.fn is BinaryFn.MAX and s.array in self.indicators
                 found = self.points.disjunction(mine, other) if masks else self.combine(s.fn, mine, other)
@@ -493,17 +522,54 @@ class _Evaluation:
         lanes = self.points.count, self.blocks, self.warps, 8, 4
         a_at, b_at = self.slot(s.a_at), self.slot(s.b_at)
         a_at, b_at = (2 * a_at if s.a in self.words else a_at), (2 * b_at if s.b in self.words else b_at)
-        a, b = self.registers[s.a][a_at : a_at + 8], self.registers[s.b][b_at : b_at + 4]
+        a, b = self.some(s.a, a_at, 8), self.some(s.b, b_at, 4)
         left = a.reshape(2, 2, 2, *lanes).transpose(3, 4, 5, 1, 6, 0, 7, 2)
         right = b.reshape(2, 2, *lanes).transpose(2, 3, 4, 0, 6, 1, 5)
         shape = lanes[:3]
         product = self.points.matmul(left.reshape(*shape, 16, 16), right.reshape(*shape, 16, 8))
         parts = product.reshape(*shape, 2, 8, 4, 2).transpose(3, 6, 0, 1, 2, 4, 5)
         parts = parts.reshape(4, self.points.count, self.blocks, self.threads)
-        d, first = self.registers[s.d], self.slot(s.d_at)
-        total = self.points.add(np.moveaxis(d[first : first + 4], 1, 0), np.moveaxis(parts, 1, 0))
+        first = self.slot(s.d_at)
+        total = self.points.add(np.moveaxis(self.some(s.d, first, 4), 1, 0), np.moveaxis(parts, 1, 0))
         for k in range(4):
             self.assign(s.d, first + k, total[:, k], mask)
+
+
+def constants_of(program: Program) -> frozenset[float]:
+    """Return the constants of a Program's values."""
+    statements = list(all_statements(program.body))
+    found = {s.initial for s in statements if isinstance(s, Registers) and s.initial is not None}
+    for s in statements:
+        for value in values_of(s):
+            found |= {one.value for one in nested_values(value) if isinstance(one, Real)}
+    return frozenset(found)
+
+
+def expect_element_types(program: Program) -> None:
+    """Expect that words are multiplied as elements of the type that they were made of.
+
+    Conversions are the identity over the reals, but the bits of a float16 are no bfloat16: words are never converted.
+
+    Raises:
+        EvaluationFault: Words of one element type are read as another one, or a product has none.
+    """
+    statements = list(all_statements(program.body))
+    buffers = {buffer.name: buffer.dtype for buffer in program.shared}
+    declared = {(s.name, s.words) for s in statements if isinstance(s, Registers)}
+    made: dict[str, set[DType]] = {name: set() for name, words in declared if words}
+    for s in statements:
+        match s:
+            case Pack():
+                made.setdefault(s.words, set()).add(s.dtype)
+            case LoadMatrix():
+                made.setdefault(s.words, set()).add(buffers[s.buffer])
+            case _:
+                pass
+    if any((name, False) in declared or len(kinds) > 1 for name, kinds in made.items()):
+        raise EvaluationFault("an array of registers holds elements of two types")
+    for s in statements:
+        if isinstance(s, Mma) and any(made.get(x, {DType.FLOAT32}) != {s.dtype} for x in (s.a, s.b)):
+            raise EvaluationFault(f"a product of {s.dtype.value} has operands of another element type")
 
 
 def all_statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
@@ -548,7 +614,8 @@ def indicator_arrays(program: Program) -> frozenset[str]:
     taking out those that have another one.
     """
     statements = list(all_statements(program.body))
-    found = {s.name for s in statements if isinstance(s, Registers) and not s.words and s.initial in (0.0, 1.0, None)}
+    declared = [s for s in statements if isinstance(s, Registers)]
+    found = {s.name for s in declared} - {s.name for s in declared if s.words or s.initial not in (0.0, 1.0, None)}
     found |= {buffer.name for buffer in program.shared}
     masks = {param.name for param in program.params if param.dtype is DType.BOOL}
     masks |= {buffer.name for buffer in program.shared if buffer.dtype is DType.BOOL}

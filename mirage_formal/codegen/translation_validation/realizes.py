@@ -77,13 +77,16 @@ def decide_realizes(graph: KernelGraph, kernel: GeneratedKernel, seed: int | Non
         for attempt in range(_ATTEMPTS):
             try:
                 random = np.random.default_rng(None if seed is None else (seed, attempt))
-                return Realizes(work.class_count, work.compare(random), perf_counter() - begin)
+                elements = work.compare(random)
+                if not elements:
+                    return Unknown("no block that was evaluated writes an element")
+                return Realizes(work.class_count, elements, perf_counter() - begin)
             except UndefinedPointError as error:
                 reason = str(error)
         return Unknown(f"{reason} at {_ATTEMPTS} points")
     except DeviationError as error:
         return error.found
-    except (UndecidedError, EvaluationFault) as error:
+    except (UndecidedError, EvaluationFault, ZeroDivisionError) as error:
         return Unknown(str(error))
 
 
@@ -99,10 +102,15 @@ def _blocks_of(graph: KernelGraph, kernel: GeneratedKernel) -> KernelBlocks:
     op = graph.ops[kernel.operator]
     first = len(graph.inputs) + sum(one.results for one in graph.ops[: kernel.operator])
     results = [KernelTensor(types[first + j], places[first + j]) for j in range(op.results)]
+    passed = list(op.operands)
     if isinstance(op, GraphDefined):
         operands = [
             KernelTensor(types[i], places[i], band_at(graph.inputs, places[i], types[i].shape)) for i in op.operands
         ]
+        passed = [i for i, operand in zip(op.operands, operands, strict=True) if operand.band is None]
+    if kernel.values != (*passed, *range(first, first + op.results)):
+        raise UndecidedError("the kernel is launched with other values than its operator has")
+    if isinstance(op, GraphDefined):
         return GraphDefinedBlocks(op.graph, kernel.program, operands, results)
     return PredefinedBlocks(op, kernel.program, [KernelTensor(types[i], places[i]) for i in op.operands], results)
 
