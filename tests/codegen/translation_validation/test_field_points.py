@@ -1,0 +1,236 @@
+"""Laws of the arithmetic at random points: those that hold over the reals and are used hold, and no others are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from mirage_formal.codegen.translation_validation.field_points import (
+    Components,
+    FieldArray,
+    FieldPoints,
+    UndefinedPointError,
+    rational_constant,
+)
+from mirage_formal.graph.ops import COMPARISONS, FUNCTIONS, ROUNDINGS, OpKind
+
+K = OpKind
+COUNT = 64
+LOWEST = float(np.finfo(np.float32).min)
+
+
+@pytest.fixture(params=range(3))
+def points(request: pytest.FixtureRequest) -> FieldPoints:
+    return FieldPoints(np.random.default_rng(request.param), Components(True, True, frozenset(ROUNDINGS)))
+
+
+def variable(points: FieldPoints, name: str) -> FieldArray:
+    return points.variables(name, np.arange(COUNT))
+
+
+def same(points: FieldPoints, *values: FieldArray) -> bool:
+    return all(bool(points.equal(values[0], one).all()) for one in values[1:])
+
+
+def apart(points: FieldPoints, *values: FieldArray) -> bool:
+    """Whether no element of any two is the same."""
+    return not any(points.equal(a, b).any() for a, b in combinations(values, 2))
+
+
+def test_ring(points: FieldPoints) -> None:
+    a, b, c = (variable(points, name) for name in "abc")
+    one = points.filled(1.0, (COUNT,))
+    assert same(points, points.add(a, b), points.add(b, a), points.subtract(a, points.negate(b)))
+    assert same(
+        points,
+        points.multiply(a, points.add(b, c)),
+        points.add(points.multiply(a, b), points.multiply(c, a)),
+    )
+    assert same(points, points.multiply(a, points.invert(a)), one)
+    assert same(points, points.unary(K.SQUARE, a), points.multiply(a, a))
+    assert same(points, points.unary(K.RECIPROCAL, a), points.invert(a))
+    assert apart(points, a, b, points.add(a, b), points.multiply(a, b), points.subtract(a, b), points.subtract(b, a))
+    with pytest.raises(UndefinedPointError):
+        points.invert(points.subtract(a, a))
+
+
+def test_variables_are_the_same_by_name_and_number_alone(points: FieldPoints) -> None:
+    a = variable(points, "a")
+    assert same(points, a, variable(points, "a"), points.variables("a", np.arange(COUNT)[::-1])[:, ::-1])
+    flat = a[:2].reshape(2, -1)
+    assert len({tuple(column) for column in flat.T.tolist()}) == COUNT
+
+
+def test_products_are_sums_of_products(points: FieldPoints) -> None:
+    a = points.variables("a", np.arange(32).reshape(4, 8))
+    b = points.variables("b", np.arange(24).reshape(8, 3))
+    each = points.multiply(a[:, :, :, None], b[:, None])
+    assert same(points, points.matmul(a, b), points.sum(each, 1)[:, :, 0])
+
+
+def test_exponentials(points: FieldPoints) -> None:
+    a, b, c = (variable(points, name) for name in "abc")
+    exp, add = points.exp, points.add
+    assert same(points, exp(add(a, b)), points.multiply(exp(a), exp(b)))
+    assert same(points, exp(points.negate(a)), points.invert(exp(a)))
+    assert same(points, exp(points.subtract(a, a)), points.filled(1.0, (COUNT,)))
+    scaled = points.multiply(points.exp(points.subtract(a, c)), points.exp(points.subtract(c, b)))
+    assert same(points, scaled, exp(points.subtract(a, b)))
+    assert same(points, exp(exp(add(a, b))), exp(exp(add(b, a))))
+    twice = points.multiply(points.filled(2.0, (COUNT,)), a)
+    assert same(points, exp(twice), points.unary(K.SQUARE, exp(a)))
+    assert apart(points, exp(a), exp(b), exp(exp(a)), exp(points.multiply(a, b)), add(exp(a), exp(b)), a)
+
+
+def test_sigmoids(points: FieldPoints) -> None:
+    a = variable(points, "a")
+    sigmoid, one = points.unary(K.SIGMOID, a), points.filled(1.0, (COUNT,))
+    grown = points.exp(a)
+    assert same(points, sigmoid, points.multiply(grown, points.invert(points.add(one, grown))))
+    assert same(points, points.unary(K.SILU, a), points.multiply(a, sigmoid))
+
+
+def test_maxima(points: FieldPoints) -> None:
+    a, b, c = (variable(points, name) for name in "abc")
+    top = points.maximum
+    assert same(points, top(a, a), a)
+    assert same(points, top(a, b), top(b, a))
+    assert same(points, top(top(a, b), c), top(a, top(b, c)), top(top(c, a), b))
+    assert same(points, top(a, top(a, b)), top(top(a, b), b), top(a, b))
+    least = points.filled(-np.inf, (COUNT,))
+    assert same(points, top(a, least), top(least, a), a)
+    assert same(points, top(a, points.filled(LOWEST, (COUNT,))), a)
+    assert same(points, top(least, least), least)
+    assert apart(points, a, b, top(a, b), top(a, c), top(b, c), top(top(a, b), c), points.minimum(a, b))
+    zero = points.filled(0.0, (COUNT,))
+    assert apart(points, top(a, zero), a, zero)
+    two = points.filled(2.0, (COUNT,))  # scales are no maxima of scales: 2 may be -2 elsewhere
+    assert apart(points, top(points.multiply(two, a), points.multiply(two, b)), points.multiply(two, top(a, b)))
+
+
+def test_largest_of_a_row(points: FieldPoints) -> None:
+    rows = points.variables("rows", np.arange(24).reshape(4, 6))
+    found = points.largest(rows, 1)[:, :, 0]
+    for order in (range(6), (3, 1, 5, 0, 4, 2)):
+        step = rows[:, :, order[0]]
+        for k in order[1:]:
+            step = points.maximum(step, rows[:, :, k])
+        assert same(points, found, step)
+    halves = points.maximum(points.largest(rows[:, :, :3], 1), points.largest(rows[:, :, 3:], 1))
+    assert same(points, found, halves[:, :, 0])
+    twice = np.concatenate([rows, rows[:, :, ::-1]], axis=2)
+    assert same(points, found, points.largest(twice, 1)[:, :, 0])
+    assert not points.equal(found, points.largest(rows[:, :, :5], 1)[:, :, 0]).any()
+    equal = np.repeat(rows[:, :, :1], 3, axis=2)
+    assert same(points, points.largest(equal, 1)[:, :, 0], rows[:, :, 0])
+
+
+def test_a_maximum_that_is_changed_is_one_no_more(points: FieldPoints) -> None:
+    a, b, c = (variable(points, name) for name in "abc")
+    top, one = points.maximum(a, b), points.filled(1.0, (COUNT,))
+    moved = points.add(top, one)
+    assert same(points, points.subtract(moved, one), top)
+    assert apart(points, points.maximum(moved, c), points.maximum(top, c), points.add(points.maximum(top, c), one))
+    shifted = points.exp(points.subtract(a, top))
+    assert same(points, points.multiply(shifted, points.exp(top)), points.exp(a))
+
+
+def test_minima(points: FieldPoints) -> None:
+    a, b = variable(points, "a"), variable(points, "b")
+    assert same(points, points.minimum(a, b), points.minimum(b, a))
+    assert same(points, points.minimum(a, a), a)
+    assert apart(points, points.minimum(a, b), points.maximum(a, b), a, b)
+
+
+def test_selections(points: FieldPoints) -> None:
+    a, b, m = (variable(points, name) for name in "abm")
+    one, zero = points.filled(1.0, (COUNT,)), points.filled(0.0, (COUNT,))
+    assert same(points, points.select(one, a, b), a)
+    assert same(points, points.select(zero, a, b), b)
+    assert same(points, points.select(m, a, a), a)
+    assert same(points, points.select(points.unary(K.LOGICAL_NOT, m), a, b), points.select(m, b, a))
+    assert same(points, points.select(m, a, zero), points.multiply(m, a))
+    assert apart(points, points.select(m, a, b), points.select(m, b, a), a, b)
+    assert same(points, points.indicator(one), one)
+    assert same(points, points.indicator(zero), zero)
+    assert apart(points, points.indicator(a), a, points.indicator(b), zero, one)
+
+
+def test_comparisons(points: FieldPoints) -> None:
+    a, b, c = (variable(points, name) for name in "abc")
+    one, zero = points.filled(1.0, (COUNT,)), points.filled(0.0, (COUNT,))
+    compare = points.compare
+    for kind in sorted(COMPARISONS):
+        holds = one if kind in (K.EQ, K.LE, K.GE) else zero
+        assert same(points, compare(kind, a, a), holds)
+        assert same(points, compare(kind, points.add(a, c), points.add(c, b)), compare(kind, a, b))
+    assert same(points, compare(K.LT, a, b), compare(K.GT, b, a), points.subtract(one, compare(K.GE, a, b)))
+    assert same(points, compare(K.EQ, a, b), compare(K.EQ, b, a))
+    kinds = (K.EQ, K.LT, K.LE, K.GT, K.GE)
+    assert apart(points, *(compare(kind, a, b) for kind in kinds), one, zero)
+    assert apart(points, compare(K.LT, a, b), compare(K.LT, a, c), compare(K.LT, c, b))
+
+
+def test_functions_are_functions_and_differ(points: FieldPoints) -> None:
+    a, b = variable(points, "a"), variable(points, "b")
+    kinds = sorted(FUNCTIONS)
+    values = [points.unary(kind, a) for kind in kinds]
+    again = points.subtract(points.add(a, b), b)
+    for kind, found in zip(kinds, values, strict=True):
+        assert same(points, found, points.unary(kind, again))
+        assert apart(points, found, points.unary(kind, b))
+    assert apart(points, *values, a)
+    assert same(points, points.unary(K.ABS, a), points.unary(K.ABS, points.negate(a)))
+    zero = points.filled(0.0, (COUNT,))
+    assert same(points, points.unary(K.SQRT, zero), points.unary(K.RELU, zero), points.unary(K.TANH, zero), zero)
+
+
+def test_roundings_are_the_identity_unless_the_graph_has_them() -> None:
+    points = FieldPoints(np.random.default_rng(0), Components(False, False, frozenset({K.ROUND_BFLOAT16})))
+    a = variable(points, "a")
+    assert same(points, points.unary(K.ROUND_FLOAT16, a), a)
+    assert apart(points, points.unary(K.ROUND_BFLOAT16, a), a)
+
+
+def test_quotients_that_are_0_where_the_divisor_is(points: FieldPoints) -> None:
+    a, b, c = (variable(points, name) for name in "abc")
+    quotient, zero = points.divide_or_zero, points.filled(0.0, (COUNT,))
+    assert same(points, quotient(a, zero), zero)
+    assert same(points, quotient(points.multiply(a, c), b), points.multiply(c, quotient(a, b)))
+    assert same(points, points.add(quotient(a, b), quotient(c, b)), quotient(points.add(a, c), b))
+    assert apart(points, quotient(a, b), quotient(b, a), points.multiply(a, points.invert(b)))
+
+
+@pytest.mark.parametrize(
+    ("value", "wanted"),
+    [
+        (1 / 3, Fraction(1, 3)),
+        (float(np.float32(1 / 3)), Fraction(1, 3)),
+        (float(np.float32(-0.1)), Fraction(-1, 10)),
+        (0.0, Fraction(0)),
+        (0.125, Fraction(1, 8)),
+        (1.0 + 2.0**-10, 1 + Fraction(1, 1024)),
+        (2.0**-30, Fraction(1, 2**30)),
+        (float(np.float32(1e-20)), Fraction(float(np.float32(1e-20)))),
+    ],
+)
+def test_constants_are_the_fractions_that_they_round(value: float, wanted: Fraction) -> None:
+    assert rational_constant(value) == wanted
+
+
+def test_constants_that_float32_tells_apart_are_apart() -> None:
+    values = np.random.default_rng(0).standard_normal(200).astype(np.float32)
+    near = [np.nextafter(values, np.float32(side)) for side in (-9, 9)]
+    for value in (*values, *near[0], *near[1]):
+        assert np.float32(float(rational_constant(float(value)))) == value
+
+
+def test_constants_that_differ(points: FieldPoints) -> None:
+    values = (0.0, 1.0, -1.0, 0.5, 1 / 3, 1 + 2.0**-23, np.inf, -np.inf, 1e-8)
+    make: Callable[[float], FieldArray] = lambda value: points.filled(value, (1,))  # noqa: E731
+    assert apart(points, *map(make, values))
+    assert same(points, make(LOWEST), make(-np.inf))

@@ -1,0 +1,1 @@
+"""Kernels by what they are lowered with, their mutants, and what the claim ``realizes`` says of these."""
