@@ -289,10 +289,29 @@ class _RoundInputs:
             self.known.pop((entry.input, _PARTS[entry.field]), None)
 
     def _drawn(self, index: int, part: int, attempt: int) -> NDArray[Any]:
-        source = _stream(self.record.seed, self.draw.round, f"input/{index}/{'pq'[part]}/{attempt}")
-        m = np.uint64(2 if index in self.masks else self.record.q if part else self.record.p)
-        words = np.asarray(source.random_raw(prod(self.shapes[index])) % m)
-        return words.astype(np.uint32).reshape(self.shapes[index])
+        m = 2 if index in self.masks else self.record.q if part else self.record.p
+        name = f"input/{index}/{'pq'[part]}/{attempt}"
+        return _drawn_words((self.record.seed, self.draw.round), name, m, self.shapes[index])
+
+
+_DRAWN: dict[tuple[object, ...], NDArray[Any]] = {}
+
+
+def _drawn_words(at: tuple[int, int], name: str, m: int, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return an array drawn below ``m`` for a seed and round, cached because candidates of one run share their inputs.
+
+    The cache holds first draws of one seed and round: about as much as one candidate's check holds.
+    """
+    key = (at, name, m, shape)
+    if key in _DRAWN:
+        return _DRAWN[key]
+    words = np.asarray(_stream(*at, name).random_raw(prod(shape)) % np.uint64(m)).astype(np.uint32).reshape(shape)
+    words.flags.writeable = False
+    if name.endswith("/0"):
+        if any(other[0] != at for other in _DRAWN):
+            _DRAWN.clear()
+        _DRAWN[key] = words
+    return words
 
 
 def _mask(entry: Redraw, shape: Sequence[int]) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
@@ -372,13 +391,20 @@ def random_point(
 
 
 _KNOWN: dict[tuple[object, ...], tuple[str, ...]] = {}
+_KNOWN_REASONS: dict[tuple[object, ...], str | None] = {}
+_MOST_REASONS: Final = 64
+
+
+def _point_key(point: field_interpreter.RandomPoint) -> tuple[object, ...]:
+    """Return the values of a random point as part of a cache key."""
+    return point.p, point.q, point.omega, tuple(sorted(point.keys.items()))
 
 
 def _program_outputs(
     program: KernelGraph, point: field_interpreter.RandomPoint, inputs: _RoundInputs, given: tuple[InputDigest, ...]
 ) -> tuple[str, ...]:
     """Return digests of a program's outputs, cached because candidates of one run share them for equal inputs."""
-    key = (program, point.p, point.q, point.omega, tuple(sorted(point.keys.items())), given)
+    key = (program, *_point_key(point), given)
     if key not in _KNOWN:
         _KNOWN.clear()
         _KNOWN[key] = tuple(_digest(value) for value in field_interpreter.evaluate_steps(program, point, inputs))
@@ -424,13 +450,30 @@ def _check_redraws(
 def _undefined_reason(
     graphs: tuple[KernelGraph, KernelGraph], point: field_interpreter.RandomPoint, inputs: _RoundInputs
 ) -> str:
-    """Return the reason why one of the graphs has no value at these inputs, or that both have one."""
+    """Return the reason why one of the graphs has no value at these inputs, or that both have one.
+
+    The program's reason is cached because candidates of one run share it.
+    """
+    program, candidate = graphs
+    redrawn = tuple(entry for entry in inputs.draw.redraws if entry.attempt <= inputs.attempt)
+    key = (program, *_point_key(point), inputs.record.seed, inputs.draw.round, redrawn)
+    if key not in _KNOWN_REASONS:
+        if len(_KNOWN_REASONS) >= _MOST_REASONS:
+            _KNOWN_REASONS.clear()
+        _KNOWN_REASONS[key] = _reason_of(program, point, inputs)
+    reason = _KNOWN_REASONS[key]
+    if reason is None:
+        reason = _reason_of(candidate, point, inputs)
+    return _BOTH if reason is None else reason
+
+
+def _reason_of(graph: KernelGraph, point: field_interpreter.RandomPoint, inputs: _RoundInputs) -> str | None:
+    """Return the reason why a graph has no value at these inputs, or None if it has one."""
     try:
-        for graph in graphs:
-            field_interpreter.evaluate_steps(graph, point, inputs)
+        field_interpreter.evaluate_steps(graph, point, inputs)
     except field_interpreter.UndefinedValueError as error:
         return str(error)
-    return _BOTH
+    return None
 
 
 _BOTH: Final = "both graphs have a value: nothing to draw again"

@@ -9,9 +9,12 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
+from mirage_formal.check.fingerprint import field_interpreter
+from mirage_formal.check.fingerprint import fingerprint as check_module
 from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
@@ -372,6 +375,38 @@ def test_check_lets_a_fingerprint_that_was_not_made_through_only_where_it_counts
         record = fingerprint(graph, graph, FingerprintSettings(prime_bits=31, max_multiplications=1000)).record
         with nullcontext() if enough else pytest.raises(FormatError, match="multiplications are few"):
             check_fingerprint(graph, graph, record)
+
+
+def test_check_evaluates_a_program_once_for_all_of_its_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For its outputs and for the causes of redraws; inputs are drawn once as well, and large ones take long."""
+    inputs, one, other = SAME["sqrt(sqrt(x)^2) = sqrt(x)"]
+    graph, candidate = program(inputs, *one), program(inputs, *other)
+    record = fingerprint(graph, candidate, BIG).record
+    assert any(entry.attempt for entry in record.draws[0].redraws)
+    evaluated, drawn = list[KernelGraph](), list[str]()
+    evaluate, stream = field_interpreter.evaluate_steps, check_module._stream
+
+    def counted(graph: KernelGraph, *more: Any) -> Any:
+        evaluated.append(graph)
+        return evaluate(graph, *more)
+
+    def streamed(*at: Any) -> Any:
+        drawn.append(at[-1])
+        return stream(*at)
+
+    monkeypatch.setattr(field_interpreter, "evaluate_steps", counted)
+    monkeypatch.setattr(check_module, "_stream", streamed)
+    assert check_fingerprint(graph, candidate, record)
+    assert graph in evaluated
+    assert "input/0/p/0" in drawn
+    evaluated.clear()
+    drawn.clear()
+    assert check_fingerprint(graph, candidate, record)
+    assert set(evaluated) == {candidate}
+    assert "input/0/p/0" not in drawn
+    moved = msgspec.structs.replace(record.draws[0], redraws=record.draws[0].redraws[1:])
+    with pytest.raises(FormatError):
+        check_fingerprint(graph, candidate, msgspec.structs.replace(record, draws=(moved, *record.draws[1:])))
 
 
 @pytest.mark.parametrize(
