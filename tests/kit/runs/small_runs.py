@@ -5,7 +5,11 @@ Files are proofs with digit lemmas, a running maximum, kernels, records of a dev
 
 from __future__ import annotations
 
+import os
+import shutil
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -22,13 +26,22 @@ from tests.kit.runs.known_engine import PROGRAMS
 
 
 def make(root: Path, name: str = "attention", kernels: int = 1, keep: int = 9) -> None:
-    """Write a run, with kernels if some are asked for."""
+    """Write a run, with kernels if some are asked for; searched and built once in this process, then copied."""
+    shutil.copytree(Path(_made(name, kernels, keep).name) / "run", root, dirs_exist_ok=True)
+
+
+@cache
+def _made(name: str, kernels: int, keep: int) -> TemporaryDirectory[str]:
+    """A directory that goes when this process ends."""
+    place = TemporaryDirectory(prefix="small-run-", dir=os.environ.get("PYTEST_DEBUG_TEMPROOT"))
+    root = Path(place.name) / "run"
     settings = Settings(engine="tests.kit.runs.known_engine:KnownEngine", config="tiny", keep=keep, workers=1)
     run_search(PROGRAMS[name]()[0], settings, root, name=name)
     if kernels:
         assert build_run(root, kernels)
         for directory in sorted((root / "kernels").iterdir()):
             on_device(directory)
+    return place
 
 
 def on_device(directory: Path) -> None:
