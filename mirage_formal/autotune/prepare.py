@@ -212,14 +212,14 @@ def build_finalist(task: Finalist) -> BuiltKernels | str:
     """Build the kernels of a finalist, or return the reason why there are none.
 
     Sound: ``build_form`` makes them, which refuses what may not run, of a form that ``form_of`` has proved, and
-    ``prove_realized`` refuses what does not compute it.
+    ``validate_kernels`` refuses what does not compute it.
     """
-    from mirage_formal.kernel_build.realized import prove_realized
+    from mirage_formal.kernel_build.validation import validate_kernels
 
     schedules = {operator: schedule_from_record(record) for operator, record in task.schedules}
     target, program = load_target(task.target), decode_graph(task.program)
     try:
-        made = prove_realized(build_form(form_of(task), program, target, (task.arch,), schedules, task.early))
+        made = validate_kernels(build_form(form_of(task), program, target, (task.arch,), schedules, task.early))
     except KernelRejected as error:
         return str(error)
     return replace(made, candidate=digest(decode_graph(task.graph)))

@@ -22,6 +22,7 @@ CLAIMS: Final[Mapping[str, str]] = {
     "equivalent, of a candidate's directory": "mirage_formal.check.minimal_check",
     "everything that `check` says of a candidate": "mirage_formal.check.candidate",
     "everything that `check` says of a run, without its kernels": "mirage_formal.check.run_check",
+    "a kernel computes its µGraph": "mirage_formal.codegen.translation_validation.realization",
     "everything that `check` says": "mirage_formal.revalidate.check_command",
 }
 #: Modules with the rules of the proof kernel, which stay small.

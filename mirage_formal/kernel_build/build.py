@@ -116,14 +116,14 @@ def build(
     Raises:
         KernelRejected: It has no kernel that may run.
     """
-    from mirage_formal.kernel_build.realized import prove_realized  # these load numerical packages
     from mirage_formal.kernel_build.stable_forms import stabilize_proved
+    from mirage_formal.kernel_build.validation import validate_kernels  # these load numerical packages
 
     try:
         form = stabilize_proved(graph) if form is None else form
     except MirageError as error:
         raise KernelRejected(f"its exponentials are not stable: {first_line(error)}", where="stabilize") from error
-    built = prove_realized(build_form(form, program, target, archs), accept)
+    built = validate_kernels(build_form(form, program, target, archs), accept)
     return replace(built, candidate=digest(graph))
 
 
@@ -137,7 +137,7 @@ def build_form(
 ) -> BuiltKernels:
     """Build the kernels of a form with given schedules and early launches; see ``build``.
 
-    They are safe. That they realize their operators is for ``realized.prove_realized``, before they are kept.
+    They are safe. That they realize their operators is for ``validation.validate_kernels``, before they are kept.
 
     Raises:
         KernelRejected: It has no kernel that may run.

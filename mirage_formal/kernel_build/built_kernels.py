@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from mirage_formal.codegen.executable import Executable
 from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.target import Target
-from mirage_formal.records import KernelPlanRecord, ObligationRecord, RealizedRecord
+from mirage_formal.records import KernelPlanRecord, ObligationRecord, RealizationRecord
 from mirage_formal.support.errors import MirageError
 
 if TYPE_CHECKING:
@@ -60,4 +60,4 @@ class BuiltKernels:
     stable: StableForm
     candidate: str
     target: Target
-    realized: tuple[RealizedRecord, ...] = ()
+    realized: tuple[RealizationRecord, ...] = ()

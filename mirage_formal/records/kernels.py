@@ -278,7 +278,7 @@ class ObligationRecord(VersionedRecord, frozen=True, kw_only=True):
 # --- realizes.json ---------------------------------------------------------------------------------------------------
 
 
-class RealizedRecord(Record, frozen=True, kw_only=True):
+class RealizationRecord(Record, frozen=True, kw_only=True):
     """The claim that a kernel computes its operator of the µGraph, as it was decided when the kernel was made.
 
     Attributes:
@@ -305,7 +305,7 @@ class RealizedRecord(Record, frozen=True, kw_only=True):
 class RealizesRecord(VersionedRecord, frozen=True, kw_only=True):
     """realizes.json: the claim for each generated kernel, in the order of their launches."""
 
-    kernels: tuple[RealizedRecord, ...]
+    kernels: tuple[RealizationRecord, ...]
 
 
 # --- manifest.json ---------------------------------------------------------------------------------------------------

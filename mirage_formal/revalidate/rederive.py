@@ -37,7 +37,7 @@ from mirage_formal.codegen.safety.obligation_types import (
 )
 from mirage_formal.codegen.safety.safety import safety_obligations
 from mirage_formal.codegen.target import Target
-from mirage_formal.codegen.translation_validation.claim_record import realized_record
+from mirage_formal.codegen.translation_validation.claim_record import realization_record
 from mirage_formal.logic.script import parse_script
 from mirage_formal.records import (
     LAUNCH_FILE,
@@ -185,7 +185,7 @@ def _check_realized(bound: BoundKernels, kernels: Sequence[GeneratedKernel]) -> 
         with step(bound.root / REALIZES_FILE, f"{one.program.name} computes its µGraph"):
             if recorded.verdict != "realizes":
                 continue
-            ours = realized_record(bound.graph, one)
+            ours = realization_record(bound.graph, one)
             if ours.verdict != "realizes":
                 raise FormatError(f"expected a kernel that realizes its operator, got another one: {ours.reason}")
             expect_equal("claim", ours, recorded)

@@ -67,6 +67,7 @@ def test_published_schema_is_the_generated_one() -> None:
         records.PLAN_FILE,
         records.OBLIGATIONS_FILE,
         records.PROGRAMS_FILE,
+        records.REALIZES_FILE,
     }
     assert set(FILES) == {
         *(records.RUN_FILE, records.SEARCH_FILE, records.SUMMARY_FILE, records.EXHAUSTED_FILE),

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from mirage_formal.codegen.generate import GeneratedKernel
+from mirage_formal.codegen.translation_validation.realization import Deviates, Realizes, decide_realizes
 from mirage_formal.codegen.translation_validation.field_points import BITS, POINTS
-from mirage_formal.codegen.translation_validation.realizes import Deviates, Realizes, decide_realizes
 from mirage_formal.codegen.translation_validation.roundings import roundings
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.records import RealizedRecord
+from mirage_formal.records import RealizationRecord
 
 
-def realized_record(graph: KernelGraph, kernel: GeneratedKernel) -> RealizedRecord:
+def realization_record(graph: KernelGraph, kernel: GeneratedKernel) -> RealizationRecord:
     """Decide the claim at points drawn anew, and return its record; see ``decide_realizes``."""
     name, listed = kernel.program.name, roundings(kernel.program)
     verdict = decide_realizes(graph, kernel)
     if isinstance(verdict, Realizes):
-        return RealizedRecord(
+        return RealizationRecord(
             kernel=name,
             verdict="realizes",
             classes=verdict.classes,
@@ -29,7 +29,7 @@ def realized_record(graph: KernelGraph, kernel: GeneratedKernel) -> RealizedReco
         by = "" if verdict.thread is None else f", thread {verdict.thread}"
         where = f"block {verdict.block}{by}, element {verdict.address} of result {verdict.output}"
         reason = f"{reason} ({where})"
-    return RealizedRecord(
+    return RealizationRecord(
         kernel=name,
         verdict="deviates" if isinstance(verdict, Deviates) else "unknown",
         reason=reason,
@@ -41,4 +41,4 @@ def realized_record(graph: KernelGraph, kernel: GeneratedKernel) -> RealizedReco
     )
 
 
-__all__ = ["realized_record"]
+__all__ = ["realization_record"]

@@ -11,8 +11,8 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.program import program as ir
+from mirage_formal.codegen.translation_validation.realization import Deviates, Realizes, decide_realizes
 from mirage_formal.codegen.translation_validation.field_points import rational_constant
-from mirage_formal.codegen.translation_validation.realizes import Deviates, Realizes, decide_realizes
 from mirage_formal.codegen.translation_validation.roundings import roundings
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Unknown
@@ -21,7 +21,7 @@ from tests.kit.fuzz.random_programs import program
 from tests.kit.kernels import masked_attention, tails
 from tests.kit.kernels.example_kernels import H200, fastest
 
-#: Candidates at real extents whose kernels take least time here; the others are in benchmarks/realizes.py.
+#: Candidates at real extents whose kernels take least time here; benchmarks/validate_kernels.py takes runs.
 QUICK = ("attn-b1", "lora-b1", "lora-b16", "ntrans-b16", "qk-b1", "qv-b1", "gated_mlp-b1", "rmsnorm-b1", "rmsnorm-b8")
 
 

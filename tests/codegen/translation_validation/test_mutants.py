@@ -10,7 +10,7 @@ import pytest
 
 from mirage_formal.codegen.generate import GeneratedKernel
 from mirage_formal.codegen.program.program import Program
-from mirage_formal.codegen.translation_validation.realizes import Deviates, Realizes, decide_realizes
+from mirage_formal.codegen.translation_validation.realization import Deviates, Realizes, decide_realizes
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Unknown
 from tests.kit.kernels.program_mutants import Touched, changed, changes

@@ -18,7 +18,7 @@ from mirage_formal.codegen.generate import NO_SCHEDULES, GeneratedKernel, genera
 from mirage_formal.codegen.online_softmax.stabilize import stable_form
 from mirage_formal.codegen.planning.planner import make_plan, schedules
 from mirage_formal.codegen.program.program import Program
-from mirage_formal.codegen.translation_validation.realizes import Realizes, decide_realizes
+from mirage_formal.codegen.translation_validation.realization import Realizes, decide_realizes
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.storage_views import storage_locations

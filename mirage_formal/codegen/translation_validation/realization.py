@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from mirage_formal.codegen.generate import GeneratedKernel
 from mirage_formal.codegen.program.bands import band_at
 from mirage_formal.codegen.translation_validation.field_points import UndefinedPointError
 from mirage_formal.codegen.translation_validation.graph_defined import GraphDefinedBlocks
@@ -32,6 +31,9 @@ from mirage_formal.graph.storage_views import StorageLocation, storage_locations
 from mirage_formal.graph.types import row_major
 from mirage_formal.graph.verdict import NoTruthValue, Unknown
 from mirage_formal.graph.verifier import kernel_types
+
+if TYPE_CHECKING:
+    from mirage_formal.codegen.generate import GeneratedKernel
 
 #: Draws after which a divisor that is 0 at every point is Unknown.
 _ATTEMPTS: Final = 4

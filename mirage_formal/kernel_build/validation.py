@@ -6,13 +6,13 @@ from dataclasses import replace
 from functools import lru_cache
 
 from mirage_formal.codegen.generate import GeneratedKernel
-from mirage_formal.codegen.translation_validation.claim_record import realized_record
+from mirage_formal.codegen.translation_validation.claim_record import realization_record
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build.built_kernels import Acceptance, BuiltKernels, KernelRejected
-from mirage_formal.records import KernelLaunch, RealizedRecord
+from mirage_formal.records import KernelLaunch, RealizationRecord
 
 
-def prove_realized(built: BuiltKernels, accept: Acceptance = Acceptance.PROVED) -> BuiltKernels:
+def validate_kernels(built: BuiltKernels, accept: Acceptance = Acceptance.PROVED) -> BuiltKernels:
     """Return built kernels with the claim for each that it realizes its operator.
 
     Sound: each is decided by ``decide_realizes`` on the Program whose text is launched and on the µGraph of the
@@ -22,7 +22,7 @@ def prove_realized(built: BuiltKernels, accept: Acceptance = Acceptance.PROVED) 
         KernelRejected: The claim does not hold of a kernel, and only proved kernels are accepted.
     """
     graph = built.executable.graph
-    found: list[RealizedRecord] = []
+    found: list[RealizationRecord] = []
     for launch in built.executable.launches:
         if isinstance(launch, KernelLaunch):
             values = tuple(argument.value for argument in launch.arguments)
@@ -34,9 +34,9 @@ def prove_realized(built: BuiltKernels, accept: Acceptance = Acceptance.PROVED) 
 
 
 @lru_cache(maxsize=64)
-def _decide(graph: KernelGraph, kernel: GeneratedKernel) -> RealizedRecord:
+def _decide(graph: KernelGraph, kernel: GeneratedKernel) -> RealizationRecord:
     """Return the record of one kernel; cached, because tuning and reports build a candidate more than once."""
-    return realized_record(graph, kernel)
+    return realization_record(graph, kernel)
 
 
-__all__ = ["prove_realized"]
+__all__ = ["validate_kernels"]

@@ -12,12 +12,12 @@ import pytest
 from mirage_formal.check.check_steps import CheckFailed
 from mirage_formal.codegen.generate import GeneratedKernel
 from mirage_formal.codegen.program import program as ir
-from mirage_formal.codegen.translation_validation.claim_record import realized_record
+from mirage_formal.codegen.translation_validation.claim_record import realization_record
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.kernel_build import realized
+from mirage_formal.kernel_build import validation
 from mirage_formal.kernel_build.build import KernelChoice, build, build_run
 from mirage_formal.kernel_build.built_kernels import Acceptance, KernelRejected
-from mirage_formal.records import REALIZES_FILE, RealizedRecord, RealizesRecord
+from mirage_formal.records import REALIZES_FILE, RealizationRecord, RealizesRecord
 from mirage_formal.revalidate.rederive import derive_kernels
 from tests.kit.kernels.example_kernels import H200, fastest
 from tests.kit.runs.small_runs import kernel_runs
@@ -42,7 +42,7 @@ def root(attention: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def wrong(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Lowering that errs: elements of a vector are written in reversed order, and single ones in place of the next."""
-    decide = realized_record
+    decide = realization_record
 
     def change(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
         found: list[ir.Stmt] = []
@@ -58,13 +58,13 @@ def wrong(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
                     found.append(item)
         return tuple(found)
 
-    def turned(graph: KernelGraph, kernel: GeneratedKernel) -> RealizedRecord:
+    def turned(graph: KernelGraph, kernel: GeneratedKernel) -> RealizationRecord:
         return decide(graph, replace(kernel, program=replace(kernel.program, body=change(kernel.program.body))))
 
-    realized._decide.cache_clear()
-    monkeypatch.setattr(realized, "realized_record", turned)
+    validation._decide.cache_clear()
+    monkeypatch.setattr(validation, "realization_record", turned)
     yield
-    realized._decide.cache_clear()
+    validation._decide.cache_clear()
 
 
 def test_built_kernels_have_the_claim() -> None:
