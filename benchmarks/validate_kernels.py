@@ -6,10 +6,10 @@ A directory with several runs counts as all of them. Of each candidate or cover,
 (kernel_build.candidate_forms), as they are built without a GPU. Exit 1 if one kernel is not proved.
 
 Options:
-  RUN_DIR ...  run directories
+  runs DIR...
   --count N    candidates of each run [default: 16]
   --forms N    forms of each candidate [default: 1]
-  --target NAME  GPU that kernels are planned for [default: h200]
+  --target NAME  target [default: h200]
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
     target = load_target(asked.target)
     seconds: list[float] = []
     reasons: Counter[str] = Counter()
-    for root in map(Path, asked.RUN_DIR):
+    for root in asked.runs:
         for name, graph in graphs(root, asked.count, asked.forms, target):
             for kernel in generate(graph, target).steps:
                 if not isinstance(kernel, GeneratedKernel):
