@@ -178,8 +178,8 @@ class Finalists:
             other = Finalists(Path(aside), self.facts, self.bench, self.deadline)
             other.build([one], self.deadline)
             other.measure()
-            row = other.rows[name]
-            if row.us is None or row.us >= least:
+            row = other.rows.get(name)
+            if row is None or row.us is None or row.us >= least:  # it was not built or timed before the deadline
                 return False
             move_built(other._directory(name), self._directory(name))  # with its measurements
         self.rows[name], self.built[name], self._chosen[name] = row, other.built[name], one

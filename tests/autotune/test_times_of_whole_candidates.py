@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -189,6 +190,23 @@ def test_other_threads_where_the_whole_is_faster_so(run: Path, made: Path, tmp_p
     again = tuned(tmp_path / "there", there, "Test", TuningLimits(60, 8))
     assert answers(again) == answers(found)
     assert plans[1].read_bytes() == plans[0].read_bytes()
+
+
+def test_a_form_that_is_not_built_in_time_changes_nothing(
+    run: Path, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Forms of a finalist beside it are built in a directory of their own, and a deadline may end that."""
+    shutil.copytree(run, tmp_path / "run")
+    shutil.copytree(made, tmp_path / "place")
+    make = finalists.Finalists._made
+
+    def late(self: finalists.Finalists, *asked: Any) -> Iterator[Any]:
+        yield from make(self, *asked) if self.root == tmp_path / "run" else ()
+
+    monkeypatch.setattr(finalists.Finalists, "_made", late)
+    found = tuned(tmp_path / "run", TuningDirectory(tmp_path / "place"), Wholes(early_ones), FEW)
+    assert found.rows[0].us is not None
+    assert not any(flags(tmp_path / "run" / "kernels" / found.rows[0].name))
 
 
 @pytest.mark.slow
