@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from mirage_formal.codegen.generate import GeneratedKernel
-from mirage_formal.codegen.translation_validation.realization import Deviates, Realizes, decide_realizes
 from mirage_formal.codegen.translation_validation.field_points import BITS, POINTS
+from mirage_formal.codegen.translation_validation.realization import Deviates, Realizes, decide_realizes
 from mirage_formal.codegen.translation_validation.roundings import roundings
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records import RealizationRecord
