@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -57,6 +58,8 @@ from mirage_formal.graph.storage_views import StorageLocation
 from mirage_formal.graph.types import Band, DTensor
 from mirage_formal.graph.verdict import NoTruthValue
 
+#: Most blocks of a grid.
+MOST_BLOCKS: Final = 1 << 22
 #: Most statements that are evaluated, each once for a class of blocks; about 30 s.
 MOST_STATEMENTS: Final = 1 << 18
 #: Classes that are evaluated side by side, at most, and bytes of their shared memory and registers.
@@ -186,6 +189,8 @@ class KernelBlocks(ABC):
 
     def _separate(self) -> None:
         """Find the classes of blocks, and the offsets of all accesses."""
+        if (blocks := prod(self.program.grid)) > MOST_BLOCKS:
+            raise UndecidedError(f"expected at most {MOST_BLOCKS} blocks, got {blocks}")
         classes = BlockClasses(self.program.grid)
         self.tile_offsets = self.separate_tiles(classes)
         self.access_offsets: dict[int, PerBlock] = {}

@@ -29,6 +29,8 @@ from mirage_formal.semantics.interpreter import evaluate
 Integers = NDArray[np.int64]
 #: Most elements whose indices are computed for all blocks of a class at once.
 _AT_ONCE: Final = 1 << 22
+#: Most elements whose indices are computed for the blocks of a class one by one; about 20 s.
+_MOST_INDICES: Final = 1 << 28
 #: Coordinates of elements of an operand, and where they exist: elsewhere the element is a pad's zero.
 _Elements = tuple[list[Integers], NDArray[np.bool_] | None]
 
@@ -84,20 +86,44 @@ class PredefinedBlocks(KernelBlocks):
 
     def _families(self, member: ClassMember, address: Integers, distances: PerBlock) -> list[int]:
         """Return the family of the elements of each operand that the elements at these addresses are computed from."""
-        found: list[list[Integers]] = [[] for _ in self.operands]
-        here = self._sources(address)
+        found = [np.zeros(len(distances), np.int64) for _ in self.operands]
+        near = self._without_carry(address, distances)
+        zero = self._sources(np.zeros(1, np.int64))
+        for moved, (end, _), (start, _) in zip(found, self._sources(distances[near]), zero, strict=True):
+            moved[near] = end - start
+        here, others = self._sources(address), np.flatnonzero(~near)
         step = max(1, _AT_ONCE // max(1, address.size))
-        for start in range(0, len(distances), step):
-            there = self._sources(address[None, :] + distances[start : start + step, None])
-            for i, ((ours, known), (theirs, exists)) in enumerate(zip(here, there, strict=True)):
+        if others.size * address.size > _MOST_INDICES:
+            raise UndecidedError(
+                f"expected at most {_MOST_INDICES} indices of blocks that differ in their rows, got more"
+            )
+        for first in range(0, len(others), step):
+            these = others[first : first + step]
+            there = self._sources(address[None, :] + distances[these, None])
+            for moved, (ours, known), (theirs, exists) in zip(found, here, there, strict=True):
                 if known is not None and exists is not None and (known != exists).any():
                     raise UndecidedError("blocks of a class differ in the zeros of a pad")
                 used = np.ones(address.shape, bool) if known is None else known
                 apart = (theirs - ours)[:, used]
                 if apart.size and (apart != apart[:, :1]).any():
                     raise UndecidedError("blocks of a class read at distances that are not the same for all elements")
-                found[i].append(apart[:, 0] if apart.size else np.zeros(len(theirs), np.int64))
-        return [self.family(member.number, np.concatenate(each)) for each in found]
+                moved[these] = apart[:, 0] if apart.size else 0
+        return [self.family(member.number, moved) for moved in found]
+
+    def _without_carry(self, address: Integers, distances: PerBlock) -> NDArray[np.bool_]:
+        """Return for which distances all elements' coordinates move by the digits of the distance.
+
+        Sound: coordinates are the mixed-radix digits of an address, and no sum of digits reaches its extent. An
+        operand's address is a sum of coordinates times strides, so it moves by the same sum for the distance. That does
+        not hold for reshapes, nor for pads and concatenations, where bounds decide.
+        """
+        if self.op.kind in (OpKind.RESHAPE, OpKind.PAD, OpKind.CONCAT) or not address.size:
+            return np.zeros(len(distances), bool)
+        shape = self.results[0].type.shape
+        found = distances >= 0
+        for step, extent in zip(row_major(shape), shape, strict=True):
+            found &= (address // step % extent).max() + distances // step % extent < extent
+        return np.asarray(found)
 
     def _sources(self, address: Integers) -> list[tuple[Integers, NDArray[np.bool_] | None]]:
         """Return for each operand the addresses of the elements that those of the result are computed from."""

@@ -6,12 +6,14 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mirage_formal as mf
 from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.program import program as ir
 from mirage_formal.codegen.translation_validation.field_points import rational_constant
+from mirage_formal.codegen.translation_validation.predefined import PredefinedBlocks
 from mirage_formal.codegen.translation_validation.realization import Deviates, Realizes, decide_realizes
 from mirage_formal.codegen.translation_validation.roundings import roundings
 from mirage_formal.graph.graph import KernelGraph
@@ -148,3 +150,34 @@ def test_a_constant_stands_for_the_fraction_that_it_rounds() -> None:
 def test_conversions_are_listed() -> None:
     (kernel,) = kernels(fastest()["lora-b1"])
     assert any(line.startswith("stored to out0_d4 as float16") for line in roundings(kernel.program))
+
+
+def test_blocks_that_cross_no_row_move_as_their_indices_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predefined operators on broadcast, transposed and odd tensors: digits of distances, and indices one by one."""
+    seen: list[tuple[list[int], list[int]]] = []
+    quick = PredefinedBlocks._families
+
+    def both(self: PredefinedBlocks, *given: Any) -> list[int]:
+        found = quick(self, *given)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PredefinedBlocks, "_without_carry", lambda self, at, far: np.zeros(len(far), bool))
+            seen.append((found, quick(self, *given)))
+        return found
+
+    monkeypatch.setattr(PredefinedBlocks, "_families", both)
+    for shape, other in (((40, 300), (1, 300)), ((7, 33, 65), (7, 1, 65)), ((3, 4096), (3, 1))):
+        graph = mf.new_kernel_graph()
+        x = graph.new_input(dims=shape, dtype=mf.float16, name="X")
+        y = graph.new_input(dims=other, dtype=mf.float16, name="Y")
+        for output in (
+            graph.mul(x, y),
+            graph.exp(x),
+            graph.reduction(x, len(shape) - 1),
+            graph.rms_norm(x, dim=len(shape) - 1),
+        ):
+            graph.mark_output(output)
+        frozen = graph.freeze()
+        for kernel in kernels(frozen):
+            assert isinstance(decide_realizes(frozen, kernel), Realizes)
+    assert len(seen) > 9
+    assert all(found == wanted for found, wanted in seen)
