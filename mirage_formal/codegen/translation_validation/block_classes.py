@@ -9,10 +9,10 @@ the access alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ _AXES: Final = ("bx", "by", "bz")
 
 
 @dataclass(frozen=True, slots=True)
-class Separated:
+class SeparatedIndex:
     """An expression as block part plus rest.
 
     Attributes:
@@ -83,25 +83,25 @@ class BlockClasses:
         _, first, of = np.unique(np.stack(self._keys), axis=1, return_index=True, return_inverse=True)
         return first.astype(np.int64), of.reshape(-1).astype(np.int64)
 
-    def separate(self, e: IntExpr, extents: Mapping[str, int]) -> Separated:
+    def separate(self, e: IntExpr, extents: Mapping[str, int]) -> SeparatedIndex:
         """Return an expression as block part plus rest; see ``fix`` for the arguments."""
         match e:
             case Int():
-                return Separated(self._zero + e.value, self._zero, self._zero, False)
+                return SeparatedIndex(self._zero + e.value, self._zero, self._zero, False)
             case Var() if e.name in _AXES:
-                return Separated(self.coordinates[e.name], self._zero, self._zero, False)
+                return SeparatedIndex(self.coordinates[e.name], self._zero, self._zero, False)
             case Var():
-                return Separated(self._zero, self._zero, self._zero + (extents[e.name] - 1), True)
+                return SeparatedIndex(self._zero, self._zero, self._zero + (extents[e.name] - 1), True)
             case IntBin():
                 return self._binary(e.op, self.separate(e.a, extents), self.separate(e.b, extents))
 
-    def _binary(self, op: IntOp, a: Separated, b: Separated) -> Separated:
+    def _binary(self, op: IntOp, a: SeparatedIndex, b: SeparatedIndex) -> SeparatedIndex:
         free = a.free or b.free
         match op:
             case IntOp.ADD:
-                return Separated(a.block + b.block, a.low + b.low, a.high + b.high, free)
+                return SeparatedIndex(a.block + b.block, a.low + b.low, a.high + b.high, free)
             case IntOp.SUB:
-                return Separated(a.block - b.block, a.low - b.high, a.high - b.low, free)
+                return SeparatedIndex(a.block - b.block, a.low - b.high, a.high - b.low, free)
             case IntOp.LT | IntOp.EQ:
                 return self._comparison(op, a, b)
             case IntOp.MUL:
@@ -111,7 +111,7 @@ class BlockClasses:
             case _:
                 return self._other(op, a, b)
 
-    def _product(self, a: Separated, b: Separated) -> Separated:
+    def _product(self, a: SeparatedIndex, b: SeparatedIndex) -> SeparatedIndex:
         if a.free and b.free:
             return self._other(IntOp.MUL, a, b)
         if not a.free:
@@ -120,44 +120,44 @@ class BlockClasses:
         if a.free:
             self.require_equal(factor)
         ends = a.low * factor, a.high * factor
-        return Separated(a.block * factor, np.minimum(*ends), np.maximum(*ends), a.free)
+        return SeparatedIndex(a.block * factor, np.minimum(*ends), np.maximum(*ends), a.free)
 
-    def _quotient(self, op: IntOp, a: Separated, n: int) -> Separated:
+    def _quotient(self, op: IntOp, a: SeparatedIndex, n: int) -> SeparatedIndex:
         """Return (A + R) / n or (A + R) % n, where A = n q + r: q + (r + R) / n or (r + R) % n."""
         rest = a.block % n
         inside = ((rest + a.low >= 0) & (rest + a.high < n)).all()
         if op is IntOp.DIV:
             if inside:
-                return Separated(a.block // n, self._zero, self._zero, False)
+                return SeparatedIndex(a.block // n, self._zero, self._zero, False)
             self.require_equal(rest)
-            return Separated((a.block - rest) // n, (rest + a.low) // n, (rest + a.high) // n, a.free)
+            return SeparatedIndex((a.block - rest) // n, (rest + a.low) // n, (rest + a.high) // n, a.free)
         if inside:
-            return Separated(rest, a.low, a.high, a.free)
+            return SeparatedIndex(rest, a.low, a.high, a.free)
         self.require_equal(rest)
-        return Separated(self._zero, self._zero, self._zero + (n - 1), True)
+        return SeparatedIndex(self._zero, self._zero, self._zero + (n - 1), True)
 
-    def _comparison(self, op: IntOp, a: Separated, b: Separated) -> Separated:
+    def _comparison(self, op: IntOp, a: SeparatedIndex, b: SeparatedIndex) -> SeparatedIndex:
         """Return a comparison: of A + R < 0, only the values of A for which R decides tell blocks apart."""
         difference = a.block - b.block
         low, high = a.low - b.high, a.high - b.low
         if not (a.free or b.free):
             holds = difference < 0 if op is IntOp.LT else difference == 0
-            return Separated(holds.astype(np.int64), self._zero, self._zero, False)
+            return SeparatedIndex(holds.astype(np.int64), self._zero, self._zero, False)
         if op is IntOp.LT:
             key = np.clip(difference, -high - 1, -low)
             always, never = key == -high - 1, key == -low
             if (always | never).all():
-                return Separated(always.astype(np.int64), self._zero, self._zero, False)
+                return SeparatedIndex(always.astype(np.int64), self._zero, self._zero, False)
         else:
             key = np.where((-difference >= low) & (-difference <= high), difference, np.iinfo(np.int64).max)
         self.require_equal(key)
-        return Separated(self._zero, self._zero, self._zero + 1, True)
+        return SeparatedIndex(self._zero, self._zero, self._zero + 1, True)
 
-    def _other(self, op: IntOp, a: Separated, b: Separated) -> Separated:
+    def _other(self, op: IntOp, a: SeparatedIndex, b: SeparatedIndex) -> SeparatedIndex:
         """Return an expression that has no block part of its own; its operands are the same in a class."""
         if not (a.free or b.free):
             block = apply_integer(op, a.block, b.block)
-            return Separated(np.asarray(block, np.int64), self._zero, self._zero, False)
+            return SeparatedIndex(np.asarray(block, np.int64), self._zero, self._zero, False)
         self.require_equal(a.block)
         self.require_equal(b.block)
         most = [int((x.block + x.high).max()) for x in (a, b)]
@@ -174,7 +174,7 @@ class BlockClasses:
                 low, high = 0, most[0]
             case _:
                 low, high = 0, 1
-        return Separated(self._zero, self._zero + low, self._zero + high, True)
+        return SeparatedIndex(self._zero, self._zero + low, self._zero + high, True)
 
 
 def apply_integer(op: IntOp, a: Any, b: Any) -> Any:
@@ -206,4 +206,18 @@ def apply_integer(op: IntOp, a: Any, b: Any) -> Any:
             return ((a != 0) & (b != 0)) * 1
 
 
-__all__ = ["BlockClasses", "PerBlock", "Separated", "apply_integer"]
+def compile_index(e: IntExpr) -> Callable[[Mapping[str, Any]], Any]:
+    """Return an expression as a function of its variables' values: integers, or arrays that broadcast."""
+    match e:
+        case Int(value):
+            return lambda values: value
+        case Var(name):
+            return lambda values: values[name]
+        case IntBin(op, a, b):
+            left, right = compile_index(a), compile_index(b)
+            return lambda values: apply_integer(op, left(values), right(values))
+        case _:
+            assert_never(e)
+
+
+__all__ = ["BlockClasses", "PerBlock", "SeparatedIndex", "apply_integer", "compile_index"]

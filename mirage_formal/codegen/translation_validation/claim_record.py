@@ -12,32 +12,21 @@ from mirage_formal.records import RealizationRecord
 
 def realization_record(graph: KernelGraph, kernel: GeneratedKernel) -> RealizationRecord:
     """Decide the claim at points drawn anew, and return its record; see ``decide_realizes``."""
-    name, listed = kernel.program.name, roundings(kernel.program)
     verdict = decide_realizes(graph, kernel)
-    if isinstance(verdict, Realizes):
-        return RealizationRecord(
-            kernel=name,
-            verdict="realizes",
-            classes=verdict.classes,
-            elements=verdict.elements,
-            points=POINTS,
-            bits=BITS,
-            roundings=listed,
-        )
-    reason = verdict.reason
+    reason = "" if isinstance(verdict, Realizes) else verdict.reason
     if isinstance(verdict, Deviates):
         by = "" if verdict.thread is None else f", thread {verdict.thread}"
-        where = f"block {verdict.block}{by}, element {verdict.address} of result {verdict.output}"
-        reason = f"{reason} ({where})"
+        reason += f" (block {verdict.block}{by}, element {verdict.address} of result {verdict.output})"
+    holds = verdict if isinstance(verdict, Realizes) else None
     return RealizationRecord(
-        kernel=name,
-        verdict="deviates" if isinstance(verdict, Deviates) else "unknown",
+        kernel=kernel.program.name,
+        verdict="realizes" if holds is not None else "deviates" if isinstance(verdict, Deviates) else "unknown",
         reason=reason,
-        classes=0,
-        elements=0,
-        points=0,
+        classes=holds.classes if holds is not None else 0,
+        elements=holds.elements if holds is not None else 0,
+        points=POINTS if holds is not None else 0,
         bits=BITS,
-        roundings=listed,
+        roundings=roundings(kernel.program),
     )
 
 

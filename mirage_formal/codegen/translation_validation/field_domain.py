@@ -62,11 +62,11 @@ class FieldDomain(UntiledDomain[FieldArray]):
             return np.zeros_like(a)
         if factor == 1:
             return a
-        return self.points.multiply(a, self.points.filled(factor, (1,) * (a.ndim - 1)))
+        return self.points.multiply(a, self.points.fill(factor, (1,) * (a.ndim - 1)))
 
     def offset(self, a: FieldArray, constant: Fraction) -> FieldArray:
         """Implement ``Domain.offset``."""
-        return self.points.add(a, self.points.filled(constant, (1,) * (a.ndim - 1)))
+        return self.points.add(a, self.points.fill(constant, (1,) * (a.ndim - 1)))
 
     def sum(self, a: FieldArray, axis: int, extent: int, kept: int) -> FieldArray:
         """Implement ``Domain.sum``."""

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.graph.ops import COMPARISONS, FUNCTIONS, ZERO_AT_ZERO, OpKind
-from mirage_formal.prove.identity_testing.modular_arithmetic import Modulus, Powers
+from mirage_formal.prove.identity_testing.modular_arithmetic import Modulus, Powers, splitmix_round
 from mirage_formal.prove.identity_testing.primes import field_pair
 
 #: Components, then the axes of the tensor or of blocks and threads.
@@ -45,12 +45,6 @@ EXPONENTIAL: Final = frozenset({OpKind.EXP, OpKind.SILU, OpKind.SIGMOID})
 
 class UndefinedPointError(Exception):
     """Error: a divisor is 0 at a drawn point, so another point has to be drawn."""
-
-
-def _mix(z: Words) -> Words:
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return np.asarray(z ^ (z >> np.uint64(31)))
 
 
 @lru_cache(maxsize=1 << 12)
@@ -127,11 +121,11 @@ class FieldPoints:
     def expand(self, words: Words, key: np.uint64) -> FieldArray:
         """Return values that are a random function of words of 64 bits."""
         with np.errstate(over="ignore"):
-            seeds = _mix(_mix(words * _GOLDEN + key) ^ self._secret)
+            seeds = splitmix_round(splitmix_round(words * _GOLDEN + key) ^ self._secret)
             out = np.zeros((self.count, *words.shape), np.uint64)
             for number in range(self.residues):
                 modulus = self.p if number < POINTS else self.q
-                out[number] = modulus.reduced(_mix(seeds + _GOLDEN * np.uint64(number + 1)))
+                out[number] = modulus.reduced(splitmix_round(seeds + _GOLDEN * np.uint64(number + 1)))
         return out
 
     def words(self, a: FieldArray, key: np.uint64) -> Words:
@@ -139,8 +133,8 @@ class FieldPoints:
         with np.errstate(over="ignore"):
             found = a[0] * _GOLDEN + key
             for number in range(1, POINTS):
-                found = _mix(found) ^ (a[number] * _GOLDEN + self._secret)
-            return _mix(found)
+                found = splitmix_round(found) ^ (a[number] * _GOLDEN + self._secret)
+            return splitmix_round(found)
 
     def variables(self, name: str, numbers: NDArray[Any]) -> FieldArray:
         """Return an independent random value for each number, the same for the same name and number."""
@@ -166,7 +160,7 @@ class FieldPoints:
             self._constants[value] = found
         return self._constants[value]
 
-    def filled(self, value: float | Fraction, shape: tuple[int, ...]) -> FieldArray:
+    def fill(self, value: float | Fraction, shape: tuple[int, ...]) -> FieldArray:
         """Return an array of this shape whose elements are a constant."""
         found = self.constant(value)
         return np.broadcast_to(found.reshape(-1, *(1 for _ in shape)), (self.count, *shape))
@@ -239,9 +233,9 @@ class FieldPoints:
             case OpKind.RECIPROCAL:
                 return self.invert(a)
             case OpKind.LOGICAL_NOT:
-                return self.subtract(self.filled(1.0, a.shape[1:]), a)
+                return self.subtract(self.fill(1.0, a.shape[1:]), a)
             case OpKind.SIGMOID | OpKind.SILU:
-                one = self.filled(1.0, a.shape[1:])
+                one = self.fill(1.0, a.shape[1:])
                 share = self.invert(self.add(one, self.exp(self.negate(a))))
                 return share if kind is OpKind.SIGMOID else self.multiply(a, share)
             case OpKind.ABS:
@@ -279,13 +273,13 @@ class FieldPoints:
             difference = np.where(difference[0] > self.p.m // 2, self.negate(difference), difference)
         found = self.expand(self.words(difference, self.key(kind.value)), self.key(f"{kind.value} value"))
         same = (difference[:POINTS] == 0).all(axis=0)
-        return np.where(same, self.filled(float(kind is OpKind.EQ), same.shape), found)
+        return np.where(same, self.fill(float(kind is OpKind.EQ), same.shape), found)
 
     def indicator(self, a: FieldArray) -> FieldArray:
         """Return a random function of a value that is not known to be 0 or 1, in place of (a != 0)."""
         found = self.expand(self.words(a, self.key("nonzero")), self.key("nonzero value"))
         for value in (0.0, 1.0):
-            constant = self.filled(value, a.shape[1:])
+            constant = self.fill(value, a.shape[1:])
             found = np.where(self.equal(a, constant), constant, found)
         return found
 
@@ -294,7 +288,7 @@ class FieldPoints:
     def _weights(self, a: FieldArray) -> Words:
         """Return the word of each value's maximum: the sum of the words of what it is the maximum of; 0 for -inf."""
         own = self.words(a, self.key("maximum")) | np.uint64(1)
-        least = self.equal(a, self.filled(-inf, a.shape[1:]))
+        least = self.equal(a, self.fill(-inf, a.shape[1:]))
         word = a[self.residues]
         return np.where(least, np.uint64(0), np.where(word != 0, word, own))
 

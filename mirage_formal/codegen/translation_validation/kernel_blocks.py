@@ -60,9 +60,9 @@ from mirage_formal.graph.verdict import NoTruthValue
 
 #: Most blocks of a grid.
 MOST_BLOCKS: Final = 1 << 22
-#: Most statements that are evaluated, each once for a class of blocks; about 30 s.
+#: Most statements that are evaluated, each once for a class of blocks.
 MOST_STATEMENTS: Final = 1 << 18
-#: Classes that are evaluated side by side, at most, and bytes of their shared memory and registers.
+#: Classes that are evaluated side by side, at most, and bytes of their shared memory.
 _TOGETHER: Final = 64
 _TOGETHER_BYTES: Final = 1 << 16
 #: Addresses of one family of reads.
@@ -180,7 +180,7 @@ class KernelBlocks(ABC):
         """Return the operators of the kernel."""
 
     @abstractmethod
-    def expected(
+    def expected_elements(
         self, points: FieldPoints, member: ClassMember, writes: Sequence[DeviceWrite]
     ) -> Iterator[ExpectedElements]:
         """Yield for each result what a block must write."""
@@ -198,7 +198,7 @@ class KernelBlocks(ABC):
         first, self.class_of = classes.classes()
         self.representatives = first
         self.class_count = len(first)
-        statements = self.class_count * _executed(self.program.body)
+        statements = self.class_count * _count_executed(self.program.body)
         if statements > MOST_STATEMENTS:
             what = f"{self.class_count} classes of blocks execute {statements} statements"
             raise UndecidedError(f"expected at most {MOST_STATEMENTS}, got more: {what}")
@@ -212,13 +212,17 @@ class KernelBlocks(ABC):
                     self._separate_value(one, extents, classes)
             for e in _plain_indices(s):
                 classes.fix(e, extents)
-            access = _device_access(s)
-            if access is not None:
-                self._separate_access(s, access, extents, classes)  # type: ignore[arg-type]
-            if isinstance(s, For):
-                self._separate_body(s.body, {**extents, s.var: s.extent}, classes)
-            elif isinstance(s, If):
-                self._separate_body(s.body, extents, classes)
+            match s:
+                case GlobalVector() | GlobalWrite():
+                    self._separate_access(s, s.index, extents, classes)
+                case CopyAsync():
+                    self._separate_access(s, s.source, extents, classes)
+                case For():
+                    self._separate_body(s.body, {**extents, s.var: s.extent}, classes)
+                case If():
+                    self._separate_body(s.body, extents, classes)
+                case _:
+                    pass
 
     def _separate_value(self, value: Value, extents: dict[str, int], classes: BlockClasses) -> None:
         match value:
@@ -275,12 +279,12 @@ class KernelBlocks(ABC):
             for row, number in enumerate(chunk):
                 first = self.representatives[number]
                 member = ClassMember(number, row, {name: int(at[first]) for name, at in self.coordinates.items()})
-                for j, wanted in enumerate(self.expected(points, member, writes)):
+                for j, wanted in enumerate(self.expected_elements(points, member, writes)):
                     self._compare_output(points, j, member, wanted, writes)
                     elements += wanted.address.size
         return elements
 
-    def written(
+    def writes_to(
         self, j: int, member: ClassMember, writes: Sequence[DeviceWrite]
     ) -> list[tuple[DeviceWrite, NDArray[np.bool_]]]:
         """Return what writes to a result, and which of its elements a block writes."""
@@ -295,7 +299,7 @@ class KernelBlocks(ABC):
         wanted: ExpectedElements,
         writes: Sequence[DeviceWrite],
     ) -> None:
-        mine = self.written(j, member, writes)
+        mine = self.writes_to(j, member, writes)
         none = np.zeros(0, np.int64)
         address = np.concatenate([none, *(write.address[here] for write, here in mine)])
         thread = np.concatenate([none, *(write.thread[here] for write, here in mine)])
@@ -343,17 +347,6 @@ class _Reader:
         return self.points.variables(f"value {work.base[access.param]}", addresses + family * FAMILY)
 
 
-def _device_access(s: Stmt) -> IntExpr | None:
-    """Return the address of a statement's access to device memory."""
-    match s:
-        case GlobalVector() | GlobalWrite():
-            return s.index
-        case CopyAsync():
-            return s.source
-        case _:
-            return None
-
-
 def _plain_indices(s: Stmt) -> Iterator[IntExpr]:
     """Yield the integer expressions of a statement itself but addresses in device memory."""
     match s:
@@ -377,9 +370,9 @@ def _plain_indices(s: Stmt) -> Iterator[IntExpr]:
             return
 
 
-def _executed(body: Sequence[Stmt]) -> int:
+def _count_executed(body: Sequence[Stmt]) -> int:
     """Return the number of statements that a block executes, those of all threads counted as one."""
-    return sum(s.extent * _executed(s.body) if isinstance(s, For) else 1 for s in _without_conditions(body))
+    return sum(s.extent * _count_executed(s.body) if isinstance(s, For) else 1 for s in _without_conditions(body))
 
 
 def _without_conditions(body: Sequence[Stmt]) -> Iterator[Stmt]:

@@ -29,7 +29,6 @@ from mirage_formal.codegen.program.program import (
     GridWait,
     If,
     Int,
-    IntBin,
     IntExpr,
     KernelFn,
     LaunchDependents,
@@ -49,11 +48,10 @@ from mirage_formal.codegen.program.program import (
     ShuffleReduce,
     Stmt,
     Value,
-    Var,
     WaitGroups,
     Where,
 )
-from mirage_formal.codegen.translation_validation.block_classes import apply_integer
+from mirage_formal.codegen.translation_validation.block_classes import compile_index
 from mirage_formal.codegen.translation_validation.field_points import FieldArray, FieldPoints
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DType
@@ -170,7 +168,7 @@ class _Evaluation:
         constants = constants_of(program)
         self.infinities = [points.constant(value).reshape(-1, 1, 1) for value in constants if isinf(value)]
         self.lowest = any(float(np.finfo(np.float32).max) <= abs(value) < inf for value in constants)
-        self._integers: dict[int, tuple[IntExpr, Callable[[dict[str, Any]], Any]]] = {}
+        self._integers: dict[int, tuple[IntExpr, Callable[[Mapping[str, Any]], Any]]] = {}
         self._rows = np.arange(self.blocks, dtype=np.int64)[:, None]
 
     def _undefined(self, name: str, elements: int) -> FieldArray:
@@ -186,7 +184,7 @@ class _Evaluation:
             return e.value
         known = self._integers.get(id(e))
         if known is None:
-            known = self._integers[id(e)] = (e, _compile(e))
+            known = self._integers[id(e)] = (e, compile_index(e))
         return known[1](self.env)
 
     def slot(self, e: IntExpr) -> int:
@@ -217,7 +215,7 @@ class _Evaluation:
             case Real():
                 return points.constant(value.value).reshape(-1, 1, 1)
             case Reg():
-                return np.asarray(self.some(value.array, self.slot(value.index))[0])
+                return np.asarray(self.read_registers(value.array, self.slot(value.index))[0])
             case SharedRead():
                 return self.read_shared(value.buffer, value.index, 1, mask)[..., 0]
             case GlobalRead():
@@ -235,7 +233,7 @@ class _Evaluation:
                     self.expect_real(value, first, second)
                 return self.combine(value.fn, first, second)
             case Select():
-                return self.chosen(value, mask)
+                return self.select_value(value, mask)
             case Where():
                 chosen = self.value(value.mask, mask)
                 if not self.is_indicator(value.mask):
@@ -248,7 +246,7 @@ class _Evaluation:
         """Return whether a value is known to be 0 or 1 over the reals."""
         return is_indicator(value, self.indicators)
 
-    def chosen(self, value: Select, mask: Mask | None) -> FieldArray:
+    def select_value(self, value: Select, mask: Mask | None) -> FieldArray:
         """Return a selection by an integer condition; what is not selected is not read."""
         holds = self.integer(value.condition)
         if isinstance(holds, int):
@@ -351,7 +349,7 @@ class _Evaluation:
 
     # --- registers
 
-    def some(self, array: str, first: int, count: int = 1) -> FieldArray:
+    def read_registers(self, array: str, first: int, count: int = 1) -> FieldArray:
         """Return consecutive registers of each thread."""
         found = self.registers[array]
         if not 0 <= first <= len(found) - count:
@@ -360,7 +358,7 @@ class _Evaluation:
 
     def assign(self, array: str, slot: int, values: FieldArray, mask: Mask | None) -> None:
         """Set one register of each thread that takes part."""
-        (target,) = self.some(array, slot)
+        (target,) = self.read_registers(array, slot)
         if mask is None:
             target[...] = values
         else:
@@ -418,7 +416,7 @@ class _Evaluation:
                 self.mma(s, mask)
             case ShuffleReduce():
                 slot = self.slot(s.at)
-                mine = self.some(s.array, slot)[0]
+                mine = self.read_registers(s.array, slot)[0]
                 other = mine[:, :, np.arange(self.threads) ^ s.mask]
                 masks = s.fn is BinaryFn.MAX and s.array in self.indicators
                 found = self.points.disjunction(mine, other) if masks else self.combine(s.fn, mine, other)
@@ -445,7 +443,7 @@ class _Evaluation:
         for k in range(values.shape[-1]):
             self.assign(array, first + k, values[..., k], mask)
 
-    def stored(self, values: Sequence[Value], dtype: DType, mask: Mask | None) -> FieldArray:
+    def store_values(self, values: Sequence[Value], dtype: DType, mask: Mask | None) -> FieldArray:
         """Return the values of a store as [components, blocks, threads, count]."""
         shape = (self.points.count, self.blocks, self.threads)
         found = []
@@ -460,13 +458,13 @@ class _Evaluation:
         """Store values to shared memory."""
         item = self.buffers[s.buffer]
         at = self.addresses(s.index, len(s.values), mask, item.elements)
-        self._put(item, at, self.stored(s.values, item.dtype, mask), mask)
+        self._put(item, at, self.store_values(s.values, item.dtype, mask), mask)
 
     def global_write(self, s: GlobalWrite, mask: Mask | None) -> None:
         """Record a store to device memory."""
         item = self.params[s.param]
         at = self.addresses(s.index, len(s.values), mask, item.elements)
-        values = self.stored(s.values, item.dtype, mask)
+        values = self.store_values(s.values, item.dtype, mask)
         block = np.broadcast_to(self._rows[..., None], at.shape)
         thread = np.broadcast_to(np.arange(self.threads, dtype=np.int64)[None, :, None], at.shape)
         here = np.ones((self.blocks, self.threads), bool) if mask is None else mask
@@ -522,7 +520,7 @@ class _Evaluation:
         lanes = self.points.count, self.blocks, self.warps, 8, 4
         a_at, b_at = self.slot(s.a_at), self.slot(s.b_at)
         a_at, b_at = (2 * a_at if s.a in self.words else a_at), (2 * b_at if s.b in self.words else b_at)
-        a, b = self.some(s.a, a_at, 8), self.some(s.b, b_at, 4)
+        a, b = self.read_registers(s.a, a_at, 8), self.read_registers(s.b, b_at, 4)
         left = a.reshape(2, 2, 2, *lanes).transpose(3, 4, 5, 1, 6, 0, 7, 2)
         right = b.reshape(2, 2, *lanes).transpose(2, 3, 4, 0, 6, 1, 5)
         shape = lanes[:3]
@@ -530,7 +528,7 @@ class _Evaluation:
         parts = product.reshape(*shape, 2, 8, 4, 2).transpose(3, 6, 0, 1, 2, 4, 5)
         parts = parts.reshape(4, self.points.count, self.blocks, self.threads)
         first = self.slot(s.d_at)
-        total = self.points.add(np.moveaxis(self.some(s.d, first, 4), 1, 0), np.moveaxis(parts, 1, 0))
+        total = self.points.add(np.moveaxis(self.read_registers(s.d, first, 4), 1, 0), np.moveaxis(parts, 1, 0))
         for k in range(4):
             self.assign(s.d, first + k, total[:, k], mask)
 
@@ -590,20 +588,6 @@ def _overlapping(buffer: SharedBuffer, others: Sequence[SharedBuffer]) -> tuple[
     )
 
 
-def _compile(e: IntExpr) -> Callable[[dict[str, Any]], Any]:
-    """Return an integer expression as a function of its variables' values."""
-    match e:
-        case Int(value):
-            return lambda env: value
-        case Var(name):
-            return lambda env: env[name]
-        case IntBin(op, a, b):
-            left, right = _compile(a), _compile(b)
-            return lambda env: apply_integer(op, left(env), right(env))
-        case _:
-            assert_never(e)
-
-
 # --- values that are 0 or 1 ------------------------------------------------------------------------------------------
 
 
@@ -621,13 +605,13 @@ def indicator_arrays(program: Program) -> frozenset[str]:
     masks |= {buffer.name for buffer in program.shared if buffer.dtype is DType.BOOL}
     found |= masks
     while True:
-        out = {name for s in statements for name, good in _assigned(s, found) if not good} - masks
+        out = {name for s in statements for name, good in _assignments(s, found) if not good} - masks
         if not out & found:
             return frozenset(found)
         found -= out
 
 
-def _assigned(s: Stmt, known: set[str]) -> Iterator[tuple[str, bool]]:
+def _assignments(s: Stmt, known: set[str]) -> Iterator[tuple[str, bool]]:
     """Yield the arrays and buffers that a statement assigns to, and whether only values that are 0 or 1."""
     match s:
         case SetReg():

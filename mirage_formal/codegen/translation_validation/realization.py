@@ -15,7 +15,7 @@ import numpy as np
 
 from mirage_formal.codegen.program.bands import band_at
 from mirage_formal.codegen.translation_validation.field_points import UndefinedPointError
-from mirage_formal.codegen.translation_validation.graph_defined import GraphDefinedBlocks
+from mirage_formal.codegen.translation_validation.graph_defined_blocks import GraphDefinedBlocks
 from mirage_formal.codegen.translation_validation.kernel_blocks import (
     Deviates,
     DeviationError,
@@ -23,7 +23,7 @@ from mirage_formal.codegen.translation_validation.kernel_blocks import (
     KernelTensor,
     UndecidedError,
 )
-from mirage_formal.codegen.translation_validation.predefined import PredefinedBlocks
+from mirage_formal.codegen.translation_validation.predefined_blocks import PredefinedBlocks
 from mirage_formal.codegen.translation_validation.program_evaluation import EvaluationFault
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
@@ -65,7 +65,7 @@ def decide_realizes(graph: KernelGraph, kernel: GeneratedKernel, seed: int | Non
     elements of an access and for the tile of the µGraph that has the same family; so an identity between the values of
     one block, in which elements of each family are independent variables, is the identity of each block. Values that
     are equal as rational functions of inputs, exponentials and values of other functions are equal everywhere. Two
-    that are not are equal at a random point with a probability of at most their degree over 2^30 (Schwartz, Zippel;
+    that are not are equal at a random point with a probability of at most their degree over 2^29 (Schwartz, Zippel;
     the README says what is assumed of exponentials), and independently at each of ``field_points.POINTS`` points.
 
     Args:

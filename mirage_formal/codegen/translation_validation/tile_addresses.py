@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Var
-from mirage_formal.codegen.translation_validation.block_classes import apply_integer
+from mirage_formal.codegen.translation_validation.block_classes import compile_index
 from mirage_formal.graph.memory.place import StorageLocation
 from mirage_formal.graph.types import Band, Dim3, DimMap, Shape, row_major
 
-_ZERO, _ONE = Int(0), Int(1)
+_ZERO = Int(0)
 _AXES = ("bx", "by", "bz")
 
 
@@ -94,24 +94,14 @@ class TileAddresses:
             env[f"l{dim}"] = np.arange(extent, dtype=np.int64).reshape(
                 [-1 if d == dim else 1 for d in range(len(self.shape))]
             )
-        return np.broadcast_to(np.asarray(_evaluate(e, env), np.int64), self.shape)
+        return np.broadcast_to(np.asarray(compile_index(e)(env), np.int64), self.shape)
 
-    def stored(self, block: Mapping[str, int]) -> NDArray[np.bool_]:
+    def memory_mask(self, block: Mapping[str, int]) -> NDArray[np.bool_]:
         """Return which elements of a block's tile lie in memory."""
         found = np.ones(self.shape, bool)
         for condition in self.inside:
             found &= self.evaluate(condition, block) != 0
         return found
-
-
-def _evaluate(e: IntExpr, env: Mapping[str, Any]) -> Any:
-    match e:
-        case Int():
-            return e.value
-        case Var():
-            return env[e.name]
-        case IntBin():
-            return apply_integer(e.op, _evaluate(e.a, env), _evaluate(e.b, env))
 
 
 def tile_addresses(shape: Shape, split: DimMap, grid: Dim3, place: StorageLocation) -> TileAddresses:

@@ -253,7 +253,7 @@ class StorageLocation:
 
 
 class _Integers:
-    """Arithmetic of Python integers."""
+    """Arithmetic of Python integers, and of arrays of them."""
 
     def number(self, value: int) -> int:
         return value
@@ -265,7 +265,7 @@ class _Integers:
         return e % n
 
     def less(self, e: int, n: int) -> int:
-        return int(e < n)
+        return (e < n) * 1
 
     def ravel(self, coordinates: Iterable[int], strides: Iterable[int]) -> int:
         return sum(c * s for c, s in zip(coordinates, strides, strict=True))

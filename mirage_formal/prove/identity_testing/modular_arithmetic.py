@@ -40,6 +40,13 @@ def as_floats(x: Residues) -> NDArray[np.float64]:
     return x if x.dtype == np.float64 else x.astype(np.float64)
 
 
+def splitmix_round(z: Words) -> Words:
+    """Return splitmix64 of words (Steele, Lea, Flood, 2014): a bijection that mixes all bits."""
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
 def apply_in_blocks(function: Callable[..., Words], *operands: Residues) -> Words:
     """Apply an elementwise function to cache-sized blocks, so that its intermediates stay small.
 

@@ -19,7 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.graph.ops import COMPARISONS, OPAQUE, ZERO_AT_ZERO, OpKind
-from mirage_formal.prove.identity_testing.modular_arithmetic import Modulus, Powers, Residues, Words, to_uint64
+from mirage_formal.prove.identity_testing.modular_arithmetic import (
+    Modulus,
+    Powers,
+    Residues,
+    Words,
+    splitmix_round,
+    to_uint64,
+)
 from mirage_formal.prove.identity_testing.primes import FieldPair
 from mirage_formal.prove.identity_testing.value_cache import ValueCache
 from mirage_formal.semantics.straight_line_trace import (
@@ -101,19 +108,13 @@ class FieldPoint:
     def _hash(self, kind: OpKind, x: Residues) -> Words:
         first, second = self.keys[kind]
         with np.errstate(over="ignore"):
-            z = _splitmix_round((to_uint64(x) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(first))
-            return _splitmix_round(z ^ np.uint64(second))
+            z = splitmix_round((to_uint64(x) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(first))
+            return splitmix_round(z ^ np.uint64(second))
 
 
 def opaque_key(kind: OpKind) -> OpKind:
     """Return the opaque function whose key an operator uses."""
     return OpKind.LT if kind is OpKind.LE else kind
-
-
-def _splitmix_round(z: Words) -> Words:
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Var
-from mirage_formal.codegen.translation_validation.block_classes import BlockClasses, Separated, apply_integer
+from mirage_formal.codegen.translation_validation.block_classes import BlockClasses, SeparatedIndex, apply_integer
 from tests.kit.sampling import number
 
 GRID = (4, 3, 2)
@@ -74,7 +74,7 @@ def drawn(seed: int) -> tuple[IntExpr, Ints]:
             continue
 
 
-def check(found: Separated, values: Ints, classes: tuple[Ints, Ints]) -> None:
+def check(found: SeparatedIndex, values: Ints, classes: tuple[Ints, Ints]) -> None:
     """All blocks of a class differ by their block parts, at all points; the rest lies within its bounds."""
     first, of = classes
     one = first[of]

@@ -13,7 +13,7 @@ import mirage_formal as mf
 from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.program import program as ir
 from mirage_formal.codegen.translation_validation.field_points import rational_constant
-from mirage_formal.codegen.translation_validation.predefined import PredefinedBlocks
+from mirage_formal.codegen.translation_validation.predefined_blocks import PredefinedBlocks
 from mirage_formal.codegen.translation_validation.realization import Deviates, Realizes, decide_realizes
 from mirage_formal.codegen.translation_validation.roundings import roundings
 from mirage_formal.graph.graph import KernelGraph

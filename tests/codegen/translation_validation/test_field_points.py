@@ -43,7 +43,7 @@ def apart(points: FieldPoints, *values: FieldArray) -> bool:
 
 def test_ring(points: FieldPoints) -> None:
     a, b, c = (variable(points, name) for name in "abc")
-    one = points.filled(1.0, (COUNT,))
+    one = points.fill(1.0, (COUNT,))
     assert same(points, points.add(a, b), points.add(b, a), points.subtract(a, points.negate(b)))
     assert same(
         points,
@@ -77,18 +77,18 @@ def test_exponentials(points: FieldPoints) -> None:
     exp, add = points.exp, points.add
     assert same(points, exp(add(a, b)), points.multiply(exp(a), exp(b)))
     assert same(points, exp(points.negate(a)), points.invert(exp(a)))
-    assert same(points, exp(points.subtract(a, a)), points.filled(1.0, (COUNT,)))
+    assert same(points, exp(points.subtract(a, a)), points.fill(1.0, (COUNT,)))
     scaled = points.multiply(points.exp(points.subtract(a, c)), points.exp(points.subtract(c, b)))
     assert same(points, scaled, exp(points.subtract(a, b)))
     assert same(points, exp(exp(add(a, b))), exp(exp(add(b, a))))
-    twice = points.multiply(points.filled(2.0, (COUNT,)), a)
+    twice = points.multiply(points.fill(2.0, (COUNT,)), a)
     assert same(points, exp(twice), points.unary(K.SQUARE, exp(a)))
     assert apart(points, exp(a), exp(b), exp(exp(a)), exp(points.multiply(a, b)), add(exp(a), exp(b)), a)
 
 
 def test_sigmoids(points: FieldPoints) -> None:
     a = variable(points, "a")
-    sigmoid, one = points.unary(K.SIGMOID, a), points.filled(1.0, (COUNT,))
+    sigmoid, one = points.unary(K.SIGMOID, a), points.fill(1.0, (COUNT,))
     grown = points.exp(a)
     assert same(points, sigmoid, points.multiply(grown, points.invert(points.add(one, grown))))
     assert same(points, points.unary(K.SILU, a), points.multiply(a, sigmoid))
@@ -101,14 +101,14 @@ def test_maxima(points: FieldPoints) -> None:
     assert same(points, top(a, b), top(b, a))
     assert same(points, top(top(a, b), c), top(a, top(b, c)), top(top(c, a), b))
     assert same(points, top(a, top(a, b)), top(top(a, b), b), top(a, b))
-    least = points.filled(-np.inf, (COUNT,))
+    least = points.fill(-np.inf, (COUNT,))
     assert same(points, top(a, least), top(least, a), a)
-    assert same(points, top(a, points.filled(LOWEST, (COUNT,))), a)
+    assert same(points, top(a, points.fill(LOWEST, (COUNT,))), a)
     assert same(points, top(least, least), least)
     assert apart(points, a, b, top(a, b), top(a, c), top(b, c), top(top(a, b), c), points.minimum(a, b))
-    zero = points.filled(0.0, (COUNT,))
+    zero = points.fill(0.0, (COUNT,))
     assert apart(points, top(a, zero), a, zero)
-    two = points.filled(2.0, (COUNT,))  # scales are no maxima of scales: 2 may be -2 elsewhere
+    two = points.fill(2.0, (COUNT,))  # scales are no maxima of scales: 2 may be -2 elsewhere
     assert apart(points, top(points.multiply(two, a), points.multiply(two, b)), points.multiply(two, top(a, b)))
 
 
@@ -131,7 +131,7 @@ def test_largest_of_a_row(points: FieldPoints) -> None:
 
 def test_a_maximum_that_is_changed_is_one_no_more(points: FieldPoints) -> None:
     a, b, c = (variable(points, name) for name in "abc")
-    top, one = points.maximum(a, b), points.filled(1.0, (COUNT,))
+    top, one = points.maximum(a, b), points.fill(1.0, (COUNT,))
     moved = points.add(top, one)
     assert same(points, points.subtract(moved, one), top)
     assert apart(points, points.maximum(moved, c), points.maximum(top, c), points.add(points.maximum(top, c), one))
@@ -148,7 +148,7 @@ def test_minima(points: FieldPoints) -> None:
 
 def test_selections(points: FieldPoints) -> None:
     a, b, m = (variable(points, name) for name in "abm")
-    one, zero = points.filled(1.0, (COUNT,)), points.filled(0.0, (COUNT,))
+    one, zero = points.fill(1.0, (COUNT,)), points.fill(0.0, (COUNT,))
     assert same(points, points.select(one, a, b), a)
     assert same(points, points.select(zero, a, b), b)
     assert same(points, points.select(m, a, a), a)
@@ -162,7 +162,7 @@ def test_selections(points: FieldPoints) -> None:
 
 def test_comparisons(points: FieldPoints) -> None:
     a, b, c = (variable(points, name) for name in "abc")
-    one, zero = points.filled(1.0, (COUNT,)), points.filled(0.0, (COUNT,))
+    one, zero = points.fill(1.0, (COUNT,)), points.fill(0.0, (COUNT,))
     compare = points.compare
     for kind in sorted(COMPARISONS):
         holds = one if kind in (K.EQ, K.LE, K.GE) else zero
@@ -185,7 +185,7 @@ def test_functions_are_functions_and_differ(points: FieldPoints) -> None:
         assert apart(points, found, points.unary(kind, b))
     assert apart(points, *values, a)
     assert same(points, points.unary(K.ABS, a), points.unary(K.ABS, points.negate(a)))
-    zero = points.filled(0.0, (COUNT,))
+    zero = points.fill(0.0, (COUNT,))
     assert same(points, points.unary(K.SQRT, zero), points.unary(K.RELU, zero), points.unary(K.TANH, zero), zero)
 
 
@@ -198,7 +198,7 @@ def test_roundings_are_the_identity_unless_the_graph_has_them() -> None:
 
 def test_quotients_that_are_0_where_the_divisor_is(points: FieldPoints) -> None:
     a, b, c = (variable(points, name) for name in "abc")
-    quotient, zero = points.divide_or_zero, points.filled(0.0, (COUNT,))
+    quotient, zero = points.divide_or_zero, points.fill(0.0, (COUNT,))
     assert same(points, quotient(a, zero), zero)
     assert same(points, quotient(points.multiply(a, c), b), points.multiply(c, quotient(a, b)))
     assert same(points, points.add(quotient(a, b), quotient(c, b)), quotient(points.add(a, c), b))
@@ -231,6 +231,6 @@ def test_constants_that_float32_tells_apart_are_apart() -> None:
 
 def test_constants_that_differ(points: FieldPoints) -> None:
     values = (0.0, 1.0, -1.0, 0.5, 1 / 3, 1 + 2.0**-23, np.inf, -np.inf, 1e-8)
-    make: Callable[[float], FieldArray] = lambda value: points.filled(value, (1,))  # noqa: E731
+    make: Callable[[float], FieldArray] = lambda value: points.fill(value, (1,))  # noqa: E731
     assert apart(points, *map(make, values))
     assert same(points, make(LOWEST), make(-np.inf))

@@ -44,4 +44,3 @@ def test_no_fault_of_a_plan_is_taken_for_the_kernel() -> None:
             assert judged.by in (By.EQUIVALENT, By.OBLIGATION, By.UNDECIDED), (mutant, judged)
             found[judged.by.value] += 1
     assert found["Deviates"] > found["Realizes"] / 4, found
-    print(dict(found))

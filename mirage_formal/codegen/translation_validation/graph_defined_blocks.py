@@ -92,17 +92,17 @@ class GraphDefinedBlocks(KernelBlocks):
         """Implement ``KernelBlocks.operators``."""
         return list(operators(KernelGraph((), (GraphDefined((), self.block),), ())))
 
-    def expected(
+    def expected_elements(
         self, points: FieldPoints, member: ClassMember, writes: Sequence[DeviceWrite]
     ) -> Iterator[ExpectedElements]:
-        """Implement ``KernelBlocks.expected``."""
+        """Implement ``KernelBlocks.expected_elements``."""
         found = self._results(points, member)
         for j, (tile, values) in enumerate(zip(self.outputs, found, strict=True)):
             family = self.tile_families[len(self.inputs) + j][member.number]
-            for write, _ in self.written(j, member, writes):
+            for write, _ in self.writes_to(j, member, writes):
                 if self.families[id(write.access)][member.number] != family:
                     raise UndecidedError("blocks of a class write at other distances than their tiles have")
-            stored = tile.stored(member.block)
+            stored = tile.memory_mask(member.block)
             yield ExpectedElements(tile.evaluate(tile.address, member.block)[stored], values[:, stored])
 
     def _results(self, points: FieldPoints, member: ClassMember) -> tuple[FieldArray, ...]:
@@ -110,11 +110,11 @@ class GraphDefinedBlocks(KernelBlocks):
         given: list[FieldArray] = []
         inputs: list[Input] = []
         for row, (tile, operand) in enumerate(zip(self.inputs, self.operands, strict=True)):
-            stored = tile.stored(member.block)
+            stored = tile.memory_mask(member.block)
             if operand.band is not None:
                 for condition in self.bands[row]:
                     stored &= tile.evaluate(condition, member.block) != 0
-                values = points.filled(1.0, tile.shape)
+                values = points.fill(1.0, tile.shape)
             else:
                 family = int(self.tile_families[row][member.number])
                 address = np.where(stored, tile.evaluate(tile.address, member.block), 0) + family * FAMILY

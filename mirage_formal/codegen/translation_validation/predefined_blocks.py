@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from mirage_formal.codegen.translation_validation.kernel_blocks import (
 )
 from mirage_formal.codegen.translation_validation.program_evaluation import DeviceWrite
 from mirage_formal.graph.graph import Input, KernelGraph, Op
+from mirage_formal.graph.memory.place import INTEGERS, IndexArithmetic, Move
 from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.types import DTensor, Shape, row_major
 from mirage_formal.semantics.interpreter import evaluate
@@ -29,7 +30,7 @@ from mirage_formal.semantics.interpreter import evaluate
 Integers = NDArray[np.int64]
 #: Most elements whose indices are computed for all blocks of a class at once.
 _AT_ONCE: Final = 1 << 22
-#: Most elements whose indices are computed for the blocks of a class one by one; about 20 s.
+#: Most elements whose indices are computed for the blocks of a class one by one.
 _MOST_INDICES: Final = 1 << 28
 #: Coordinates of elements of an operand, and where they exist: elsewhere the element is a pad's zero.
 _Elements = tuple[list[Integers], NDArray[np.bool_] | None]
@@ -39,7 +40,7 @@ class PredefinedBlocks(KernelBlocks):
     """The blocks of a predefined operator's kernel, whose result is row-major.
 
     Args:
-        op: The operator; None for a copy.
+        op: The operator; a reshape for a copy.
         program, operands, results: As for ``KernelBlocks``.
     """
 
@@ -59,17 +60,17 @@ class PredefinedBlocks(KernelBlocks):
         """Implement ``KernelBlocks.operators``."""
         return [self.op]
 
-    def expected(
+    def expected_elements(
         self, points: FieldPoints, member: ClassMember, writes: Sequence[DeviceWrite]
     ) -> Iterator[ExpectedElements]:
-        """Implement ``KernelBlocks.expected``.
+        """Implement ``KernelBlocks.expected_elements``.
 
         Sound: the elements that another block of the class writes are those of this block at a distance. For each
         operand, the elements that they are computed from are found for every block by their indices, and must be those
         of this block at a distance that is the same for all of them. The safety claim has that blocks together write
         every element once.
         """
-        mine = self.written(0, member, writes)
+        mine = self.writes_to(0, member, writes)
         address = np.unique(np.concatenate([write.address[here] for write, here in mine] or [np.zeros(0, np.int64)]))
         distances = self._distances(member, [write for write, _ in mine])
         families = self._families(member, address, distances)
@@ -146,7 +147,7 @@ class PredefinedBlocks(KernelBlocks):
             return [np.zeros_like(c) if d == attrs.dim or shape[d] == 1 else c for d, c in enumerate(at)], None
         if family is not Family.MOVE:
             return [np.zeros_like(c) if extent == 1 else c for c, extent in zip(at, shape, strict=True)], None
-        return _moved(op, (i, at), [tensor.type.shape for tensor in (*self.operands, *self.results)])
+        return _moved_element(op, (i, at), [tensor.type.shape for tensor in (*self.operands, *self.results)])
 
     # --- values
 
@@ -189,10 +190,10 @@ class PredefinedBlocks(KernelBlocks):
         count = len(inputs)
         alone = KernelGraph(tuple(inputs), (Op(op.kind, tuple(range(count)), op.attrs),), (count,))
         (found,) = evaluate(alone, given, FieldDomain(points))
-        return np.broadcast_to(found, (found.shape[0], *found.shape[1:]))
+        return found
 
 
-def _moved(op: Op, element: tuple[int, list[Integers]], shapes: Sequence[Shape]) -> _Elements:
+def _moved_element(op: Op, element: tuple[int, list[Integers]], shapes: Sequence[Shape]) -> _Elements:
     """Return the coordinates in an operand of a moved element, and where the operand has it.
 
     Args:
@@ -201,28 +202,13 @@ def _moved(op: Op, element: tuple[int, list[Integers]], shapes: Sequence[Shape])
         shapes: The shapes of all operands and of the result.
     """
     i, at = element
-    found, kind, attrs, dim = list(at), op.kind, op.attrs, op.attrs.dim or 0
-    match kind:
-        case OpKind.TRANSPOSE if attrs.perm is not None:
-            return [at[attrs.perm.index(d)] for d in range(len(at))], None
-        case OpKind.RESHAPE:
-            number = np.zeros_like(at[0]) if at else np.zeros(1, np.int64)
-            for c, step in zip(at, row_major(shapes[-1]), strict=True):
-                number = number + c * step
-            return [number // step % n for step, n in zip(row_major(shapes[0]), shapes[0], strict=True)], None
-        case OpKind.REPEAT:
-            found[dim] = np.zeros_like(at[dim])
-            return found, None
-        case OpKind.SLICE:
-            found[dim] = at[dim] + (attrs.start or 0)
-            return found, None
-        case OpKind.PAD:
-            found[dim] = at[dim] - (attrs.before or 0)
-        case OpKind.CONCAT:
-            found[dim] = at[dim] - (shapes[0][dim] if i else 0)
-        case _:
-            raise UndecidedError(f"{kind.value} is not known to move elements")
-    return found, (found[dim] >= 0) & (found[dim] < shapes[i][dim])
+    if op.kind is OpKind.CONCAT:
+        dim, found = op.attrs.dim or 0, list(at)
+        found[dim] = at[dim] - (shapes[0][dim] if i else 0)
+        return found, (found[dim] >= 0) & (found[dim] < shapes[i][dim])
+    arrays: IndexArithmetic[Any] = INTEGERS
+    coordinates, conditions = Move(op.kind, op.attrs, shapes[0], shapes[-1]).back(at, arrays)
+    return coordinates, conditions[0] != 0 if conditions else None
 
 
 __all__ = ["PredefinedBlocks"]
