@@ -442,7 +442,9 @@ def _realized_meaning(results: Sequence[EstablishedKernels]) -> list[str]:
     if tested:
         lines.append(f"{tested} kernels were accepted as tested, not proved.")
     if rest := kernels - realized - tested:
-        lines.append(f"{rest} kernels are of before this claim was made: nothing is said of what they compute.")
+        lines.append(
+            f"{rest} kernels have no claim in their directory, and it is not decided that they compute theirs."
+        )
     return lines
 
 

@@ -121,3 +121,12 @@ def test_a_kernel_that_was_only_tested_is_counted_as_such(
     established = derive_kernels(directory, recompile=False)
     assert established.tested == 1
     assert established.realized == established.kernels - 1
+
+
+def test_the_claim_is_decided_without_its_file(root: Path) -> None:
+    """A directory of before the claim, or one whose file was taken out and which was signed again."""
+    directory = min((root / "kernels").iterdir())
+    (directory / REALIZES_FILE).unlink()
+    sign_sources(directory)
+    established = derive_kernels(directory, recompile=False)
+    assert established.realized == established.kernels > 0
