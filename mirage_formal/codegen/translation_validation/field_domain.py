@@ -58,8 +58,6 @@ class FieldDomain(UntiledDomain[FieldArray]):
 
     def scale(self, a: FieldArray, factor: Fraction) -> FieldArray:
         """Implement ``Domain.scale``."""
-        if factor == 0:
-            return np.zeros_like(a)
         if factor == 1:
             return a
         return self.points.multiply(a, self.points.fill(factor, (1,) * (a.ndim - 1)))

@@ -1,12 +1,13 @@
 """Real functions at random points of prime fields: the arithmetic in which Programs and µGraphs are compared.
 
 A value is an array with a leading axis of components: its residues in Z_p at each of ``POINTS`` independent points; its
-residues in Z_q, q | p - 1, at each of them if there are exponentials; and, if there are maxima, a 64-bit word of its
-maximum and those of the two values that it is the maximum of. Sums, products and quotients are those of the fields. exp
-maps a residue in Z_q to a power of an element of order q in Z_p, so exp(a + b) = exp(a) exp(b) (paper, section 5.2).
-Other functions are keyed hashes of the residues in Z_p. A maximum is a hash of the sum of the hashes of what it is the
-maximum of; so it does not depend on order or grouping, and a maximum that is subtracted and cancels is like any other
-value.
+residues in Z_q, q | p - 1, at each of them if there are exponentials; if there are maxima, a 64-bit word of its maximum
+and those of the two values that it is the maximum of; and, if divisors may be 0, a word of poison. Sums, products and
+quotients are those of the fields. exp maps a residue in Z_q to a power of an element of order q in Z_p, so exp(a + b) =
+exp(a) exp(b) (paper, section 5.2). Other functions are keyed hashes of the residues in Z_p. A maximum is a hash of the
+sum of the hashes of what it is the maximum of; so it does not depend on order or grouping, and a maximum that is
+subtracted and cancels is like any other value. A quotient by 0 is poison, as in LLVM: so is each result of an operation
+that has a poison operand.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, reduce
 from math import inf
 from typing import Any, Final
 
@@ -80,11 +81,13 @@ class Components:
     Attributes:
         exponents: Whether there are residues in Z_q.
         maxima: Whether there is a word of a maximum.
+        poison: Whether there is a word of poison. Without it, a divisor that is 0 is an error.
         rounds: The roundings that are functions like others; all others are the identity.
     """
 
     exponents: bool
     maxima: bool
+    poison: bool = False
     rounds: frozenset[OpKind] = frozenset()
 
 
@@ -99,9 +102,10 @@ class FieldPoints:
     def __init__(self, random: np.random.Generator, components: Components) -> None:
         pair = field_pair(BITS)
         self.p, self.q = Modulus(pair.p), Modulus(pair.q)
-        self.exponents, self.maxima, self.rounds = components.exponents, components.maxima, components.rounds
+        self.exponents, self.maxima = components.exponents, components.maxima
+        self.poison, self.rounds = components.poison, components.rounds
         self.residues = POINTS * (1 + self.exponents)
-        self.count = self.residues + _MAXIMUM_WORDS * self.maxima
+        self.count = self.residues + _MAXIMUM_WORDS * self.maxima + self.poison
         self._secret = np.uint64(random.integers(1, 1 << 63))
         self._keys: dict[str, np.uint64] = {}
         self._random = random
@@ -167,13 +171,33 @@ class FieldPoints:
 
     # --- arithmetic
 
-    def _each(self, operation: Callable[..., Any], *operands: FieldArray) -> FieldArray:
-        """Return the results of an operation on the residues, by modulus; there is no word of a maximum."""
+    def _poisoned(self, *operands: FieldArray) -> Words:
+        """Return the word of poison of an elementwise result, which is 1 if that of an operand is."""
+        return reduce(np.bitwise_or, (a[-1] for a in operands))
+
+    def _mark(self, found: FieldArray, *operands: FieldArray) -> FieldArray:
+        """Return a new array of elementwise results with their words of poison."""
+        if self.poison:
+            found[-1] = self._poisoned(*operands)
+        return found
+
+    def _each(
+        self, operation: Callable[..., Any], *operands: FieldArray, poisoned: Callable[..., Words] | None = None
+    ) -> FieldArray:
+        """Return the results of an operation on the residues, by modulus; there is no word of a maximum.
+
+        Args:
+            operation: The operation, on a modulus and residues.
+            operands: The operands.
+            poisoned: The words of poison of the results, from the operands; None for an elementwise operation.
+        """
         parts = [operation(self.p, *(a[:POINTS] for a in operands))]
         if self.exponents:
             parts.append(operation(self.q, *(a[POINTS : 2 * POINTS] for a in operands)))
         if self.maxima:
             parts.append(np.zeros((_MAXIMUM_WORDS, *parts[0].shape[1:]), np.uint64))
+        if self.poison:
+            parts.append((poisoned or self._poisoned)(*operands)[None])
         return np.concatenate(parts) if len(parts) > 1 else np.asarray(parts[0])
 
     def add(self, a: FieldArray, b: FieldArray) -> FieldArray:
@@ -190,25 +214,38 @@ class FieldPoints:
 
     def matmul(self, a: FieldArray, b: FieldArray) -> FieldArray:
         """Return the product over the last two axes; the axes before them broadcast."""
-        return self._each(Modulus.matmul, a, b)
+
+        def poisoned(a: FieldArray, b: FieldArray) -> Words:
+            return np.asarray(a[-1].max(axis=-1, keepdims=True) | b[-1].max(axis=-2, keepdims=True))
+
+        return self._each(Modulus.matmul, a, b, poisoned=poisoned)
 
     def sum(self, a: FieldArray, axis: int, kept: int = 1) -> FieldArray:
         """Return an axis folded to ``kept``, see ``Modulus.sum``; components are no axis."""
-        return self._each(lambda modulus, x: modulus.sum(x, axis + 1, kept), a)
+
+        def poisoned(a: FieldArray) -> Words:
+            return np.asarray(self.p.sum(a[-1], axis, kept) != 0, np.uint64)
+
+        return self._each(lambda modulus, x: modulus.sum(x, axis + 1, kept), a, poisoned=poisoned)
 
     def negate(self, a: FieldArray) -> FieldArray:
         """Return -a."""
         return self._each(lambda modulus, x: modulus.scale(x, modulus.m - 1), a)
 
     def invert(self, a: FieldArray) -> FieldArray:
-        """Return 1 / a.
+        """Return 1 / a; where an element is 0 at one of the points, it is poison.
 
         Raises:
-            UndefinedPointError: An element is 0 at one of the points.
+            UndefinedPointError: An element is 0 at one of the points, and there is no word of poison.
         """
-        if not a[: self.residues].all():
+        zero = (a[: self.residues] == 0).any(axis=0)
+        if not zero.any():
+            return self._each(Modulus.inverse, a)
+        if not self.poison:
             raise UndefinedPointError("a divisor is 0")
-        return self._each(Modulus.inverse, a)
+        found = self._each(Modulus.inverse, np.where(zero, np.uint64(1), a))
+        found[-1] = zero | (a[-1] != 0)
+        return found
 
     def select(self, mask: FieldArray, a: FieldArray, b: FieldArray) -> FieldArray:
         """Return mask * a + (1 - mask) * b: for masks of 0 and 1, the selection."""
@@ -217,6 +254,10 @@ class FieldPoints:
     def equal(self, a: FieldArray, b: FieldArray) -> NDArray[np.bool_]:
         """Return where the residues in Z_p of two values are equal."""
         return np.asarray((a[:POINTS] == b[:POINTS]).all(axis=0))
+
+    def is_poison(self, a: FieldArray) -> NDArray[np.bool_]:
+        """Return where a value depends on a divisor that is 0."""
+        return np.asarray(a[-1] != 0) if self.poison else np.zeros(a.shape[1:], bool)
 
     # --- functions
 
@@ -244,8 +285,9 @@ class FieldPoints:
 
     def _random_function(self, kind: OpKind, a: FieldArray) -> FieldArray:
         found = self.expand(self.words(a, self.key(kind.value)), self.key(f"{kind.value} value"))
-        zero = kind in ZERO_AT_ZERO or kind in (OpKind.SQRT, OpKind.ABS)
-        return np.where((a[:POINTS] == 0).all(axis=0), np.uint64(0), found) if zero else found
+        if kind in ZERO_AT_ZERO or kind in (OpKind.SQRT, OpKind.ABS):
+            found = np.where((a[:POINTS] == 0).all(axis=0), np.uint64(0), found)
+        return self._mark(found, a)
 
     def exp(self, a: FieldArray) -> FieldArray:
         """Return the exponential: powers in Z_p of the residues in Z_q, and for those in Z_q a hash of these powers."""
@@ -254,12 +296,12 @@ class FieldPoints:
         out = self.expand(self.words(powers, self.key("exp")), self.key("exp value"))
         out[POINTS : 2 * POINTS] = np.where((powers == 1).all(axis=0), np.uint64(1), out[POINTS : 2 * POINTS])
         out[:POINTS] = powers
-        return out
+        return self._mark(out, a)
 
     def divide_or_zero(self, a: FieldArray, b: FieldArray) -> FieldArray:
         """Return a times a random function of b that is 0 at 0: the quotient, and 0 where the divisor is 0."""
         found = self.expand(self.words(b, self.key("inverse")), self.key("inverse value"))
-        return self.multiply(a, np.where((b[:POINTS] == 0).all(axis=0), np.uint64(0), found))
+        return self.multiply(a, self._mark(np.where((b[:POINTS] == 0).all(axis=0), np.uint64(0), found), b))
 
     def compare(self, kind: OpKind, a: FieldArray, b: FieldArray) -> FieldArray:
         """Return a comparison: a random function of the difference, not only 0 or 1; a <= b is 1 - (b < a)."""
@@ -273,7 +315,7 @@ class FieldPoints:
             difference = np.where(difference[0] > self.p.m // 2, self.negate(difference), difference)
         found = self.expand(self.words(difference, self.key(kind.value)), self.key(f"{kind.value} value"))
         same = (difference[:POINTS] == 0).all(axis=0)
-        return np.where(same, self.fill(float(kind is OpKind.EQ), same.shape), found)
+        return self._mark(np.where(same, self.fill(float(kind is OpKind.EQ), same.shape), found), difference)
 
     def indicator(self, a: FieldArray) -> FieldArray:
         """Return a random function of a value that is not known to be 0 or 1, in place of (a != 0)."""
@@ -281,7 +323,7 @@ class FieldPoints:
         for value in (0.0, 1.0):
             constant = self.fill(value, a.shape[1:])
             found = np.where(self.equal(a, constant), constant, found)
-        return found
+        return self._mark(found, a)
 
     # --- maxima
 
@@ -305,22 +347,28 @@ class FieldPoints:
         first, second = self._weights(a), self._weights(b)
         with np.errstate(over="ignore"):
             found = self._of_weights(first + second, (first, second))
-        found = np.where((first == 0) | (b[self.residues + 1 :] == first).any(axis=0), b, found)
-        return np.where((second == 0) | (first == second) | (a[self.residues + 1 :] == second).any(axis=0), a, found)
+        found = np.where((first == 0) | self._is_maximum_of(b, first), b, found)
+        found = np.where((second == 0) | (first == second) | self._is_maximum_of(a, second), a, found)
+        return self._mark(found, a, b)
+
+    def _is_maximum_of(self, a: FieldArray, weight: Words) -> NDArray[np.bool_]:
+        """Return where one of the two values that each element is the maximum of has this word."""
+        parents = a[self.residues + 1 : self.residues + _MAXIMUM_WORDS]
+        return np.asarray((parents == weight).any(axis=0))
 
     def disjunction(self, a: FieldArray, b: FieldArray) -> FieldArray:
         """Return the maximum of two values that are 0 or 1 over the reals: the other one where one is 0."""
         a, b = np.broadcast_arrays(a, b)
         zero = np.zeros((self.count, *a.shape[1:]), np.uint64)
         found = np.where(self.equal(a, zero), b, self.maximum(a, b))
-        return np.where(self.equal(b, zero), a, found)
+        return self._mark(np.where(self.equal(b, zero), a, found), a, b)
 
     def minimum(self, a: FieldArray, b: FieldArray) -> FieldArray:
         """Return the smaller one: a symmetric random function of both."""
         first, second = (self.words(x, self.key("minimum")) for x in (a, b))
         with np.errstate(over="ignore"):
             found = self.expand(first + second, self.key("minimum value"))
-        return np.where(first == second, a, found)
+        return self._mark(np.where(first == second, a, found), a, b)
 
     def largest(self, a: FieldArray, axis: int) -> FieldArray:
         """Return the largest along an axis, kept as extent 1; equal elements count once."""
@@ -336,7 +384,10 @@ class FieldPoints:
         single = (ordered != 0).sum(axis=axis, keepdims=True) <= 1
         position = np.expand_dims(np.argmax(words != 0, axis=axis), axis)
         only = np.take_along_axis(a, np.broadcast_to(position, (1, *position.shape)), axis=axis + 1)
-        return np.where(single, only, found)
+        found = np.where(single, only, found)
+        if self.poison:
+            found[-1] = a[-1].max(axis=axis, keepdims=True)
+        return found
 
 
 __all__ = [

@@ -42,6 +42,7 @@ from mirage_formal.codegen.translation_validation.field_points import (
     Components,
     FieldArray,
     FieldPoints,
+    UndefinedPointError,
 )
 from mirage_formal.codegen.translation_validation.program_evaluation import (
     DeviceAccess,
@@ -263,13 +264,17 @@ class KernelBlocks(ABC):
 
     # --- comparison at one draw
 
-    def compare(self, random: np.random.Generator) -> int:
+    def compare(self, random: np.random.Generator, poison: bool) -> int:
         """Compare all classes at points drawn anew, and return the number of elements.
+
+        Args:
+            random: The source of the points.
+            poison: Whether values that depend on a divisor that is 0 are poison, and allowed where none is stored.
 
         Raises:
             UndefinedPointError: A divisor is 0 at a point.
         """
-        points = FieldPoints(random, _components(self.operators(), self.program))
+        points = FieldPoints(random, _components(self.operators(), self.program, poison))
         elements = 0
         count = max(1, min(_TOGETHER, _TOGETHER_BYTES // max(1, self.program.shared_bytes)))
         for start in range(0, self.class_count, count):
@@ -308,7 +313,10 @@ class KernelBlocks(ABC):
         order, sorted_by = np.argsort(address, kind="stable"), np.argsort(wanted.address, kind="stable")
         address, thread, got = address[order], thread[order], got[:, order]
         self._expect_addresses(j, member, wanted.address[sorted_by], (address, thread))
-        wrong = ~points.equal(got, wanted.values[:, sorted_by])
+        values = wanted.values[:, sorted_by]
+        if (points.is_poison(got) | points.is_poison(values)).any():
+            raise UndefinedPointError("a stored element depends on a divisor that is 0")
+        wrong = ~points.equal(got, values)
         if wrong.any():
             first = int(np.argmax(wrong))
             what = f"{int(wrong.sum())} of {wrong.size} elements differ from the µGraph's"
@@ -381,7 +389,7 @@ def _without_conditions(body: Sequence[Stmt]) -> Iterator[Stmt]:
         yield from _without_conditions(statement.body) if isinstance(statement, If) else (statement,)
 
 
-def _components(ops: Sequence[Op], program: Program) -> Components:
+def _components(ops: Sequence[Op], program: Program, poison: bool) -> Components:
     """Return what values must consist of for the functions that occur."""
     kinds = {op.kind for op in ops}
     exponents, maxima = bool(kinds & _WITH_EXPONENTS), bool(kinds & _WITH_MAXIMA)
@@ -391,7 +399,7 @@ def _components(ops: Sequence[Op], program: Program) -> Components:
             for one in nested_values(value):
                 maxima = maxima or (isinstance(one, Combine) and one.fn is BinaryFn.MAX)
                 exponents = exponents or (isinstance(one, Apply) and one.fn in EXPONENTIAL)
-    return Components(exponents, maxima, frozenset(kinds & ROUNDINGS))
+    return Components(exponents, maxima, poison, frozenset(kinds & ROUNDINGS))
 
 
 __all__ = [

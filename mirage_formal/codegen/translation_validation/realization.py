@@ -66,7 +66,9 @@ def decide_realizes(graph: KernelGraph, kernel: GeneratedKernel, seed: int | Non
     one block, in which elements of each family are independent variables, is the identity of each block. Values that
     are equal as rational functions of inputs, exponentials and values of other functions are equal everywhere. Two
     that are not are equal at a random point with a probability of at most their degree over 2^29 (Schwartz, Zippel;
-    the README says what is assumed of exponentials), and independently at each of ``field_points.POINTS`` points.
+    the README says what is assumed of exponentials), and independently at each of ``field_points.POINTS`` points. A
+    quotient by 0 is poison, every operation with a poison operand is, and no poison element is accepted, whatever it is
+    compared with: so a division by 0 in a thread whose result no stored element depends on changes nothing.
 
     Args:
         graph: A well-formed µGraph.
@@ -79,12 +81,12 @@ def decide_realizes(graph: KernelGraph, kernel: GeneratedKernel, seed: int | Non
         for attempt in range(_ATTEMPTS):
             try:
                 random = np.random.default_rng(None if seed is None else (seed, attempt))
-                elements = work.compare(random)
+                elements = work.compare(random, poison=attempt > 0)
                 if not elements:
                     return Unknown("no block that was evaluated writes an element")
                 return Realizes(work.class_count, elements, perf_counter() - begin)
             except UndefinedPointError as error:
-                reason = str(error)
+                reason = str(error)  # the next attempt tells whether what is stored depends on it
         return Unknown(f"{reason} at {_ATTEMPTS} points")
     except DeviationError as error:
         return error.found

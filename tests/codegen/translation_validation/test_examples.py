@@ -16,7 +16,8 @@ from mirage_formal.codegen.translation_validation.field_points import rational_c
 from mirage_formal.codegen.translation_validation.predefined_blocks import PredefinedBlocks
 from mirage_formal.codegen.translation_validation.realization import Deviates, Realizes, decide_realizes
 from mirage_formal.codegen.translation_validation.roundings import roundings
-from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Unknown
 from mirage_formal.kernel_build.stable_forms import stabilize_proved
 from tests.kit.fuzz.random_programs import program
@@ -69,6 +70,43 @@ def test_tiles_that_overhang_have_classes_of_blocks() -> None:
                 assert isinstance(verdict, Realizes), (seed, kernel.program.name, verdict)
                 several += verdict.classes > 1
     assert several > 10
+
+
+def test_a_quotient_by_0_that_is_not_stored_changes_nothing() -> None:
+    """The rows behind the end of x are zeros, and each is divided by the sum of its squares."""
+    for shape in ((13, 24), (13, 21), (61, 130)):
+        _, graph = tails.quotients(shape, 8)
+        (kernel,) = kernels(graph)
+        assert isinstance(decide_realizes(graph, kernel), Realizes), shape
+        wrong = changed(kernel, lambda body: rewritten(body, ir.Combine, multiplied))
+        assert isinstance(decide_realizes(graph, wrong), Deviates), shape
+
+
+def multiplied(value: ir.Combine) -> ir.Combine:
+    return replace(value, fn=ir.BinaryFn.MUL) if value.fn is ir.BinaryFn.DIV else value
+
+
+def test_a_stored_quotient_by_0_is_unknown() -> None:
+    g = mf.new_kernel_graph()
+    x = g.new_input(dims=(8, 8), name="x")
+    g.mark_output(g.div(x, g.sub(x, x)))
+    graph = g.freeze()
+    last = kernels(graph)[-1]
+    assert isinstance(decide_realizes(graph, last), Realizes), "the divisor is an input of this kernel"
+    block = BlockGraph(
+        (1, 1, 1),
+        (128, 1, 1),
+        1,
+        1,
+        (InputIterator((None, None, None), None),),
+        (Op(OpKind.SUB, (0, 0)), Op(OpKind.DIV, (0, 1)), Op(OpKind.ACCUM_SUM, (2,))),
+        (OutputSaver(3, (None, None, None)),),
+    )
+    fused = KernelGraph(graph.inputs, (GraphDefined((0,), block),), (1,))
+    (kernel,) = kernels(fused)
+    verdict = decide_realizes(fused, kernel)
+    assert isinstance(verdict, Unknown)
+    assert "divisor that is 0" in str(verdict)
 
 
 def test_random_programs_compute_their_ugraph() -> None:

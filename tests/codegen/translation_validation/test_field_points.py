@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
+from functools import reduce as reduce_all
 from itertools import combinations
+from math import inf
 
 import numpy as np
 import pytest
@@ -25,11 +28,17 @@ LOWEST = float(np.finfo(np.float32).min)
 
 @pytest.fixture(params=range(3))
 def points(request: pytest.FixtureRequest) -> FieldPoints:
-    return FieldPoints(np.random.default_rng(request.param), Components(True, True, frozenset(ROUNDINGS)))
+    return FieldPoints(np.random.default_rng(request.param), Components(True, True, rounds=frozenset(ROUNDINGS)))
 
 
 def variable(points: FieldPoints, name: str) -> FieldArray:
     return points.variables(name, np.arange(COUNT))
+
+
+@pytest.fixture
+def dividing() -> FieldPoints:
+    """Points at which a divisor of 0 is poison."""
+    return FieldPoints(np.random.default_rng(0), Components(True, True, poison=True, rounds=frozenset(ROUNDINGS)))
 
 
 def same(points: FieldPoints, *values: FieldArray) -> bool:
@@ -190,7 +199,7 @@ def test_functions_are_functions_and_differ(points: FieldPoints) -> None:
 
 
 def test_roundings_are_the_identity_unless_the_graph_has_them() -> None:
-    points = FieldPoints(np.random.default_rng(0), Components(False, False, frozenset({K.ROUND_BFLOAT16})))
+    points = FieldPoints(np.random.default_rng(0), Components(False, False, rounds=frozenset({K.ROUND_BFLOAT16})))
     a = variable(points, "a")
     assert same(points, points.unary(K.ROUND_FLOAT16, a), a)
     assert apart(points, points.unary(K.ROUND_BFLOAT16, a), a)
@@ -234,3 +243,42 @@ def test_constants_that_differ(points: FieldPoints) -> None:
     make: Callable[[float], FieldArray] = lambda value: points.fill(value, (1,))  # noqa: E731
     assert apart(points, *map(make, values))
     assert same(points, make(LOWEST), make(-np.inf))
+
+
+def test_every_function_of_poison_is_poison(dividing: FieldPoints) -> None:
+    points = dividing
+    a = variable(points, "a")
+    divisor = a.copy()
+    divisor[:, 5] = 0
+    pole, only = points.invert(divisor), np.arange(COUNT) == 5
+    assert (points.is_poison(pole) == only).all()
+    assert same(points, pole[:, ~only], points.invert(a)[:, ~only])
+    for kind in (*FUNCTIONS, K.LOGICAL_NOT):
+        assert (points.is_poison(points.unary(kind, pole)) == only).all(), kind
+    two = [points.add, points.subtract, points.multiply, points.maximum, points.minimum, points.disjunction]
+    two += [partial(points.compare, kind) for kind in COMPARISONS] + [points.divide_or_zero]
+    for operation in two:
+        for other in (a, points.fill(0.0, (COUNT,)), points.fill(-inf, (COUNT,)), pole):
+            for operands in ((pole, other), (other, pole)):
+                assert (points.is_poison(operation(*operands)) == only).all(), operation
+    for three in ((pole, a, a), (a, pole, a), (a, a, pole)):
+        assert (points.is_poison(points.select(*three)) == only).all()
+    assert (points.is_poison(points.indicator(pole)) == only).all()
+    assert not points.is_poison(points.multiply(a, points.fill(0.0, (COUNT,)))).any()
+
+
+def test_sums_maxima_and_products_that_contain_poison_are_poison(dividing: FieldPoints) -> None:
+    points = dividing
+    divisor = variable(points, "a").copy()
+    divisor[:, 5] = 0
+    pole = points.invert(divisor).reshape(points.count, 8, 8)  # row 0, column 5
+    whole = points.variables("b", np.arange(64).reshape(8, 8))
+    row, column = np.arange(8)[:, None] == 0, np.arange(8)[None, :] == 5
+    for reduce in (points.sum, points.largest):
+        assert (points.is_poison(reduce(pole, 1)) == row).all()
+        assert (points.is_poison(reduce(pole, 0)) == column).all()
+    assert (points.is_poison(points.sum(pole, 1, 4)) == row & (np.arange(4)[None, :] == 1)).all()
+    assert (points.is_poison(points.matmul(pole, whole)) == np.broadcast_to(row, (8, 8))).all()
+    assert (points.is_poison(points.matmul(whole, pole)) == np.broadcast_to(column, (8, 8))).all()
+    rows = [pole[:, i] for i in range(8)]
+    assert (points.is_poison(reduce_all(points.maximum, rows)) == column[0]).all()

@@ -97,6 +97,27 @@ def chain(shape: Shape, wanted: Shape, grid: tuple[int, int]) -> list[KernelGrap
     return [program, made.graph(found)]
 
 
+def quotients(shape: Shape, tile: int) -> tuple[KernelGraph, KernelGraph]:
+    """A program and a candidate: each row by the sum of its squares, by blocks of some rows."""
+    g = mf.new_kernel_graph()
+    x = g.new_input(dims=shape, name="x")
+    g.mark_output(g.div(x, g.reduction(g.square(x), 1)))
+    program = g.freeze()
+    wanted = tuple(up(extent, tile) for extent in shape)
+    made = Wrapped(program)
+    block = BlockGraph(
+        (wanted[0] // tile, 1, 1),
+        (128, 1, 1),
+        1,
+        1,
+        (InputIterator((0, None, None), None),),
+        (Op(K.SQUARE, (0,)), Op(K.SUM, (1,), Attrs(dim=1)), Op(K.DIV, (0, 2)), Op(K.ACCUM_SUM, (3,))),
+        (OutputSaver(4, (0, None, None)),),
+    )
+    found = made.cut(made.add(GraphDefined((made.padded(0, shape, wanted),), block)), wanted, shape)
+    return program, made.graph(found)
+
+
 def _strides(draw: random.Random, shape: Shape) -> tuple[int, ...]:
     """Rows or columns next to each other, with gaps, and starts of rows that are multiples of 8 or not."""
     order = list(range(len(shape)))

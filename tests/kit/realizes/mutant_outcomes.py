@@ -170,6 +170,7 @@ def _graphs() -> Iterator[tuple[str, str, KernelGraph]]:
     yield "float32", "product", single(tails.product(16, 64, 32, (16, 16, 32), K.EXP)[1])
     yield "remainders", "product", tails.product(13, 40, 21, (16, 16, 16), K.SILU)[1]
     yield "remainders", "chain", tails.chain((10, 50), (16, 64), (2, 2))[1]
+    yield "remainders", "quotients", tails.quotients((13, 40), 8)[1]
     yield "remainders", "float32", single(tails.product(13, 40, 21, (16, 16, 16))[1])
     for seed in (1, 4, 6, 11):
         yield "remainders", f"drawn {seed}", tails.drawn(seed)[1]
