@@ -4,8 +4,8 @@
 
 Each program (tests/kit/fuzz/random_programs.py) is built as it stands, with one kernel for each operator. Its kernels
 must compute their µGraph, and its results on the emulator must lie within the tolerance of the numerics, for inputs of
-two scales, unless a value between two kernels leaves float16 there. Exit 1 if a kernel is not decided so, or a result is
-not within.
+two scales, unless a value between two kernels leaves float16 there. Exit 1 if a kernel is not decided so, or a result
+is not within.
 
 Options:
   --count N  programs [default: 200]
