@@ -1,10 +1,11 @@
-"""Whether the examples still give what they gave, byte for byte: for changes that must not change any result.
+"""Compare what the examples give with what they gave, byte for byte: for changes that must not change any result.
 
     .venv/bin/python -m benchmarks.replay [--update] [--out DIR] [--only attn ...]
 
-Every example is searched at batch 1 and seed 0, and kernels of its best candidates are built. The SHA-256 of every
-µGraph, proof object, plan, launch and CUDA text, and of all certificates of a candidate together, is compared with the
-table in replay.sha256; machine code is not, which is the compiler's. What is new, gone or different is named.
+Every example is searched at batch 1 and seed 0, and every fifth program of the corpus; kernels of the best candidates
+are built. The SHA-256 of every µGraph, proof object, plan, launch and CUDA text, and of all certificates of a
+candidate together, is compared with the table in replay.sha256; machine code is not, which is the compiler's. What is
+new, gone or different is named.
 
 Exit codes: 0 all equal, 1 not.
 
@@ -13,7 +14,7 @@ With --update the table is written instead of compared.
 Options:
   --update           write the table instead of comparing with it
   --out DIR          an empty directory for the runs, kept; a temporary one if left out
-  --only EXAMPLE...  these examples alone
+  --only PROGRAM...  these programs alone
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.corpus import files
 from benchmarks.harness import ROOT, command, parser_of
 from mirage_formal.codegen.executable import LAUNCH_FILE
 
@@ -45,16 +47,24 @@ PATTERNS = (
     "obligations.smt2.gz",
 )
 COUNT = 3
+#: One of so many programs of the corpus is searched.
+_EVERY = 5
+
+
+def programs() -> list[Path]:
+    """Return the files of the programs: examples but notebooks, and a part of the corpus."""
+    examples = [path for path in sorted((ROOT / "examples").glob("*.py")) if not path.stem.startswith("tour")]
+    return examples + files()[::_EVERY]
 
 
 def made(out: Path, only: list[str]) -> dict[str, str]:
-    """Search the examples, build kernels, and return the digests of all that."""
+    """Search the programs, build kernels, and return the digests of all that."""
     variables = {**os.environ, "MIRAGE_BATCH": "1"}
-    for example in sorted((ROOT / "examples").glob("*.py")):
-        if example.stem.startswith("tour") or (only and example.stem not in only):  # a notebook is no program
+    for program in programs():
+        if only and program.stem not in only:
             continue
-        print(example.stem, flush=True)
-        search = command("mirage_formal.search", example, "--seed", 0, "--no-cache", "--out", out / example.stem)
+        print(program.stem, flush=True)
+        search = command("mirage_formal.search", program, "--seed", 0, "--no-cache", "--out", out / program.stem)
         subprocess.run(search, cwd=ROOT, env=variables, check=True, stdout=subprocess.DEVNULL)
     runs = sorted({path.parent for path in out.rglob("run.json")})
     build = command("mirage_formal.kernel_build", *runs, "--count", COUNT)
