@@ -37,6 +37,10 @@ BITS: Final = 31
 _GOLDEN: Final = np.uint64(0x9E3779B97F4A7C15)
 #: Largest product of numerator and denominator of a constant that is read as the fraction that it rounds.
 _SIMPLE: Final = 1 << 24
+#: Most terms of a short product, and the bits of the smaller part of its left operand.
+_SHORT: Final = 64
+_LOW_BITS: Final = np.uint64(16)
+_LOW: Final = np.uint64((1 << 16) - 1)
 #: Words of a maximum: its own, and those of both operands.
 _MAXIMUM_WORDS: Final = 3
 _LARGEST: Final = float(np.finfo(np.float32).max)
@@ -105,6 +109,8 @@ class FieldPoints:
         self.exponents, self.maxima = components.exponents, components.maxima
         self.poison, self.rounds = components.poison, components.rounds
         self.residues = POINTS * (1 + self.exponents)
+        self._moduli = np.repeat(np.array([pair.p, pair.q], np.uint64), POINTS)[: self.residues]
+        self._steps = _GOLDEN * np.arange(1, self.residues + 1, dtype=np.uint64)
         self.count = self.residues + _MAXIMUM_WORDS * self.maxima + self.poison
         self._secret = np.uint64(random.integers(1, 1 << 63))
         self._keys: dict[str, np.uint64] = {}
@@ -126,11 +132,7 @@ class FieldPoints:
         """Return values that are a random function of words of 64 bits."""
         with np.errstate(over="ignore"):
             seeds = splitmix_round(splitmix_round(words * _GOLDEN + key) ^ self._secret)
-            out = np.zeros((self.count, *words.shape), np.uint64)
-            for number in range(self.residues):
-                modulus = self.p if number < POINTS else self.q
-                out[number] = modulus.reduced(splitmix_round(seeds + _GOLDEN * np.uint64(number + 1)))
-        return out
+            return self._reduced(splitmix_round(seeds + self._for_residues(self._steps, words.ndim + 1)))
 
     def words(self, a: FieldArray, key: np.uint64) -> Words:
         """Return a word for each element that is a random function of its residues in Z_p."""
@@ -181,56 +183,65 @@ class FieldPoints:
             found[-1] = self._poisoned(*operands)
         return found
 
-    def _each(
-        self, operation: Callable[..., Any], *operands: FieldArray, poisoned: Callable[..., Words] | None = None
-    ) -> FieldArray:
-        """Return the results of an operation on the residues, by modulus; there is no word of a maximum.
+    def _for_residues(self, numbers: Words, axes: int) -> Words:
+        """Return a number for each residue as an array that broadcasts to arrays with so many axes."""
+        return numbers.reshape(-1, *(1,) * (axes - 1))
 
-        Args:
-            operation: The operation, on a modulus and residues.
-            operands: The operands.
-            poisoned: The words of poison of the results, from the operands; None for an elementwise operation.
+    def _reduced(self, words: Words, *operands: FieldArray) -> FieldArray:
+        """Return the values with these residues, reduced; an elementwise function of operands as to their poison.
+
+        A remainder is x - m * (x // m), because numpy divides by one number faster than it takes remainders.
         """
+        found = np.zeros((self.count, *words.shape[1:]), np.uint64)
+        moduli = self._for_residues(self._moduli, words.ndim)
+        np.subtract(words, words // moduli * moduli, out=found[: self.residues])
+        return self._mark(found, *operands) if operands else found
+
+    def _by_modulus(self, operation: Callable[..., Words], *operands: FieldArray) -> FieldArray:
+        """Return the values whose residues are an operation's on a modulus and residues."""
         parts = [operation(self.p, *(a[:POINTS] for a in operands))]
         if self.exponents:
             parts.append(operation(self.q, *(a[POINTS : 2 * POINTS] for a in operands)))
-        if self.maxima:
-            parts.append(np.zeros((_MAXIMUM_WORDS, *parts[0].shape[1:]), np.uint64))
-        if self.poison:
-            parts.append((poisoned or self._poisoned)(*operands)[None])
-        return np.concatenate(parts) if len(parts) > 1 else np.asarray(parts[0])
+        more = np.zeros((self.count - self.residues, *parts[0].shape[1:]), np.uint64)
+        return np.concatenate([*parts, more])
 
     def add(self, a: FieldArray, b: FieldArray) -> FieldArray:
         """Return the sum."""
-        return self._each(Modulus.add, a, b)
+        return self._reduced(a[: self.residues] + b[: self.residues], a, b)
 
     def subtract(self, a: FieldArray, b: FieldArray) -> FieldArray:
         """Return the difference."""
-        return self._each(Modulus.subtract, a, b)
+        moduli = self._for_residues(self._moduli, b.ndim)
+        return self._reduced(a[: self.residues] + (moduli - b[: self.residues]), a, b)
 
     def multiply(self, a: FieldArray, b: FieldArray) -> FieldArray:
         """Return the product."""
-        return self._each(Modulus.multiply, a, b)
-
-    def matmul(self, a: FieldArray, b: FieldArray) -> FieldArray:
-        """Return the product over the last two axes; the axes before them broadcast."""
-
-        def poisoned(a: FieldArray, b: FieldArray) -> Words:
-            return np.asarray(a[-1].max(axis=-1, keepdims=True) | b[-1].max(axis=-2, keepdims=True))
-
-        return self._each(Modulus.matmul, a, b, poisoned=poisoned)
-
-    def sum(self, a: FieldArray, axis: int, kept: int = 1) -> FieldArray:
-        """Return an axis folded to ``kept``, see ``Modulus.sum``; components are no axis."""
-
-        def poisoned(a: FieldArray) -> Words:
-            return np.asarray(self.p.sum(a[-1], axis, kept) != 0, np.uint64)
-
-        return self._each(lambda modulus, x: modulus.sum(x, axis + 1, kept), a, poisoned=poisoned)
+        return self._reduced(a[: self.residues] * b[: self.residues], a, b)
 
     def negate(self, a: FieldArray) -> FieldArray:
         """Return -a."""
-        return self._each(lambda modulus, x: modulus.scale(x, modulus.m - 1), a)
+        return self._reduced(self._for_residues(self._moduli, a.ndim) - a[: self.residues], a)
+
+    def matmul(self, a: FieldArray, b: FieldArray) -> FieldArray:
+        """Return the product over the last two axes; the axes before them broadcast."""
+        found = self._short_product(a, b) if a.shape[-1] <= _SHORT else self._by_modulus(Modulus.matmul, a, b)
+        if self.poison:
+            found[-1] = a[-1].max(axis=-1, keepdims=True) | b[-1].max(axis=-2, keepdims=True)
+        return found
+
+    def _short_product(self, a: FieldArray, b: FieldArray) -> FieldArray:
+        """Return a product over at most ``_SHORT`` elements, in float64: each sum of 47-bit products is below 2^53."""
+        left, right = a[: self.residues], b[: self.residues].astype(np.float64)
+        low, high = ((part.astype(np.float64) @ right).astype(np.uint64) for part in (left & _LOW, left >> _LOW_BITS))
+        return self._reduced((self._reduced(high)[: self.residues] << _LOW_BITS) + low)
+
+    def sum(self, a: FieldArray, axis: int, kept: int = 1) -> FieldArray:
+        """Return an axis folded to ``kept``: result[j] = sum over i of a[i * kept + j]; components are no axis."""
+        shape = (*a.shape[: axis + 1], a.shape[axis + 1] // kept, kept, *a.shape[axis + 2 :])
+        found = self._reduced(a[: self.residues].reshape(self.residues, *shape[1:]).sum(axis=axis + 1))
+        if self.poison:
+            found[-1] = a[-1].reshape(shape[1:]).max(axis=axis)
+        return found
 
     def invert(self, a: FieldArray) -> FieldArray:
         """Return 1 / a; where an element is 0 at one of the points, it is poison.
@@ -240,10 +251,10 @@ class FieldPoints:
         """
         zero = (a[: self.residues] == 0).any(axis=0)
         if not zero.any():
-            return self._each(Modulus.inverse, a)
+            return self._mark(self._by_modulus(Modulus.inverse, a), a)
         if not self.poison:
             raise UndefinedPointError("a divisor is 0")
-        found = self._each(Modulus.inverse, np.where(zero, np.uint64(1), a))
+        found = self._by_modulus(Modulus.inverse, np.where(zero, np.uint64(1), a))
         found[-1] = zero | (a[-1] != 0)
         return found
 
@@ -330,7 +341,7 @@ class FieldPoints:
     def _weights(self, a: FieldArray) -> Words:
         """Return the word of each value's maximum: the sum of the words of what it is the maximum of; 0 for -inf."""
         own = self.words(a, self.key("maximum")) | np.uint64(1)
-        least = self.equal(a, self.fill(-inf, a.shape[1:]))
+        least = self.equal(a, self.fill(-inf, (1,) * (a.ndim - 1)))
         word = a[self.residues]
         return np.where(least, np.uint64(0), np.where(word != 0, word, own))
 
@@ -344,7 +355,7 @@ class FieldPoints:
     def maximum(self, a: FieldArray, b: FieldArray) -> FieldArray:
         """Return the larger one; a maximum of x and something, compared with x, is itself."""
         a, b = np.broadcast_arrays(a, b)
-        first, second = self._weights(a), self._weights(b)
+        first, second = self._weights(np.stack([a, b], axis=1))
         with np.errstate(over="ignore"):
             found = self._of_weights(first + second, (first, second))
         found = np.where((first == 0) | self._is_maximum_of(b, first), b, found)

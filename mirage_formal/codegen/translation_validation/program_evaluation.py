@@ -29,6 +29,7 @@ from mirage_formal.codegen.program.program import (
     GridWait,
     If,
     Int,
+    IntBin,
     IntExpr,
     KernelFn,
     LaunchDependents,
@@ -48,6 +49,7 @@ from mirage_formal.codegen.program.program import (
     ShuffleReduce,
     Stmt,
     Value,
+    Var,
     WaitGroups,
     Where,
 )
@@ -93,6 +95,16 @@ class DeviceWrite:
     thread: Integers
     address: Integers
     values: FieldArray
+
+
+@dataclass(frozen=True, slots=True)
+class _Index:
+    """An index expression with its function, its loop variables, and its values by those of the loop variables."""
+
+    expression: IntExpr
+    evaluate: Callable[[Mapping[str, Any]], Any]
+    loops: tuple[str, ...]
+    values: dict[tuple[int, ...], Any]
 
 
 class EvaluationFault(Exception):
@@ -168,7 +180,8 @@ class _Evaluation:
         constants = constants_of(program)
         self.infinities = [points.constant(value).reshape(-1, 1, 1) for value in constants if isinf(value)]
         self.lowest = any(float(np.finfo(np.float32).max) <= abs(value) < inf for value in constants)
-        self._integers: dict[int, tuple[IntExpr, Callable[[Mapping[str, Any]], Any]]] = {}
+        self._fixed = frozenset(self.env)
+        self._integers: dict[int, _Index] = {}
         self._rows = np.arange(self.blocks, dtype=np.int64)[:, None]
 
     def _undefined(self, name: str, elements: int) -> FieldArray:
@@ -184,8 +197,15 @@ class _Evaluation:
             return e.value
         known = self._integers.get(id(e))
         if known is None:
-            known = self._integers[id(e)] = (e, compile_index(e))
-        return known[1](self.env)
+            loops = tuple(sorted(_names(e) - self._fixed))
+            known = self._integers[id(e)] = _Index(e, compile_index(e), loops, {})
+        at = tuple(self.env[name] for name in known.loops)
+        found = known.values.get(at)
+        if found is None:
+            found = known.evaluate(self.env)
+            if isinstance(found, int) or not at:  # arrays of all iterations would be large
+                known.values[at] = found
+        return found
 
     def slot(self, e: IntExpr) -> int:
         """Return the index of a register, which is the same for all threads."""
@@ -531,6 +551,17 @@ class _Evaluation:
         total = self.points.add(np.moveaxis(self.read_registers(s.d, first, 4), 1, 0), np.moveaxis(parts, 1, 0))
         for k in range(4):
             self.assign(s.d, first + k, total[:, k], mask)
+
+
+def _names(e: IntExpr) -> frozenset[str]:
+    """Return the names of the variables of an expression."""
+    match e:
+        case Int():
+            return frozenset()
+        case Var(name):
+            return frozenset({name})
+        case IntBin(_, a, b):
+            return _names(a) | _names(b)
 
 
 def constants_of(program: Program) -> frozenset[float]:
