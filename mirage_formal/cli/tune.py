@@ -72,8 +72,8 @@ def tune_command(
 ) -> None:
     """Find the fastest kernels of a run's candidates on this GPU; without one, make what is to be timed elsewhere.
 
-    Kernels are timed, not candidates: each block graph with each schedule once. Before a kernel runs, it is proved safe
-    and decided that it computes its µGraph. The best candidates are compared with float64 before they are reported.
+    Kernels are timed, not candidates: each block graph with each schedule once. Every kernel is proved safe before it
+    runs. The best candidates are proved to compute their µGraphs, and compared with float64, before they are reported.
     What was made and timed is kept, so the same command goes on where it was stopped.
 
     With --backend auto the answer is a Triton file where one is at least 2 % faster than all CUDA kernels and within

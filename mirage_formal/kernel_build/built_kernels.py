@@ -48,7 +48,8 @@ class BuiltKernels:
         stable: The µGraph that they compute.
         candidate: Digest of the candidate's µGraph.
         target: Target that they are planned for.
-        realized: For each generated kernel, the claim that it realizes its operator; empty where it was not decided.
+        realized: For each generated kernel, the claim that it realizes its operator; empty where it was not decided,
+            as for kernels that are only timed.
     """
 
     executable: Executable
