@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from mirage_formal.cache.lock import lock_directory
 from mirage_formal.cache.searches import SearchCache
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.partition.cover_search import KEEP
 from mirage_formal.partition.search_strategy import needs_partitioning
+from mirage_formal.partition.whole_report import KEEP
 from mirage_formal.records import Identity, key_of
 from mirage_formal.run.result_cache.keys import entry_key
 from mirage_formal.run.settings import Settings, identity, make_job

@@ -22,8 +22,8 @@ from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.storage_views import storage_locations
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.partition.cover_search import WholeReport
 from mirage_formal.partition.spaces import part_config
+from mirage_formal.partition.whole_report import WholeReport
 from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Settings, display_path, make_job
 from mirage_formal.search.bounds import IN_PARTS, SEARCHABLE, SearchSpace

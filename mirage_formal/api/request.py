@@ -87,10 +87,11 @@ def superoptimize(program: object, **given: Unpack[Options]) -> Results:
             found, and none of them runs within tolerance on this GPU.
         KeyboardInterrupt: Ctrl-C; what was found is in ``out``, and ``resume`` continues.
     """
+    begin = time.monotonic()
     settings, call = _split(given)
     if not _may_be_stored(program, settings):
         start_workers(settings.workers, settings.cluster)
-    return _search_and_measure(program, settings, call, Path(call.out) if call.out else None)
+    return _search_and_measure(program, settings, call, Path(call.out) if call.out else None, begin)
 
 
 def stored_results(
@@ -141,6 +142,7 @@ def search_into_store(program: object, given: Options, bucket: str | None = None
     Raises:
         MirageError: See ``superoptimize``.
     """
+    begin = time.monotonic()
     from mirage_formal.api.default_directory import run_directory_in_store
     from mirage_formal.run.result_cache.store_results import results_in_store
     from mirage_formal.run.settings import as_program
@@ -154,7 +156,7 @@ def search_into_store(program: object, given: Options, bucket: str | None = None
             return superoptimize(program, **given)
         if not _may_be_stored(program, settings):
             start_workers(settings.workers, settings.cluster)
-        results = _search_and_measure(program, opened, call, place)
+        results = _search_and_measure(program, opened, call, place, begin)
         return results_in_store(frozen, settings, results, place)
 
 
@@ -190,8 +192,13 @@ def _leave_time_to_measure(settings: Settings, call: CallOptions) -> tuple[Setti
     return settings, timed
 
 
-def _search_and_measure(program: object, settings: Settings, call: CallOptions, place: Path | None) -> Results:
-    """Check the options, search the program and return the results; see ``superoptimize``."""
+def _search_and_measure(
+    program: object, settings: Settings, call: CallOptions, place: Path | None, begin: float
+) -> Results:
+    """Check the options, search the program and return the results; see ``superoptimize``.
+
+    The time limit counts from ``begin``, a value of time.monotonic(): the imports of a process's first call are in it.
+    """
     name, backend = call.name, call.backend
     from mirage_formal.api.default_directory import choose_default_directory
     from mirage_formal.api.no_result_diagnosis import add_source_lines, find_reasons_for_no_result
@@ -200,19 +207,20 @@ def _search_and_measure(program: object, settings: Settings, call: CallOptions, 
     from mirage_formal.graph.canonical import digest
     from mirage_formal.partition.search_strategy import describe_extent, search_or_cover
     from mirage_formal.run.results.result import Results
-    from mirage_formal.run.settings import as_program, check_limits
+    from mirage_formal.run.settings import as_program, check_limits, seconds_left
 
     frozen = as_program(program)
     default = name if name != "program" else f"program-{digest(frozen)[:12]}"
     check_limits(settings)
-    begin, limit = time.monotonic(), settings.time_limit
+    limit = settings.time_limit
     settings, timed = _leave_time_to_measure(settings, call)
     where, settings = choose_default_directory(frozen, settings, default) if place is None else (place, settings)
     origins = origins_of(program, frozen)
     with lock_directory(where), ExitStack() as stack:
         device = stack.enter_context(_timing_process(frozen)) if timed else None
+        rest = msgspec.structs.replace(settings, time_limit=seconds_left(settings.time_limit, begin))
         with add_source_lines(frozen, origins):
-            report = search_or_cover(frozen, settings, where, name=name, watch=call.watch or ignore_progress)
+            report = search_or_cover(frozen, rest, where, name=name, watch=call.watch or ignore_progress)
         if report.summary.status == "interrupted":
             raise KeyboardInterrupt
         if (nothing := find_reasons_for_no_result(report, frozen, settings, origins)) is not None:

@@ -15,7 +15,6 @@ import msgspec
 from mirage_formal.check.abstract_interpretation import output_expressions, tensor_expressions
 from mirage_formal.check.check_steps import CheckFailed, check_manifest, expect_equal, step
 from mirage_formal.check.equivalence import ProofCrosscheck, ReplayedTheorem, crosscheck_proof, describe_theorem
-from mirage_formal.check.fingerprint.fingerprint import check_fingerprint
 from mirage_formal.check.minimal_check import establish_equality
 from mirage_formal.check.solvers import directory_budget, expect_unsat
 from mirage_formal.graph.canonical import digest
@@ -405,6 +404,8 @@ def _check_verification(root: Path, files: _CandidateFiles, proved: ReplayedTheo
             )
         expect_equal("verdict", verdict, files.verification.verdict)
     with step(root / VERIFICATION_FILE, "fingerprint"):
+        from mirage_formal.check.fingerprint.fingerprint import check_fingerprint  # loads numerical packages
+
         return check_fingerprint(files.program, files.graph, record)
 
 

@@ -8,12 +8,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from mirage_formal.check.fingerprint.field_interpreter import UndefinedValueError
 from mirage_formal.records import read_file, resolve_inside, sha256
 from mirage_formal.support.errors import FormatError, MirageError
 from mirage_formal.support.limits import MAX_DIRECTORY_BYTES, MAX_ENTRIES, MAX_LEVELS
 
 R = TypeVar("R")
+
+
+class UndefinedValueError(Exception):
+    """Error in a field: a denominator is zero, a radicand is no residue, or a constant has no residue."""
 
 
 class CheckFailed(Exception):

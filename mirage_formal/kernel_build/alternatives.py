@@ -13,7 +13,6 @@ from mirage_formal.device.launch import Optimized
 from mirage_formal.graph.formats.json import decode_graph as graph_of
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.kernel_build.build import KernelWarning, build
 from mirage_formal.kernel_build.built_kernels import BuiltKernels, KernelRejected
 from mirage_formal.support.errors import UnsupportedError
 
@@ -97,6 +96,11 @@ class Alternatives:
         name, data = self._candidates[position]
         with self._lock:
             if (name, archs) not in self._built:
+                from mirage_formal.kernel_build.build import (  # results without a call build nothing
+                    KernelWarning,
+                    build,
+                )
+
                 made = self._built[name, archs] = build(graph_of(data), self._program, self._target, archs)
                 if made.stable.note:
                     warnings.warn(f"candidate {name}: {made.stable.note}", KernelWarning, stacklevel=3)
@@ -114,6 +118,8 @@ class Alternatives:
                 return self.own(archs, position)
             except KernelRejected as error:
                 reasons.append(f"candidate {name}: {error}")
+                from mirage_formal.kernel_build.build import KernelWarning
+
                 text = f"candidate {name} is passed over, the next one takes its place: {error}"
                 warnings.warn(text, KernelWarning, stacklevel=3)
         what = f"expected a candidate whose kernels may run, got none: {'; '.join(reasons) or 'no candidate'}"

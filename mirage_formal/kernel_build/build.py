@@ -31,7 +31,7 @@ from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.kernel_build.built_kernels import Acceptance, BuiltKernels, KernelRejected
+from mirage_formal.kernel_build.built_kernels import COUNT, Acceptance, BuiltKernels, KernelRejected
 from mirage_formal.kernel_build.save import save_built
 from mirage_formal.records import (
     CANDIDATES,
@@ -61,8 +61,6 @@ if TYPE_CHECKING:
     from mirage_formal.kernel_build.stable_forms import StableForm
 
 ARCHS: Final = ("sm_80", "sm_90a")
-#: Default number of candidates that get kernels.
-COUNT: Final = 4
 
 
 class KernelWarning(UserWarning):

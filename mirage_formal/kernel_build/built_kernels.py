@@ -15,6 +15,8 @@ from mirage_formal.support.errors import MirageError
 if TYPE_CHECKING:
     from mirage_formal.kernel_build.stable_forms import StableForm  # loads the checker, which searches do not need
 
+#: Default number of candidates that get kernels.
+COUNT: Final = 4
 #: Name prefix of mixed forms, in which operators have forms of their own.
 MIXED: Final = "mixed: "
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Unpack
@@ -54,7 +54,8 @@ from mirage_formal.partition.search_directory import (
     remove_unused_searches,
 )
 from mirage_formal.partition.spaces import is_searchable, part_config, part_kernels
-from mirage_formal.records import SUMMARY_FILE, UnitRecord, read_file, seal_record, sha256, write_atomic
+from mirage_formal.partition.whole_report import KEEP, WholeReport
+from mirage_formal.records import SUMMARY_FILE, read_file, seal_record, sha256, write_atomic
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
 from mirage_formal.run.driver import RunArguments, open_executor, run_search
 from mirage_formal.run.progress import Watch, ignore_progress
@@ -67,9 +68,6 @@ from mirage_formal.search.preprocess import preprocess
 from mirage_formal.support.guard import keep_results_on_stop
 from mirage_formal.workers.dispatch import Executor
 
-#: Default number of candidates that a subgraph's run reports, besides the best of each number of kernels; covers are
-#: made of these.
-KEEP: Final = 1
 #: Most partitions of the program, each with the costs found by all searches so far.
 _ROUNDS: Final = 16
 #: Share of a time limit for searches of subgraphs; the rest is for covers and files.
@@ -82,49 +80,6 @@ _PART: Final = 1 / 2
 _KERNEL_US: Final = (0.0, 10.0)
 
 Status = Literal["complete", "interrupted", "time-limit"]
-
-
-@dataclass(frozen=True, slots=True)
-class WholeReport:
-    """Result of searching a program of many subgraphs.
-
-    Attributes:
-        record: Record of whole.json.
-        results: The covers as candidates, best first; none if the run was interrupted.
-        covers: The covers as values, in the same order.
-        parts: Subgraphs of the first cover in topological order; for an interrupted run, of the last partition.
-        directory: Directory of the whole program.
-        searches: Reports of all searches, in order, also of those that no cover uses.
-        limited: Number of operators whose sets the partition did not enumerate completely, see ``Partition``.
-    """
-
-    record: WholeRecord
-    results: tuple[Result, ...]
-    covers: tuple[Cover, ...]
-    parts: tuple[WholePart, ...]
-    directory: Path
-    searches: tuple[RunReport, ...]
-    limited: int
-
-    @property
-    def result(self) -> Result | None:
-        """The best cover; None if the run was interrupted."""
-        return self.results[0] if self.results else None
-
-    @property
-    def summary(self) -> WholeRecord:
-        """The record of the run, under the same attribute name as in ``RunReport``."""
-        return self.record
-
-    @property
-    def lost(self) -> bool:
-        """Return whether a task of verification was given up in any of the searches."""
-        return any(report.lost for report in self.searches)
-
-    @property
-    def failed(self) -> tuple[UnitRecord, ...]:
-        """Failed units of all searches."""
-        return tuple(unit for report in self.searches for unit in report.failed)
 
 
 def search_covers(
@@ -495,4 +450,4 @@ def _no_search(part: KernelGraph) -> None:
     """Return no price for any part, so that every operator stays as it is."""
 
 
-__all__ = ["KEEP", "WholeReport", "search_covers"]
+__all__ = ["search_covers"]

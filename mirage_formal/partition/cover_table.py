@@ -14,8 +14,8 @@ from rich.table import Table
 from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.storage_views import kernel_count
-from mirage_formal.partition.cover_search import WholeReport
 from mirage_formal.partition.covers import WholePart
+from mirage_formal.partition.whole_report import WholeReport
 from mirage_formal.records.partition import PartRecord, WholeRecord
 from mirage_formal.run.candidate_table import CONDITIONS, describe_kernels, print_no_result, print_report, warnings
 from mirage_formal.run.results.run_report import RunReport

@@ -10,16 +10,16 @@ from msgspec.structs import replace
 
 from mirage_formal.cache.lock import lock_directory
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.partition.cover_search import WholeReport, search_covers
 from mirage_formal.partition.partition import is_single_kernel_best
 from mirage_formal.partition.spaces import is_searchable
 from mirage_formal.partition.stored_covers import store_answer, write_stored_answer
+from mirage_formal.partition.whole_report import WholeReport
 from mirage_formal.records import KERNELS
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.run.driver import RunArguments, open_executor, search_program
 from mirage_formal.run.result_cache.cache_lookup import claim_entry
 from mirage_formal.run.results.run_report import RunReport
-from mirage_formal.run.settings import NO_TIME_S, Settings, make_job
+from mirage_formal.run.settings import Settings, make_job, seconds_left
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.support.guard import keep_results_on_stop
@@ -28,8 +28,10 @@ from mirage_formal.support.guard import keep_results_on_stop
 _CLEARLY: Final = 0.75
 #: Most states of a unit with several kernels, where these are expected to be no better than subgraphs.
 _BESIDE: Final = 200_000
-#: Share of a time limit for one search of the whole program; the rest is for covers, if its result is poor.
+#: Share of a time limit for one search of the whole program; the rest is for covers, if its result is poor. A limit of
+#: fewer than these seconds leaves covers no share, because several searches do not fit into it.
 _AS_ONE: Final = 2 / 3
+_COVERED_S: Final = 6.0
 
 
 def needs_partitioning(program: KernelGraph, settings: Settings) -> bool:
@@ -72,8 +74,10 @@ def _search_or_cover_uncached(
     program: KernelGraph, settings: Settings, out: Path, **about: Unpack[RunArguments]
 ) -> RunReport | WholeReport:
     """Search a program as one or by parts, without recalling it from the store; see ``search_or_cover``."""
+    begin = time.monotonic()
     if needs_partitioning(program, settings):
-        return search_covers(program, settings, out, **about)
+        rest = replace(settings, time_limit=seconds_left(settings.time_limit, begin))
+        return _search_covers(program, rest, out, **about)
     if settings.narrowed:
         return search_program(program, settings, out, **about)
     settings = replace(settings, longer=True)
@@ -87,10 +91,11 @@ def _search_or_cover_uncached(
         # One kernel does not read so many tensors: if several for all of it are promising, the whole is a part.
         whole = whole or (products and len(plain.inputs) > job.space.max_block_inputs)
         if whole or not is_searchable(program, job, settings):
-            return search_covers(program, settings, out, **about)
-        begin = time.monotonic()
+            rest = replace(settings, time_limit=seconds_left(settings.time_limit, begin))
+            return _search_covers(program, rest, out, **about)
         limit = settings.time_limit
-        alone = replace(settings, time_limit=None if limit is None else _AS_ONE * limit)
+        share = 1.0 if limit is None or limit < _COVERED_S else _AS_ONE
+        alone = replace(settings, time_limit=seconds_left(None if limit is None else share * limit, begin))
         if products and settings.max_states is None and is_single_kernel_best(plain, job.target):
             alone = replace(alone, max_states=_BESIDE)
         report = search_program(program, alone, out, **about)
@@ -99,20 +104,24 @@ def _search_or_cover_uncached(
         if report.summary.status == "interrupted" or good or (out / KERNELS).exists():
             return report  # kernels of a resumed run are not removed without a request
         # What lies there is the run that was just made. If it was of some use, the program may be a part of its cover.
-        settings = replace(settings, resume=False, force=True, time_limit=_seconds_left(settings.time_limit, begin))
+        settings = replace(settings, resume=False, force=True, time_limit=seconds_left(settings.time_limit, begin))
         done = report.summary.status == "complete" or not report.summary.found  # candidates may be left to verify
         tried = done and not _is_good_enough(report, 1.0)
-        return search_covers(program, settings, out, tried=tried, **about)
+        return _search_covers(program, settings, out, tried=tried, **about)
+
+
+def _search_covers(
+    program: KernelGraph, settings: Settings, out: Path, *, tried: bool = False, **about: Unpack[RunArguments]
+) -> WholeReport:
+    """Call ``cover_search.search_covers``, whose imports a search of the whole does without."""
+    from mirage_formal.partition.cover_search import search_covers
+
+    return search_covers(program, settings, out, tried=tried, **about)
 
 
 def _is_good_enough(report: RunReport, share: float) -> bool:
     """Return whether to report a search: a unit failed, or a result costs at most ``share`` of the unfused program."""
     return bool(report.failed) or any(result.cost <= share * report.unfused_us for result in report.results)
-
-
-def _seconds_left(limit: float | None, begin: float) -> float | None:
-    """Return the seconds that are left of a time limit."""
-    return None if limit is None else max(limit - (time.monotonic() - begin), NO_TIME_S)
 
 
 def describe_extent(report: RunReport | WholeReport) -> str:

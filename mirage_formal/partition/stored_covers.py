@@ -13,10 +13,10 @@ from mirage_formal.cache.searches import evidence_of
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.storage_views import is_view
-from mirage_formal.partition.cover_search import WholeReport
 from mirage_formal.partition.covers import Cover, WholePart
 from mirage_formal.partition.partition import Subgraph
 from mirage_formal.partition.search_directory import open_cover_directory
+from mirage_formal.partition.whole_report import WholeReport
 from mirage_formal.records import seal_record, write_atomic, write_files
 from mirage_formal.records.partition import WHOLE_FILE, CoverRecord, WholeRecord
 from mirage_formal.records.store_entry import EVIDENCE

@@ -353,8 +353,10 @@ class _Run:
     def _reported(
         self, verified: Sequence[CandidateEvidence]
     ) -> tuple[tuple[Result, ...], tuple[CandidateRecord, ...]]:
+        if not verified:
+            return (), ()
         from mirage_formal.kernel_build.alternatives import Alternatives  # not needed before there are results
-        from mirage_formal.kernel_build.build import COUNT
+        from mirage_formal.kernel_build.built_kernels import COUNT
 
         results: list[Result] = []
         items: list[CandidateRecord] = []

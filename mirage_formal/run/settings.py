@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -45,6 +46,11 @@ _REST, _LEAST_S, _MOST_REST = 0.25, 3.0, 0.5
 _PROOFS, _VERIFIED = 0.32, 0.12
 #: Time limit for resuming a search when no time is left: its earlier results are verified.
 NO_TIME_S: Final = 1e-6
+
+
+def seconds_left(limit: float | None, begin: float) -> float | None:
+    """Return the seconds that are left of a time limit which counts from ``begin``, a value of time.monotonic()."""
+    return None if limit is None else max(limit - (time.monotonic() - begin), NO_TIME_S)
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,7 +199,7 @@ class Cluster(Executor[_Thread]):
 
     # Tasks
 
-    def _ready(self, wanted: int) -> list[_Thread]:
+    def _ready(self, wanted: int, deadline: float = float("inf")) -> list[_Thread]:
         return [slot for slot in self._slots if slot.task is None]
 
     def _send(self, slot: _Thread, function: Callable[[Any], Any], task: Any, limit_s: float) -> bool:

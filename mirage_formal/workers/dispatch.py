@@ -196,8 +196,8 @@ class Executor(ABC, Generic[S]):
         """End every worker that was started here, also during a task."""
 
     @abstractmethod
-    def _ready(self, wanted: int) -> list[S]:
-        """Return slots that may be given a task; up to ``wanted`` are started if that is possible."""
+    def _ready(self, wanted: int, deadline: float = float("inf")) -> list[S]:
+        """Return slots that may be given a task; up to ``wanted`` are started if that is possible by the deadline."""
 
     @abstractmethod
     def _send(self, slot: S, function: Callable[[Any], Any], task: Any, limit_s: float) -> bool:
@@ -248,7 +248,7 @@ class Executor(ABC, Generic[S]):
                 now = time.monotonic()
                 if now >= deadline:
                     return
-                self._assign(function, tasks, book, limit_s)
+                self._assign(function, tasks, book, limit_s, deadline)
                 happened = False
                 for slot, event in self._events(min(self.TICK_S, max(0.0, deadline - now))):
                     outcome = self._record_event(book, slot, event)
@@ -265,12 +265,14 @@ class Executor(ABC, Generic[S]):
                 if slot.task is not None:
                     self._stop(slot)
 
-    def _assign(self, function: Callable[[P], R], tasks: Sequence[P], book: _TaskStates, limit_s: float) -> None:
+    def _assign(
+        self, function: Callable[[P], R], tasks: Sequence[P], book: _TaskStates, limit_s: float, deadline: float
+    ) -> None:
         """Give every idle slot the first waiting task that it may compute."""
         if not book.waiting:
             return
         busy = sum(slot.task is not None for slot in self._slots)
-        for slot in self._ready(busy + len(book.waiting)):
+        for slot in self._ready(busy + len(book.waiting), deadline):
             index = self._next(book, slot)
             if index is not None and self._start(slot, function, tasks[index], index, book, limit_s):
                 book.waiting.remove(index)

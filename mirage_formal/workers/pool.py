@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import resource
 import signal
 import sys
@@ -20,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
-from multiprocessing.forkserver import ensure_running
+from multiprocessing.forkserver import connect_to_new_process, ensure_running
 from multiprocessing.popen_forkserver import Popen
 from pathlib import Path
 from types import ModuleType
@@ -96,6 +97,7 @@ class Pool(Executor[_Worker]):
         self._context = _Context()
         self._context.set_forkserver_preload(list(preload))
         self._stillborn = 0
+        self._server = _ServerState()
 
     @property
     def workers(self) -> int:
@@ -110,12 +112,17 @@ class Pool(Executor[_Worker]):
         """Kill every worker, also during a task."""
         for worker in list(self._slots):
             self._stop(worker)
+        self._server.close()
 
     def pids(self) -> tuple[int, ...]:
         """Return the process ids of the workers that are alive."""
         return tuple(w.process.pid for w in self._slots if w.process.pid is not None and w.process.is_alive())
 
-    def _ready(self, wanted: int) -> list[_Worker]:
+    def _ready(self, wanted: int, deadline: float = float("inf")) -> list[_Worker]:
+        if len(self._slots) < min(self._workers, wanted) and deadline < float("inf"):
+            _start_server(self._threads)
+            if not self._server.forks_by(deadline):
+                return [worker for worker in self._slots if worker.task is None]
         while len(self._slots) < min(self._workers, wanted):
             self._slots.append(self._launch())
         return [worker for worker in self._slots if worker.task is None]
@@ -283,6 +290,44 @@ def _start_server(threads: int) -> None:
         finally:
             for name in missing:
                 del os.environ[name]
+
+
+class _NoProcess:
+    """Stand-in for a process object: the process that is forked for it ends at once."""
+
+    def _bootstrap(self, parent_sentinel: int | None = None) -> int:
+        return 0
+
+
+class _ServerState:
+    """Whether the server that workers are forked from has loaded its modules: before, it forks nothing.
+
+    To find out, it is asked for a process that ends at once. A start of a worker would wait for the server however long
+    that takes, beyond a time limit.
+    """
+
+    def __init__(self) -> None:
+        self._asked: int | None = None
+        self._forks = False
+
+    def forks_by(self, deadline: float) -> bool:
+        """Wait for the server until the deadline, and return whether it forks processes or has ended."""
+        if self._forks:
+            return True
+        if self._asked is None:
+            self._asked, data = connect_to_new_process([])
+            with open(data, "wb") as stream:
+                stream.write(pickle.dumps({}) + pickle.dumps(_NoProcess()))
+        self._forks = bool(wait([self._asked], max(0.0, deadline - time.monotonic())))
+        if self._forks:
+            self.close()
+        return self._forks
+
+    def close(self) -> None:
+        """Forget the process that was asked for."""
+        if self._asked is not None:
+            os.close(self._asked)
+            self._asked = None
 
 
 class _Popen(Popen):

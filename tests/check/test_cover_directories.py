@@ -16,7 +16,8 @@ from mirage_formal.check.__main__ import main
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
 from mirage_formal.graph.verdict import Equivalent
-from mirage_formal.partition.cover_search import WholeReport, search_covers
+from mirage_formal.partition.cover_search import search_covers
+from mirage_formal.partition.whole_report import WholeReport
 from mirage_formal.records import ManifestRecord
 from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.run.settings import Settings

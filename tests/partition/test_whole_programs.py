@@ -29,10 +29,11 @@ from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernel_build.build import build, build_run
 from mirage_formal.partition import cover_search
-from mirage_formal.partition.cover_search import WholeReport, search_covers
+from mirage_formal.partition.cover_search import search_covers
 from mirage_formal.partition.cover_table import describe_best_cover, print_any, reports_values
 from mirage_formal.partition.search_strategy import needs_partitioning, search_or_cover
 from mirage_formal.partition.spaces import is_searchable, part_config
+from mirage_formal.partition.whole_report import WholeReport
 from mirage_formal.records import decode
 from mirage_formal.records.partition import COVERS, PARTS, WHOLE_FILE, WholeRecord, cover_name
 from mirage_formal.run.driver import run_search

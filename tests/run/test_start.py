@@ -83,7 +83,7 @@ from mirage_formal.support.errors import MirageError
 
 start = pool._start_server
 def started(threads):
-    names = {{"mirage_formal.run.driver", "mirage_formal.partition.cover_search"}}
+    names = {{"mirage_formal.run.driver", "mirage_formal.partition.search_strategy"}}
     print(threads, *sorted(names & set(sys.modules)))
     start(threads)
 pool._start_server = started
@@ -111,3 +111,25 @@ for workers, cluster in ((0, None), (-1, None), ("2", None), (None, "local:2"), 
     start_workers(workers, cluster)
 """
     assert len(_python(script)) == 1
+
+
+SLOW_START = """
+import os
+import time
+from mirage_formal.workers.pool import Pool
+
+os.environ["PYTHONPATH"] = {folder!r}
+begin = time.monotonic()
+with Pool(1, ("slow_to_load",)) as pool:
+    early = [one for one in pool.run(abs, [-1], limit_s=60, deadline=begin + 0.3) if one is not None]
+    waited = time.monotonic() - begin
+    late = [outcome.value for outcome in pool.run(abs, [-1], limit_s=60) if outcome is not None]
+print(*early, *late, waited)
+"""
+
+
+def test_a_time_limit_does_not_wait_for_what_workers_load(tmp_path: Path) -> None:
+    (tmp_path / "slow_to_load.py").write_text("import time\ntime.sleep(2)\n")
+    found, waited = _python(SLOW_START.format(folder=str(tmp_path)))[0].split()
+    assert found == "1"  # of the second call alone
+    assert float(waited) < 1.0

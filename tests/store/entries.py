@@ -16,7 +16,7 @@ import mirage_formal as mf
 from mirage_formal.cache.searches import ROOT, SWITCH, SearchCache
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.partition import search_strategy
-from mirage_formal.partition.cover_search import WholeReport
+from mirage_formal.partition.whole_report import WholeReport
 from mirage_formal.records import RunRecord, decode, read_file
 from mirage_formal.records.store_entry import SearchEntry
 from mirage_formal.run.result_cache import cache_lookup

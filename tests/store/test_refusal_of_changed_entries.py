@@ -15,7 +15,7 @@ import pytest
 
 from mirage_formal.cache.cache_directory import CacheWarning
 from mirage_formal.partition import search_strategy
-from mirage_formal.partition.cover_search import WholeReport
+from mirage_formal.partition.whole_report import WholeReport
 from mirage_formal.records.store_entry import SearchEntry
 from mirage_formal.run.result_cache import cache_lookup
 from mirage_formal.run.result_cache.entry_checks import check_evidence

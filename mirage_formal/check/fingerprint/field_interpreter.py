@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_formal.check.check_steps import UndefinedValueError as UndefinedValueError
 from mirage_formal.check.fingerprint.prime_field import (
     Elements,
     FieldClass,
@@ -61,10 +62,6 @@ class RandomPoint:
     def field(self, part: int) -> FieldClass:
         """Return the class of arrays of one part."""
         return prime_field(self.q if part else self.p)
-
-
-class UndefinedValueError(Exception):
-    """Error: a denominator is zero, a radicand is no residue, or a constant has no residue."""
 
 
 def parts_to_evaluate(graph: KernelGraph) -> tuple[list[set[int]], dict[int, list[set[int]]]]:

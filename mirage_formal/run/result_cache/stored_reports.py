@@ -27,7 +27,7 @@ def results_of(found: ReplayResult, target: Target) -> tuple[Result, ...]:
         target: Target that kernels are planned for.
     """
     from mirage_formal.kernel_build.alternatives import Alternatives
-    from mirage_formal.kernel_build.build import COUNT
+    from mirage_formal.kernel_build.built_kernels import COUNT
 
     encoded = [(one.digest[:12], encode(one.graph)) for one in found.shown]
     most = len(encoded) if isinstance(found.record, WholeRecord) else COUNT
