@@ -87,7 +87,28 @@ class DecisionSample:
             kept: Whether the engine kept the tensor.
             decision: Called if it is drawn.
         """
-        self._reservoirs[kept].offer(decision)
+        if self.is_drawn(kept):
+            self.draw(kept, decision())
+
+    def is_drawn(self, kept: bool) -> bool:
+        """Count a decision, and return whether it is drawn; if so, call ``draw`` with it.
+
+        Args:
+            kept: Whether the engine kept the tensor.
+        """
+        reservoir = self._reservoirs[kept]
+        position = reservoir.offered
+        reservoir.offered = position + 1
+        return position == reservoir.next
+
+    def draw(self, kept: bool, decision: PruningDecision) -> None:
+        """Keep a decision that is drawn.
+
+        Args:
+            kept: Whether the engine kept the tensor.
+            decision: The decision.
+        """
+        self._reservoirs[kept].draw(decision)
 
     def decisions(self) -> list[PruningDecision]:
         """Return drawn decisions: some in any case, and one more for ``DECISIONS_PER_QUESTION`` that were offered."""
@@ -110,23 +131,20 @@ class _Reservoir:
         self._random = random
         self.drawn: list[PruningDecision] = []
         self._weight = 1.0
-        self._next = 0 if size else -1
+        self.next = 0 if size else -1
 
-    def offer(self, decision: Callable[[], PruningDecision]) -> None:
-        position = self.offered
-        self.offered += 1
-        if position != self._next:
-            return
+    def draw(self, decision: PruningDecision) -> None:
+        """Keep a decision, and choose the position of the next one."""
         if len(self.drawn) < self._size:
-            self.drawn.append(decision())
+            self.drawn.append(decision)
         else:
-            self.drawn[self._random.randrange(self._size)] = decision()
+            self.drawn[self._random.randrange(self._size)] = decision
         if len(self.drawn) < self._size:
-            self._next += 1
+            self.next += 1
             return
         self._weight *= (1.0 - self._random.random()) ** (1 / self._size)
         skipped = floor(log(1.0 - self._random.random()) / log(1.0 - self._weight)) if self._weight < 1.0 else 0
-        self._next += 1 + skipped
+        self.next += 1 + skipped
 
 
 @dataclass(frozen=True, slots=True)

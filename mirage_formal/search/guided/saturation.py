@@ -8,12 +8,13 @@ never occur: a reduction binds parts, and "all parts bound" stands for "lengths 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import partial
+from functools import cache, reduce
 from itertools import product
+from operator import or_
 from typing import Final, NewType
 
 from mirage_formal.graph.ops import COMPARISONS, EXTREMES, NO_ATTRS, SPECS, Attrs, OpKind
@@ -72,6 +73,8 @@ class _Context:
         views: Renames axes to their twins; None where no axis has twins.
         loose: True if the loop iterates over several axes of the program, so that terms are summed over different axes.
         carried: Inputs that may be copied unchanged behind the loop.
+        looped: All of the loop's parts.
+        known: Whether a form is part of the target, for those that were asked about; see ``Algebra.answers``.
     """
 
     frame: Frame
@@ -81,6 +84,8 @@ class _Context:
     views: IndexRenaming | None
     loose: bool
     carried: frozenset[ClassId]
+    looped: PartMask
+    known: Mapping[Form, bool]
 
 
 @dataclass(slots=True)
@@ -127,6 +132,15 @@ _RARE: Final = EXTREMES | COMPARISONS | {OpKind.SUB, OpKind.DIV_NO_NAN}
 _INTO_STORES: Final = frozenset({OpKind.ACCUM_SUM, OpKind.ACCUM_MAX})
 #: Operators with two operands that also take two boolean masks.
 _OF_TWO_MASKS: Final = frozenset({OpKind.MUL, OpKind.MAXIMUM, OpKind.EQ})
+#: An operator application that is tried: its kind, its operands, and its attributes.
+_Application = tuple[OpKind, tuple[ClassId, ...], Attrs]
+#: The dims of a matrix product's result, and the parts that it sums over.
+_Contraction = tuple[Dims, PartMask]
+#: Of two tiles: the dims of an elementwise operator's result, and the product of the first with the second and of the
+#: second with the first; None for what does not fit.
+_Pairing = tuple[Dims | None, _Contraction | None, _Contraction | None]
+#: Two tiles of which no operator takes both.
+_APART: Final[_Pairing] = (None, None, None)
 #: Candidate classes for both branches of a selection by a mask: where the mask is 1, and where it is 0.
 _Branches = tuple[list[ClassId], list[ClassId]]
 
@@ -150,6 +164,12 @@ class Saturator:
         self._prune = options.prune
         self._sample = options.sample
         self._refuter = PruningRefuter(options.choice, axes.program)
+        self._exact = self._refuter.exact
+        self._tiles: dict[tuple[Dims, bool], int] = {}
+        self._tile_of: list[tuple[Dims, bool]] = []
+        self._pairings: dict[tuple[int, int], _Pairing] = {}
+        self._own_values: dict[Form, list[tuple[OpKind, Form, Attrs]]] = {}
+        self._pair_values: dict[tuple[Form, Form, bool], list[tuple[OpKind, Form, bool]]] = {}
         self._independent = "diagonal" not in options.off
         kinds = axes.kinds
         self._functions = sorted(k for k in FUNCTIONS & axes.functions if k in block_ops)
@@ -190,32 +210,94 @@ class Saturator:
         names = structure.names
         views = IndexRenaming(self._algebra, names.peers) if names.twins > 1 else None
         several = len(structure.loops) > 1
-        context = _Context(frame, structure.loop_parts, structure.same, target, views, several, carried)
+        parts = structure.loop_parts
+        looped = PartMask(reduce(or_, parts, NO_PARTS))
+        known = self._algebra.answers(target, loose=several) if self._exact else {}
+        context = _Context(frame, parts, structure.same, target, views, several, carried, looped, known)
         out = Closure(len(inputs), [], {}, [])
         for form, dims in inputs:
             out.index[form, dims, False] = ClassId(len(out.classes))
             out.classes.append((form, dims, False))
             out.producers.append([])
         done, level = 0, 0
+        tiles: list[int] = []
         while done < len(out.classes) and level < depth:
             level += 1
             end = len(out.classes)
+            tiles += [self._tile(dims, after) for _, dims, after in out.classes[done:end]]
             for number in range(done, end):
-                self._extend(out, ClassId(number), context)
+                self._extend(out, ClassId(number), tiles, context)
             done = end
         return out
 
-    def _extend(self, out: Closure, number: ClassId, context: _Context) -> None:
-        for cls, producer in self._unary(out, number, context):
-            self._put(out, cls, producer, context)
-        for other in range(number + 1):
-            for cls, producer in self._binary(out, number, ClassId(other), context):
-                self._put(out, cls, producer, context)
-        if self._of_three:
-            for cls, producer in self._selection(out, number, context):
-                self._put(out, cls, producer, context)
+    def _tile(self, dims: Dims, after: bool) -> int:
+        """Return the number of the dims of a tile, and of whether it is behind an accumulator."""
+        key = (dims, after)
+        number = self._tiles.get(key)
+        if number is None:
+            number = self._tiles[key] = len(self._tile_of)
+            self._tile_of.append(key)
+        return number
 
-    def _put(self, out: Closure, cls: BlockClass, producer: Producer, context: _Context) -> None:
+    def _extend(self, out: Closure, number: ClassId, tiles: list[int], context: _Context) -> None:
+        for cls, made in self._unary(out, number, context):
+            self._put(out, cls, made, context)
+        if context.views is not None or self._masked:
+            for other in range(number + 1):
+                for cls, made in self._binary(out, number, ClassId(other), context):
+                    self._put(out, cls, made, context)
+        else:
+            mine, pairings = tiles[number], self._pairings
+            for other in range(number + 1):
+                key = (mine, tiles[other])
+                pairing = pairings.get(key)
+                if pairing is None:
+                    pairing = pairings[key] = self._pairing(*key)
+                if pairing is not _APART:
+                    self._put_pair(out, (number, ClassId(other)), pairing, context)
+        if self._of_three:
+            for cls, made in self._selection(out, number, context):
+                self._put(out, cls, made, context)
+
+    def _pairing(self, one: int, other: int) -> _Pairing:
+        """Return the dims of what binary operators make of two tiles; ``_APART`` if they take neither."""
+        (dims, after), (dims2, after2) = self._tile_of[one], self._tile_of[other]
+        if after != after2 or len(dims) != len(dims2):
+            return _APART
+        joined = _elementwise_dims(dims, dims2)
+        left: _Contraction | None = None
+        right: _Contraction | None = None
+        if OpKind.MATMUL in self._ops and len(dims) >= 2 and not any(dims[:-2]) and not any(dims2[:-2]):
+            left, right = _contraction(dims, dims2), _contraction(dims2, dims)
+        return _APART if joined is None and left is None and right is None else (joined, left, right)
+
+    def _put_pair(self, out: Closure, pair: tuple[ClassId, ClassId], pairing: _Pairing, context: _Context) -> None:
+        """Add what binary operators make of two classes without masks, where no axis has twins."""
+        a, b = pair
+        form, _, after = out.classes[a]
+        form2 = out.classes[b][0]
+        joined, left, right = pairing
+        if joined is not None:
+            key = (form, form2, a == b)
+            values = self._pair_values.get(key)
+            if values is None:
+                values = self._pair_values[key] = list(self._elementwise_values(*key))
+            for kind, value, swapped in values:
+                operands = (b, a) if swapped else pair
+                self._put(out, (value, joined, after), (kind, operands, NO_ATTRS), context)
+        algebra = self._algebra
+        if left is not None:
+            product = algebra.mul(form, form2)
+            total = None if product is None else algebra.sum(left[1], product, context.frame)
+            if total is not None:
+                self._put(out, (total, left[0], after), (OpKind.MATMUL, pair, NO_ATTRS), context)
+        if right is not None and a != b:
+            product = algebra.mul(form2, form)
+            total = None if product is None else algebra.sum(right[1], product, context.frame)
+            if total is not None:
+                self._put(out, (total, right[0], after), (OpKind.MATMUL, (b, a), NO_ATTRS), context)
+
+    def _put(self, out: Closure, cls: BlockClass, made: _Application, context: _Context) -> None:
         out.tried += 1
         if context.views is not None:
             # If a grid index has the canonical name already, the class is a diagonal and keeps its present names.
@@ -224,9 +306,13 @@ class Saturator:
         number = out.index.get(cls)
         if number is None:
             if self._prune:
-                kept = self.keeps(cls[0], context.target, context.frame, loose=context.loose)
-                if self._sample is not None:
-                    self._sample.offer(kept, partial(self._decision, kept, cls[0], context))
+                kept = context.known.get(cls[0])
+                if kept is None:
+                    kept = self.keeps(cls[0], context.target, context.frame, loose=context.loose)
+                else:
+                    self._algebra.queries += 1
+                if self._sample is not None and self._sample.is_drawn(kept):
+                    self._sample.draw(kept, self._decision(kept, cls[0], context))
                 if not kept:
                     out.index[cls] = PRUNED
                     return
@@ -238,7 +324,7 @@ class Saturator:
             out.classes.append(cls)
             out.producers.append([])
         if number != PRUNED:
-            out.producers[number].append(producer)
+            out.producers[number].append(Producer(*made))
 
     def _decision(self, kept: bool, form: Form, context: _Context) -> PruningDecision:
         """Return a decision as abstract expressions."""
@@ -260,7 +346,7 @@ class Saturator:
             loose: See ``Algebra.within``.
         """
         kept = self._algebra.within(form, target, loose=loose)
-        if self._refuter.exact:
+        if self._exact:
             return kept
 
         def claim() -> tuple[Expr, tuple[Expr, ...]]:
@@ -275,56 +361,62 @@ class Saturator:
         frees = [algebra.monomial_free[monomial] for monomial, _ in algebra.polynomials[form]]
         return any(sum(part & free != 0 for part in group) > 1 for free in frees for group in same)
 
-    def _unary(self, out: Closure, number: ClassId, context: _Context) -> Iterator[tuple[BlockClass, Producer]]:
-        algebra, frame = self._algebra, context.frame
+    def _unary(self, out: Closure, number: ClassId, context: _Context) -> Iterator[tuple[BlockClass, _Application]]:
         form, dims, after = out.classes[number]
-        if self._masked and algebra.is_mask(form):
+        if self._masked and self._algebra.is_mask(form):
             yield from self._of_mask(out, number, context)
             return
-        for kind in self._functions:
-            yield (function_form(algebra, kind, form), dims, after), Producer(kind, (number,))
-        for kind, value in self._numbers:
-            yield (
-                (valued_form(algebra, kind, form, value), dims, after),
-                Producer(kind, (number,), Attrs(value=value)),
-            )
-        if OpKind.SQUARE in self._ops:
-            squared = algebra.mul(form, form)
-            if squared is not None:
-                yield (squared, dims, after), Producer(OpKind.SQUARE, (number,))
-        for value in self._constants:
-            scaled = algebra.mul(algebra.constant(value), form)
-            if scaled is not None:
-                yield (scaled, dims, after), Producer(OpKind.SCALE, (number,), Attrs(factor=value))
-        for value in self._shifts:
-            yield (shift_form(algebra, form, value), dims, after), Producer(OpKind.SHIFT, (number,), Attrs(shift=value))
+        values = self._own_values.get(form)
+        if values is None:
+            values = self._own_values[form] = list(self._values(form))
+        operands = (number,)
+        for kind, value, attrs in values:
+            yield (value, dims, after), (kind, operands, attrs)
         for dim, parts in enumerate(dims):
             if parts:
-                yield from self._reductions(out, number, dim, mask(parts), frame)
+                yield from self._reductions(out, number, dim, mask(parts), context.frame)
         if not after:
             yield from self._accumulators(form, dims, number, context)
 
-    def _of_mask(self, out: Closure, number: ClassId, context: _Context) -> Iterator[tuple[BlockClass, Producer]]:
+    def _values(self, form: Form) -> Iterator[tuple[OpKind, Form, Attrs]]:
+        """Yield what elementwise operators of one operand make of a form."""
+        algebra = self._algebra
+        for kind in self._functions:
+            yield kind, function_form(algebra, kind, form), NO_ATTRS
+        for kind, number in self._numbers:
+            yield kind, valued_form(algebra, kind, form, number), Attrs(value=number)
+        if OpKind.SQUARE in self._ops:
+            squared = algebra.mul(form, form)
+            if squared is not None:
+                yield OpKind.SQUARE, squared, NO_ATTRS
+        for factor in self._constants:
+            scaled = algebra.mul(algebra.constant(factor), form)
+            if scaled is not None:
+                yield OpKind.SCALE, scaled, Attrs(factor=factor)
+        for shift in self._shifts:
+            yield OpKind.SHIFT, shift_form(algebra, form, shift), Attrs(shift=shift)
+
+    def _of_mask(self, out: Closure, number: ClassId, context: _Context) -> Iterator[tuple[BlockClass, _Application]]:
         """Yield the results of one operator on a boolean mask; only ``accum_max`` carries a mask behind the loop."""
         form, dims, after = out.classes[number]
         if self._negated:
             yield (
                 (function_form(self._algebra, OpKind.LOGICAL_NOT, form), dims, after),
-                Producer(OpKind.LOGICAL_NOT, (number,)),
+                (OpKind.LOGICAL_NOT, (number,), NO_ATTRS),
             )
         for dtype in self._casts:
             cast = function_form(self._algebra, OpKind.CAST, form)
-            yield (cast, dims, after), Producer(OpKind.CAST, (number,), Attrs(dtype=dtype))
-        loop = any(self._algebra.free[form] & part for part in context.loop)
+            yield (cast, dims, after), (OpKind.CAST, (number,), Attrs(dtype=dtype))
+        loop = self._algebra.free[form] & context.looped
         if after or loop:
             return
         carries = OpKind.ACCUM_MAX in self._ops and number in context.carried
         if carries or (not context.loop and not self._ops.isdisjoint(_INTO_STORES)):
-            yield (form, dims, True), Producer(OpKind.ACCUM_MAX, (number,))
+            yield (form, dims, True), (OpKind.ACCUM_MAX, (number,), NO_ATTRS)
 
     def _reductions(
         self, out: Closure, number: ClassId, dim: int, parts: PartMask, frame: Frame
-    ) -> Iterator[tuple[BlockClass, Producer]]:
+    ) -> Iterator[tuple[BlockClass, _Application]]:
         algebra = self._algebra
         form, dims, after = out.classes[number]
         # The program's norms run over whole axes, so no other norm is part of the target.
@@ -333,21 +425,21 @@ class Saturator:
             norm = rms_norm if kind is OpKind.RMS_NORM else layer_norm
             normed = norm(algebra, parts, form, eps, frame)
             if normed is not None:
-                yield (normed, dims, after), Producer(kind, (number,), Attrs(dim=dim, eps=eps))
+                yield (normed, dims, after), (kind, (number,), _along(dim, eps))
         if OpKind.SUM in self._ops:
             total = algebra.sum(parts, form, frame)
             if total is not None:
-                yield (total, _drop_dim(dims, dim), after), Producer(OpKind.SUM, (number,), Attrs(dim=dim))
+                yield (total, _drop_dim(dims, dim), after), (OpKind.SUM, (number,), _along(dim))
         if OpKind.SUM_TO_DIMX in self._ops:
             for cut in range(1, len(dims[dim])):
                 folded = algebra.sum(mask(dims[dim][:cut]), form, frame)
                 if folded is not None:
                     kept = (*dims[:dim], dims[dim][cut:], *dims[dim + 1 :])
-                    yield (folded, kept, after), Producer(OpKind.SUM_TO_DIMX, (number,), Attrs(dim=dim))
+                    yield (folded, kept, after), (OpKind.SUM_TO_DIMX, (number,), _along(dim))
         if OpKind.MEAN in self._ops:
             average = self._mean(form, parts, frame)
             if average is not None:
-                yield (average, _drop_dim(dims, dim), after), Producer(OpKind.MEAN, (number,), Attrs(dim=dim))
+                yield (average, _drop_dim(dims, dim), after), (OpKind.MEAN, (number,), _along(dim))
 
     def _mean(self, form: Form, parts: PartMask, frame: Frame) -> Form | None:
         """Return the form of a mean over a whole axis; None unless the program uses the axis' 1/n as a factor."""
@@ -360,12 +452,12 @@ class Saturator:
 
     def _accumulators(
         self, form: Form, dims: Dims, number: ClassId, context: _Context
-    ) -> Iterator[tuple[BlockClass, Producer]]:
+    ) -> Iterator[tuple[BlockClass, _Application]]:
         algebra, ops, frame, loop = self._algebra, self._ops, context.frame, context.loop
-        if loop and not any(algebra.free[form] & part for part in loop):
+        if loop and not algebra.free[form] & context.looped:
             # A loop-invariant tensor would be multiplied by the loop range; the largest of equal values is one of them.
             if number in context.carried and OpKind.ACCUM_MAX in ops:
-                yield (form, dims, True), Producer(OpKind.ACCUM_MAX, (number,))
+                yield (form, dims, True), (OpKind.ACCUM_MAX, (number,), NO_ATTRS)
             return
         found: list[tuple[Form | None, Dims, OpKind]] = []
         last = mask(dims[-1])
@@ -388,11 +480,11 @@ class Saturator:
                     found.append((folded, (*dims[:-1], dims[-1][cut:]), OpKind.ACCUM_SUM_TO_DIMX))
         for value, new_dims, kind in found:
             if value is not None:
-                yield (value, new_dims, True), Producer(kind, (number,))
+                yield (value, new_dims, True), (kind, (number,), NO_ATTRS)
 
     def _binary(
         self, out: Closure, number: ClassId, other: ClassId, context: _Context
-    ) -> Iterator[tuple[BlockClass, Producer]]:
+    ) -> Iterator[tuple[BlockClass, _Application]]:
         form, dims, after = out.classes[number]
         form2, dims2, after2 = out.classes[other]
         if after != after2 or len(dims) != len(dims2):
@@ -410,7 +502,7 @@ class Saturator:
 
     def _elementwise(
         self, a: ClassId, b: ClassId, form: Form, form2: Form, dims: Dims, after: bool
-    ) -> Iterator[tuple[BlockClass, Producer]]:
+    ) -> Iterator[tuple[BlockClass, _Application]]:
         pairs = self._pairs
         if self._masked:
             masks = [self._algebra.is_mask(one) for one in (form, form2)]
@@ -418,21 +510,39 @@ class Saturator:
                 (chooses, m), (other, x) = ((form, a), (form2, b)) if masks[0] else ((form2, b), (form, a))
                 for number in self._selections:
                     chosen = selection_form(self._algebra, chooses, (other,), number)
-                    yield (chosen, dims, after), Producer(OpKind.SELECT, (m, x), Attrs(value=number))
+                    yield (chosen, dims, after), (OpKind.SELECT, (m, x), Attrs(value=number))
                 return
             pairs = self._of_two_masks if all(masks) else pairs
-        for kind in pairs:
-            if a == b and (kind is OpKind.MUL or kind in EXTREMES):
+        for kind, value, swapped in self._values_of_kinds(pairs, form, form2, a == b):
+            yield (value, dims, after), (kind, (b, a) if swapped else (a, b), NO_ATTRS)
+
+    def _elementwise_values(self, form: Form, form2: Form, same: bool) -> Iterator[tuple[OpKind, Form, bool]]:
+        """Yield what elementwise operators make of two forms that are no masks; see ``_values_of_kinds``."""
+        return self._values_of_kinds(self._pairs, form, form2, same)
+
+    def _values_of_kinds(
+        self, kinds: Sequence[OpKind], form: Form, form2: Form, same: bool
+    ) -> Iterator[tuple[OpKind, Form, bool]]:
+        """Yield what elementwise operators make of two forms, and whether they take the second one first.
+
+        Args:
+            kinds: The operators.
+            form: One operand.
+            form2: The other.
+            same: Whether both are one class.
+        """
+        for kind in kinds:
+            if same and (kind is OpKind.MUL or kind in EXTREMES):
                 continue  # square is that operator, and an extreme of one value is the value
             value = binary_form(self._algebra, kind, form, form2)
             if value is not None:
-                yield (value, dims, after), Producer(kind, (a, b))
-            if a != b and not SPECS[kind].commutative:
+                yield kind, value, False
+            if not same and not SPECS[kind].commutative:
                 value = binary_form(self._algebra, kind, form2, form)
                 if value is not None:
-                    yield (value, dims, after), Producer(kind, (b, a))
+                    yield kind, value, True
 
-    def _selection(self, out: Closure, number: ClassId, context: _Context) -> Iterator[tuple[BlockClass, Producer]]:
+    def _selection(self, out: Closure, number: ClassId, context: _Context) -> Iterator[tuple[BlockClass, _Application]]:
         """Yield the selections from two tensors whose mask or branch is the given class.
 
         Sound: a tensor selected by a mask at one place is tried at the other place only where the target has a
@@ -467,7 +577,7 @@ class Saturator:
 
     def _selected(
         self, out: Closure, operands: tuple[ClassId, ClassId, ClassId], context: _Context
-    ) -> Iterator[tuple[BlockClass, Producer]]:
+    ) -> Iterator[tuple[BlockClass, _Application]]:
         chooses, dims, after = out.classes[operands[0]]
         values: list[Form] = []
         for n in operands[1:]:
@@ -477,7 +587,7 @@ class Saturator:
                 return
             values.append(joined[0])
             dims = joined[1]
-        yield (selection_form(self._algebra, chooses, values, None), dims, after), Producer(OpKind.SELECT, operands)
+        yield (selection_form(self._algebra, chooses, values, None), dims, after), (OpKind.SELECT, operands, NO_ATTRS)
 
     def _matmul(
         self,
@@ -485,7 +595,7 @@ class Saturator:
         right: tuple[Form, Dims, ClassId],
         after: bool,
         context: _Context,
-    ) -> Iterator[tuple[BlockClass, Producer]]:
+    ) -> Iterator[tuple[BlockClass, _Application]]:
         a, dims_a, i = left
         b, dims_b, j = right
         if context.views is not None:
@@ -495,12 +605,25 @@ class Saturator:
                 b, dims_b = context.views.contracted(dims_a, b, dims_b)
             except ValueError:
                 return
-        elif dims_a[-1] != dims_b[-2] or _axes(dims_a[-2]) & _axes(dims_b[-1]):
+        elif _contraction(dims_a, dims_b) is None:
             return
         product = self._algebra.mul(a, b)
         value = None if product is None else self._algebra.sum(mask(dims_a[-1]), product, context.frame)
         if value is not None:
-            yield (value, (*dims_a[:-1], dims_b[-1]), after), Producer(OpKind.MATMUL, (i, j))
+            yield (value, (*dims_a[:-1], dims_b[-1]), after), (OpKind.MATMUL, (i, j), NO_ATTRS)
+
+
+@cache
+def _along(dim: int, eps: Fraction | None = None) -> Attrs:
+    """Return the attributes of an operator along a dim."""
+    return Attrs(dim=dim, eps=eps)
+
+
+def _contraction(dims: Dims, dims2: Dims) -> _Contraction | None:
+    """Return the dims of the matrix product of two tiles, and the parts that it sums over; None if they do not fit."""
+    if dims[-1] != dims2[-2] or _axes(dims[-2]) & _axes(dims2[-1]):
+        return None
+    return (*dims[:-1], dims2[-1]), mask(dims[-1])
 
 
 def _drop_dim(dims: Dims, dim: int) -> Dims:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, product
-from typing import cast
+from typing import NamedTuple, cast
 
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
@@ -99,7 +99,17 @@ class AxisCopies:
 
     def twin_parts(self, part: Part) -> Parts:
         """Return the same part of every twin of an axis, given that of the first one."""
+        if self.twins == 1:
+            return (part,)
         return tuple(Part(part + i * self.width * self.ways * SLOTS) for i in range(self.twins))
+
+
+class _Cut(NamedTuple):
+    """The split of a leaf, its parts, and those that one block holds at a time."""
+
+    split: Split
+    children: Parts
+    local: Parts
 
 
 @dataclass(frozen=True)
@@ -121,13 +131,23 @@ class SymbolicTiling:
         """Return the split of one leaf, which may belong to any twin."""
         return self._by_leaf[leaf]
 
+    @cached_property
+    def _cuts(self) -> dict[Part, _Cut]:
+        """Return the cut of each leaf, which may belong to any twin."""
+        cuts: dict[Part, _Cut] = {}
+        for leaf, split in self._by_leaf.items():
+            children = tuple([child_part(leaf, kind) for kind in split])
+            local = tuple([part for part, kind in zip(children, split, strict=True) if kind >= F])
+            cuts[leaf] = _Cut(split, children, local)
+        return cuts
+
     def children(self, leaf: Part) -> Parts:
         """Return the parts that a leaf is split into."""
-        return tuple(child_part(leaf, kind) for kind in self.split(leaf))
+        return self._cuts[leaf].children
 
     def local(self, leaf: Part) -> Parts:
         """Return the parts of a leaf that one block holds at a time: fold and tile parts."""
-        return tuple(child_part(leaf, kind) for kind in self.split(leaf) if kind >= F)
+        return self._cuts[leaf].local
 
     @property
     def grid_leaves(self) -> Parts:
@@ -176,21 +196,21 @@ class SymbolicTiling:
             The dims; None if a dim is not cut in the order grid, loop, rest, or by two grid axes.
         """
         out: list[Parts] = []
+        cuts = self._cuts
         for dim in dims:
-            tile: list[Part] = []
-            highest, grids = G, 0
+            tile: Parts = ()
+            highest, grids = 0, 0
             for leaf in dim:
-                for kind in self.split(leaf):
-                    rank = min(kind, F)
-                    if rank < highest:
+                cut = cuts[leaf]
+                for kind in cut.split:
+                    if kind < highest:
                         return None
-                    highest = PartUse(rank)
+                    highest = min(kind, F)
                     grids += kind is G
-                    if kind >= F:
-                        tile.append(child_part(leaf, kind))
+                tile += cut.local
             if grids > 1:
                 return None
-            out.append(tuple(tile))
+            out.append(tile)
         return tuple(out)
 
     def opens(self, dims: Dims) -> bool:

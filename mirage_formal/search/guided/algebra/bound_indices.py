@@ -50,6 +50,7 @@ class BinderAlgebra(Interner):
     def __init__(self, width: int) -> None:
         super().__init__(width)
         self._substituted: dict[tuple[Form, Substitution], Form] = {}
+        self._named: dict[Monomial, MonomialId] = {}
 
     def _fresh(self, base: Axis, taken: PartMask, count: int = 1) -> list[Axis]:
         """Return the first copies of a base axis that have no part in ``taken``."""
@@ -71,6 +72,13 @@ class BinderAlgebra(Interner):
 
         Sound: renaming a bound index to a name that is not free in the term changes no value.
         """
+        key = (bound, atoms, denominators)
+        number = self._named.get(key)
+        if number is None:
+            number = self._named[key] = self._named_new(bound, atoms, denominators)
+        return number
+
+    def _named_new(self, bound: PartMask, atoms: Atoms, denominators: Denominators) -> MonomialId:
         if not bound:
             return self.monomial(NO_PARTS, tuple(sorted(atoms)), tuple(sorted(denominators)))
         groups: dict[Axis, list[Axis]] = {}

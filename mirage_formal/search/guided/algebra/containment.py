@@ -53,7 +53,7 @@ class Algebra(Forms):
         self._norms: dict[tuple[PartMask, Form, Fraction | None, Frame], Form | None] = {}
         self._nested: dict[tuple[Form, bool], tuple[Form, ...]] = {}
         self._copies: dict[tuple[Form, bool], tuple[int, ...]] = {}
-        self._within: dict[tuple[Form, Form, bool], bool] = {}
+        self._answers: dict[tuple[Form, bool], dict[Form, bool]] = {}
         self.queries = 0
         self.misses = 0
 
@@ -221,15 +221,24 @@ class Algebra(Forms):
         """
         if a == target:
             return True
-        key = (a, target, loose)
-        found = self._within.get(key)
+        answers = self.answers(target, loose=loose)
+        found = answers.get(a)
         self.queries += 1
         if found is None:
             self.misses += 1
             forms = (a,) if self._laws is NO_LAWS else self._laws.above(self, a)
             found = any(self._fits(one, inner, target, loose) for one in forms for inner in self.nested(target))
-            self._within[key] = found
+            answers[a] = found
         return found
+
+    def answers(self, target: Form, *, loose: bool = False) -> dict[Form, bool]:
+        """Return what ``within`` has answered so far for a target, by form; its later answers appear in it.
+
+        Args:
+            target: Form of the program's output.
+            loose: See ``within``.
+        """
+        return self._answers.setdefault((target, loose), {})
 
     def _fits(self, a: Form, inner: Form, target: Form, loose: bool) -> bool:
         if a == inner:

@@ -17,6 +17,8 @@ Renaming = tuple[tuple[PartMask, PartMask], ...]
 Substitution = tuple[tuple[Axis, Axis], ...]
 
 NO_PARTS: Final = PartMask(0)
+#: Every part of axis 0.
+_FULL: Final = (1 << SLOTS) - 1
 
 _Item = TypeVar("_Item")
 
@@ -31,7 +33,7 @@ def mask(parts: Iterable[Part]) -> PartMask:
 
 def full_mask(axis: Axis) -> PartMask:
     """Return the mask of every part that an axis can have under any split."""
-    return PartMask(((1 << SLOTS) - 1) << (SLOTS * axis))
+    return PartMask(_FULL << (SLOTS * axis))
 
 
 def unsplit_frame(count: int) -> Frame:
@@ -43,9 +45,9 @@ def axes_in(parts: PartMask) -> Iterator[Axis]:
     """Yield the axes that have a part in a mask, ascending."""
     rest: int = parts
     while rest:
-        axis = Axis(((rest & -rest).bit_length() - 1) // SLOTS)
-        yield axis
-        rest &= ~full_mask(axis)
+        axis = ((rest & -rest).bit_length() - 1) // SLOTS
+        yield Axis(axis)
+        rest &= -1 << SLOTS * (axis + 1)
 
 
 def bind_complete_axes(parts: PartMask, frame: Frame) -> PartMask:
@@ -60,8 +62,8 @@ def bind_complete_axes(parts: PartMask, frame: Frame) -> PartMask:
     """
     out: int = parts
     for axis, made_of in enumerate(frame):
-        if made_of & out and not made_of & ~out:
-            out |= full_mask(Axis(axis))
+        if made_of & out == made_of and made_of:
+            out |= _FULL << SLOTS * axis
     return PartMask(out)
 
 

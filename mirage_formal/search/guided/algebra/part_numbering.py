@@ -38,6 +38,7 @@ Parts = tuple[Part, ...]
 CARRIED: Final = 4
 #: Slots of one axis: 0 the whole axis, then the carried parts, then the split of the whole and of each carried part.
 SLOTS: Final = (1 + CARRIED) * (1 + len(PartUse))
+_USES: Final = len(PartUse)
 
 
 def unsplit_part(axis: Axis) -> Part:
@@ -73,9 +74,9 @@ def child_part(part: Part, kind: PartUse) -> Part:
         part: The leaf: a whole axis or a carried part.
         kind: The kernel's use of the cut part.
     """
-    axis, slot = divmod(part, SLOTS)
+    slot = part % SLOTS
     assert slot <= CARRIED, "what a kernel has split is carried under a new name"
-    return Part(axis * SLOTS + 1 + CARRIED + slot * len(PartUse) + kind)
+    return Part(part - slot + 1 + CARRIED + slot * _USES + kind)
 
 
 def move_part(part: Part, axis: Axis) -> Part:
