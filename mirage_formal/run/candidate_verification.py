@@ -54,7 +54,7 @@ from mirage_formal.run.ranking import (
     uses_library_products_only,
 )
 from mirage_formal.run.settings import SearchJob, TimeLimits
-from mirage_formal.run.task_entry_points import certify, discharge_texts, predict_rounding_error, verify_candidate
+from mirage_formal.run.task_entry_points import certify, discharge_texts, predict_rounding_error, verify_or_discharge
 from mirage_formal.run.task_values import (
     AcceptedCandidate,
     CandidateTask,
@@ -70,6 +70,9 @@ R = TypeVar("R")
 
 #: Obligations discharged by one task: few enough to share among workers, enough to be worth a message.
 _CHUNK: Final = 16
+#: The same beside the verification of candidates, which keeps the other workers busy: few, because each worker that is
+#: given some starts a process of the solvers.
+_CERTIFICATES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,33 +198,61 @@ class CandidateVerifier:
         for index, outcome in self._outcomes(RunPhase.CERTIFY, certify, tasks, until=until):
             if (certified := self._certified(todo[index], outcome)) is not None:
                 claims[todo[index].digest] = certified
-        self._discharge(RunPhase.CERTIFY, (claim.text for those in claims.values() for claim in those))
-        left = [found for found in todo if self._refuted_by_both(found, claims)]
-        accepted: list[tuple[FoundRecord, AcceptedCandidate]] = []
-        tasks = [CandidateTask(self._job, found.graph) for found in left]
+        holders = [found for found in todo if found.digest in claims]
+        texts = [claim.text for found in holders for claim in claims[found.digest]]
+        judged: list[tuple[FoundRecord, AcceptedCandidate | RejectedCandidate | TaskFailed]] = []
         try:
-            for index, result in self._outcomes(
-                RunPhase.PROVE, verify_candidate, tasks, self._limits.proof_s, until=until
-            ):
-                self.tests += 1
-                match result:
-                    case AcceptedCandidate():
-                        accepted.append((left[index], result))
-                        self._accepted = len(accepted)
-                    case RejectedCandidate(kind, reason):
-                        self._reject(left[index], kind, reason)
-                    case TaskFailed(overdue=True):
-                        reason = f"time limit of {self._limits.proof_s:g} s for one proof"
-                        self._reject(left[index], "unknown", reason)
-                    case TaskFailed(reason=reason):
-                        self._reject(left[index], "unknown", reason)
+            for found, result in self._verified_beside(texts, holders):
+                judged.append((found, result))
+                self._accepted += isinstance(result, AcceptedCandidate)
         finally:  # accepted candidates survive an interrupt
+            self._discharge(RunPhase.CERTIFY, texts)  # what the end of proofs has left
+            left = {found.digest for found in holders if self._refuted_by_both(found, claims)}
+            accepted = self._judge([(found, result) for found, result in judged if found.digest in left])
             proofs = [result.proof for _, result in accepted if result.proof is not None]
             self._discharge(RunPhase.PROVE, (o.text for proof in proofs for o in proof.obligations))
             self._accepted = 0
             for found, result in accepted:
                 if result.proof is None or self._settled(found, result.proof):
                     self._verified[found.digest] = self._files(found, claims[found.digest], result)
+
+    def _verified_beside(
+        self, texts: Sequence[str], certified: Sequence[FoundRecord]
+    ) -> Iterator[tuple[FoundRecord, AcceptedCandidate | RejectedCandidate | TaskFailed]]:
+        """Yield the outcome of verification of each candidate, while the solvers answer the certificates' obligations.
+
+        Hardly any certificate fails, so that no candidate waits for the answers.
+        """
+        chunks = self._chunks(texts, _CERTIFICATES)
+        tasks: list[CandidateTask | tuple[str, ...]] = [
+            *chunks,
+            *(CandidateTask(self._job, found.graph) for found in certified),
+        ]
+        limit, until = self._limits.proof_s, self._limits.proofs
+        for index, result in self._outcomes(RunPhase.PROVE, verify_or_discharge, tasks, limit, until=until):
+            if isinstance(result, list):
+                self._record_answers(chunks[index], result)
+            elif index >= len(chunks):
+                yield certified[index - len(chunks)], result
+
+    def _judge(
+        self, judged: Sequence[tuple[FoundRecord, AcceptedCandidate | RejectedCandidate | TaskFailed]]
+    ) -> list[tuple[FoundRecord, AcceptedCandidate]]:
+        """Return the accepted candidates among those with certificates, and reject the others."""
+        accepted: list[tuple[FoundRecord, AcceptedCandidate]] = []
+        for found, result in judged:
+            self.tests += 1
+            match result:
+                case AcceptedCandidate():
+                    accepted.append((found, result))
+                case RejectedCandidate(kind, reason):
+                    self._reject(found, kind, reason)
+                case TaskFailed(overdue=True):
+                    reason = f"time limit of {self._limits.proof_s:g} s for one proof"
+                    self._reject(found, "unknown", reason)
+                case TaskFailed(reason=reason):
+                    self._reject(found, "unknown", reason)
+        return accepted
 
     def _outcomes(
         self,
@@ -273,13 +304,19 @@ class CandidateVerifier:
 
     def _discharge(self, phase: RunPhase, obligations: Iterable[str]) -> None:
         """Send each distinct obligation that has no answer yet to both solvers."""
-        texts = [text for text in dict.fromkeys(obligations) if sha256(text.encode()) not in self._discharged]
-        chunks = [tuple(texts[i : i + _CHUNK]) for i in range(0, len(texts), _CHUNK)]
+        chunks = self._chunks(obligations, _CHUNK)
         for index, answers in self._outcomes(phase, discharge_texts, chunks):
-            if isinstance(answers, TaskFailed):
-                continue
-            for text, answer in zip(chunks[index], answers, strict=True):
-                self._discharged[sha256(text.encode())] = answer
+            if not isinstance(answers, TaskFailed):
+                self._record_answers(chunks[index], answers)
+
+    def _chunks(self, obligations: Iterable[str], size: int) -> list[tuple[str, ...]]:
+        """Return the distinct obligations that have no answer yet, in tasks of ``size``."""
+        texts = [text for text in dict.fromkeys(obligations) if sha256(text.encode()) not in self._discharged]
+        return [tuple(texts[i : i + size]) for i in range(0, len(texts), size)]
+
+    def _record_answers(self, texts: Sequence[str], answers: Sequence[tuple[SolverRecord, SolverRecord]]) -> None:
+        for text, answer in zip(texts, answers, strict=True):
+            self._discharged[sha256(text.encode())] = answer
 
     def _refuted_by_both(self, found: FoundRecord, claims: dict[str, list[CertificateClaim]]) -> bool:
         if found.digest not in claims or self._unanswered(claim.text for claim in claims[found.digest]):

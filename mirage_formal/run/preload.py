@@ -6,6 +6,7 @@ start lets both load at the same time.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from mirage_formal.support.resources import worker_count
@@ -22,3 +23,22 @@ def start_workers(workers: Any, cluster: Any) -> None:
     """
     if cluster is None and (workers is None or (isinstance(workers, int) and workers > 0)):
         Pool(worker_count(workers), PRELOAD).start()
+
+
+def start_workers_of(arguments: Sequence[str]) -> None:
+    """Start the fork server for the arguments of a search command, before they are parsed.
+
+    Arguments that start no search, or that cannot be read here, start no server; whoever parses them does.
+    """
+    workers: int | None = None
+    for place, argument in enumerate(arguments):
+        name, _, value = argument.partition("=")
+        if name in ("--cluster", "--help"):
+            return
+        if name == "--workers":
+            number = value or "".join(arguments[place + 1 : place + 2])
+            if not number.isdecimal():
+                return
+            workers = int(number)
+    if arguments:
+        start_workers(workers, None)

@@ -56,6 +56,13 @@ def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandida
     return tasks.verify_candidate(task)
 
 
+def verify_or_discharge(
+    task: CandidateTask | tuple[str, ...],
+) -> AcceptedCandidate | RejectedCandidate | list[tuple[SolverRecord, SolverRecord]]:
+    """Call ``verify_candidate`` for a candidate, and ``discharge_texts`` for obligations."""
+    return discharge_texts(task) if isinstance(task, tuple) else verify_candidate(task)
+
+
 def predict_rounding_error(task: CandidateTask) -> PredictedNumerics | None:
     """Call ``tasks.predict_rounding_error``: return the expected numerics of a candidate's kernels."""
     from mirage_formal.run import tasks

@@ -32,7 +32,6 @@ from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown, Verdict
 from mirage_formal.graph.verifier import output_types
 from mirage_formal.logic.added_axioms import AxiomChoice, axioms_in_force
-from mirage_formal.logic.axioms import AxiomSet
 from mirage_formal.logic.certificate import to_smt2
 from mirage_formal.logic.script import parse_script
 from mirage_formal.logic.session import SolverResult, discharge_all
@@ -276,19 +275,38 @@ def _certify_tensors(
     program: KernelGraph, graph: KernelGraph, choice: AxiomChoice
 ) -> list[CertificateClaim | UncertifiedTensor]:
     oracle = _oracle(program, choice)
-    axioms = axioms_in_force(choice.complete)
     found: list[CertificateClaim | UncertifiedTensor] = []
     for tensor, each in _tensors(graph):
-        whole = _certify_tensor(tensor, reduce(add, each), oracle, axioms)
+        whole = _certify_tensor(tensor, reduce(add, each), oracle)
         apart = isinstance(whole, UncertifiedTensor) and len(each) > 1
-        found += [_certify_tensor(tensor, e, oracle, axioms) for e in each] if apart else [whole]
+        found += [_certify_tensor(tensor, e, oracle) for e in each] if apart else [whole]
     return found
 
 
+class _Oracle:
+    """The oracle of one program, with the claims that it has made: candidates have most expressions in common."""
+
+    def __init__(self, program: KernelGraph, choice: AxiomChoice) -> None:
+        trace = expressions(program)
+        self._normal_forms = NormalFormOracle([trace.tensors[i] for i in program.outputs], choice=choice)
+        self._axioms = axioms_in_force(choice.complete)
+        self._claims: dict[Expr, tuple[str, int, str] | None] = {}
+
+    def claim(self, e: Expr) -> tuple[str, int, str] | None:
+        """Return an expression as text, the output whose part it is, and the obligation; None without a certificate."""
+        if e not in self._claims:
+            certificate = self._normal_forms.certificate(e)
+            if certificate is None:
+                self._claims[e] = None
+            else:
+                output = self._normal_forms.targets.index(certificate.target)
+                self._claims[e] = term_to_text(e), output, to_smt2(certificate, self._axioms)
+        return self._claims[e]
+
+
 @lru_cache(maxsize=4)
-def _oracle(program: KernelGraph, choice: AxiomChoice) -> NormalFormOracle:
-    trace = expressions(program)
-    return NormalFormOracle([trace.tensors[i] for i in program.outputs], choice=choice)
+def _oracle(program: KernelGraph, choice: AxiomChoice) -> _Oracle:
+    return _Oracle(program, choice)
 
 
 def _tensors(graph: KernelGraph) -> Iterator[tuple[str, tuple[Expr, ...]]]:
@@ -300,14 +318,11 @@ def _tensors(graph: KernelGraph) -> Iterator[tuple[str, tuple[Expr, ...]]]:
             yield f"b{op}.{number}", each
 
 
-def _certify_tensor(
-    tensor: str, e: Expr, oracle: NormalFormOracle, axioms: AxiomSet
-) -> CertificateClaim | UncertifiedTensor:
-    certificate = oracle.certificate(e)
-    if certificate is None:
+def _certify_tensor(tensor: str, e: Expr, oracle: _Oracle) -> CertificateClaim | UncertifiedTensor:
+    found = oracle.claim(e)
+    if found is None:
         return UncertifiedTensor(tensor, term_to_text(e)[:400])
-    output = oracle.targets.index(certificate.target)
-    return CertificateClaim(tensor, term_to_text(e), output, to_smt2(certificate, axioms))
+    return CertificateClaim(tensor, *found)
 
 
 def discharge_texts(texts: tuple[str, ...]) -> list[tuple[SolverRecord, SolverRecord]]:

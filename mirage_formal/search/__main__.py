@@ -1,6 +1,11 @@
 """``python -m mirage_formal.search FILE``: see mirage_formal.cli."""
 
 if __name__ == "__main__":
+    import sys
+
+    from mirage_formal.run.preload import start_workers_of
+
+    start_workers_of(sys.argv[1:])  # before the command line is loaded, which takes a quarter of what workers load
     from mirage_formal.cli.app import search_main
 
     search_main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,6 +28,7 @@ from mirage_formal.records import (
 from mirage_formal.run.candidate_table import explain_verdicts
 from mirage_formal.run.candidate_verification import CandidateEvidence, CandidateVerifier
 from mirage_formal.run.settings import NO_TIME_S, Settings, TimeLimits, make_job, preprocess_job
+from mirage_formal.run.task_entry_points import verify_or_discharge
 from mirage_formal.run.task_values import AcceptedCandidate, RejectedCandidate
 from mirage_formal.run.tasks import discharge_texts, verify_candidate
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
@@ -55,19 +57,29 @@ class Inline:
         once: bool = False,
         deadline: float = float("inf"),
     ) -> Iterator[TaskDone[Any] | TaskFailed | None]:
-        self.limits.setdefault(function.__name__, set()).add((limit_s, once))
-        self.deadlines[function.__name__] = deadline
+        seen: Counter[str] = Counter()
         for index, task in enumerate(tasks):
-            if self.ends == (function.__name__, index):
+            made = _function_of(function, task)
+            self.limits.setdefault(made.__name__, set()).add((limit_s, once))
+            self.deadlines[made.__name__] = deadline
+            if self.ends == (made.__name__, seen[made.__name__]):
                 return
-            self.asked.append(function.__name__)
+            seen[made.__name__] += 1
+            self.asked.append(made.__name__)
             yield None
-            asked: Callable[[Any], object] = self.answers.get(function.__name__, function)
+            asked: Callable[[Any], object] = self.answers.get(made.__name__, made)
             answer = asked(task)
             if isinstance(answer, TaskFailed):
                 yield replace(answer, index=index)
             else:
                 yield TaskDone(index, answer, 1, 0.0)
+
+
+def _function_of(function: Callable[[Any], object], task: object) -> Callable[[Any], object]:
+    """The function that computes a task: one of those that ``verify_or_discharge`` chooses from is itself."""
+    if function is not verify_or_discharge:
+        return function
+    return discharge_texts if isinstance(task, tuple) else verify_candidate
 
 
 def record(graph: KernelGraph, cost: float) -> FoundRecord:

@@ -113,6 +113,20 @@ for workers, cluster in ((0, None), (-1, None), ("2", None), (None, "local:2"), 
     assert len(_python(script)) == 1
 
 
+def test_a_search_command_starts_workers_before_it_is_parsed() -> None:
+    script = """
+from mirage_formal.run.preload import start_workers_of
+from mirage_formal.workers import pool
+
+pool.processor_count = lambda: 8
+pool._start_server = lambda threads: print("started", threads)
+starts = ("a.py --workers 2", "--workers=4 a.py")
+for given in (*starts, "a.py --workers x", "a.py --workers", "--help", "", "a.py --cluster=c"):
+    start_workers_of(given.split())
+"""
+    assert _python(script) == ["started 4", "started 2"]
+
+
 SLOW_START = """
 import os
 import time
