@@ -117,6 +117,7 @@ class KernelSolver:
         places = shared_index_dims(algebra, self.target, self.inputs) if tied else {}
         self._reader = AxisCopyAssigner(self.names, places, frozenset(tensor.form for tensor in self.inputs))
         self._solved: dict[tuple[Saturator, tuple[KTensor, ...], Frame, SymbolicTiling], SolvedClosure | None] = {}
+        self._shared_structures: dict[SymbolicTiling, SymbolicTiling] = {}
         self._last: dict[tuple[tuple[KTensor, ...], Frame], list[SolvedKernel]] = {}
         self._earlier: dict[tuple[tuple[KTensor, ...], Frame], dict[KernelInterface, list[SolvedKernel]]] = {}
         self.frame = unsplit_frame(self.names.count)
@@ -212,12 +213,16 @@ class KernelSolver:
         """Return the structure without grid parts of axes that the program never reduces."""
         if not self._share:
             return structure
+        known = self._shared_structures.get(structure)
+        if known is not None:
+            return known
         bound, base = self.axes.bound, self.names.base
         splits = tuple(
             (leaf, split if base(part_axis(leaf)) in bound else tuple(k for k in split if k is not G))
             for leaf, split in structure.splits
         )
-        return SymbolicTiling(splits, structure.loops, structure.names)
+        shared = self._shared_structures[structure] = SymbolicTiling(splits, structure.loops, structure.names)
+        return shared
 
     def _solve(self, tensors: tuple[KTensor, ...], frame: Frame, structure: SymbolicTiling) -> SolvedClosure | None:
         """Return the closure of a kernel under a structure; None where the structure does not fit its inputs."""

@@ -11,8 +11,8 @@ One axis may be split in several ways in different dims of the inputs. Each way 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from itertools import combinations, product
 from typing import NamedTuple, cast
 
@@ -105,11 +105,26 @@ class AxisCopies:
 
 
 class _Cut(NamedTuple):
-    """The split of a leaf, its parts, and those that one block holds at a time."""
+    """The split of a leaf.
+
+    Attributes:
+        split: The split.
+        children: The leaf's parts.
+        local: Those that one block holds at a time.
+        renaming: The masks of the leaf and of its parts.
+    """
 
     split: Split
     children: Parts
     local: Parts
+    renaming: tuple[PartMask, PartMask]
+
+
+@cache
+def _cut(leaf: Part, split: Split) -> _Cut:
+    children = tuple(child_part(leaf, kind) for kind in split)
+    local = tuple(part for part, kind in zip(children, split, strict=True) if kind >= F)
+    return _Cut(split, children, local, (PartMask(1 << leaf), mask(children)))
 
 
 @dataclass(frozen=True)
@@ -124,22 +139,25 @@ class SymbolicTiling:
     names: AxisCopies
 
     @cached_property
-    def _by_leaf(self) -> dict[Part, Split]:
-        return {twin: split for leaf, split in self.splits for twin in self.names.twin_parts(leaf)}
+    def _hash(self) -> int:
+        return hash((self.splits, self.loops, self.names))
 
-    def split(self, leaf: Part) -> Split:
-        """Return the split of one leaf, which may belong to any twin."""
-        return self._by_leaf[leaf]
+    def __hash__(self) -> int:
+        return self._hash
 
     @cached_property
     def _cuts(self) -> dict[Part, _Cut]:
         """Return the cut of each leaf, which may belong to any twin."""
-        cuts: dict[Part, _Cut] = {}
-        for leaf, split in self._by_leaf.items():
-            children = tuple([child_part(leaf, kind) for kind in split])
-            local = tuple([part for part, kind in zip(children, split, strict=True) if kind >= F])
-            cuts[leaf] = _Cut(split, children, local)
-        return cuts
+        return {twin: _cut(twin, split) for leaf, split in self.splits for twin in self.names.twin_parts(leaf)}
+
+    @cached_property
+    def _tiles(self) -> dict[Dims, Dims | None]:
+        """Return the results of ``block_dims`` so far."""
+        return {}
+
+    def split(self, leaf: Part) -> Split:
+        """Return the split of one leaf, which may belong to any twin."""
+        return self._cuts[leaf].split
 
     def children(self, leaf: Part) -> Parts:
         """Return the parts that a leaf is split into."""
@@ -171,7 +189,7 @@ class SymbolicTiling:
     @cached_property
     def renaming(self) -> Renaming:
         """Return the renaming that replaces each leaf by its children."""
-        return tuple((PartMask(1 << leaf), mask(self.children(leaf))) for leaf in self._by_leaf)
+        return tuple(cut.renaming for cut in self._cuts.values())
 
     def frame(self, outer: Frame) -> Frame:
         """Return the frame inside the kernel.
@@ -195,6 +213,12 @@ class SymbolicTiling:
         Returns:
             The dims; None if a dim is not cut in the order grid, loop, rest, or by two grid axes.
         """
+        tiles = self._tiles
+        if dims not in tiles:
+            tiles[dims] = self._block_dims(dims)
+        return tiles[dims]
+
+    def _block_dims(self, dims: Dims) -> Dims | None:
         out: list[Parts] = []
         cuts = self._cuts
         for dim in dims:
@@ -239,6 +263,7 @@ class TilingRules:
         loops: Most axes that the loop iterates over.
         apart: Whether structures are left out that split two copies of one axis alike.
         max_grid: Most grid axes.
+        known: The structures so far, by leaves, the leaves that loops iterate over, and whether the kernel is the last.
     """
 
     free: frozenset[Axis]
@@ -248,6 +273,9 @@ class TilingRules:
     loops: int = 1
     apart: bool = True
     max_grid: int = 3
+    known: dict[tuple[Parts, tuple[Parts, ...], bool], tuple[SymbolicTiling, ...]] = field(
+        default_factory=dict, compare=False, repr=False
+    )
 
     def loop_groups(self, tensors: tuple[KTensor, ...]) -> Iterator[Parts]:
         """Yield the sets of leaves that the loop may iterate over: none, one leaf, or leaves of different inputs."""
@@ -259,15 +287,21 @@ class TilingRules:
                 if count < 2 or all(len(leaves & set(group)) < 2 for leaves in held):
                     yield group
 
-    def structures(self, tensors: tuple[KTensor, ...], *, last: bool) -> Iterator[SymbolicTiling]:
-        """Yield all structures over the leaves of some tensors.
+    def structures(self, tensors: tuple[KTensor, ...], *, last: bool) -> Sequence[SymbolicTiling]:
+        """Return all structures over the leaves of some tensors; the same ones for the same leaves.
 
         Args:
             tensors: The tensors that the kernel reads.
             last: Whether it is the last kernel, which may not split a reduced axis over the grid.
         """
         leaves = tuple(sorted({self.names.first(leaf) for leaf in leaves_of(tensors)}))
-        for loops in self.loop_groups(tensors):
+        key = (leaves, tuple(self.loop_groups(tensors)), last)
+        if key not in self.known:
+            self.known[key] = tuple(self._structures(*key))
+        return self.known[key]
+
+    def _structures(self, leaves: Parts, groups: tuple[Parts, ...], last: bool) -> Iterator[SymbolicTiling]:
+        for loops in groups:
             for splits in product(*(self._options(leaf, leaf in loops, last) for leaf in leaves)):
                 if sum(G in s for s in splits) <= self.max_grid and sum(F in s for s in splits) <= 1:
                     structure = SymbolicTiling(tuple(zip(leaves, splits, strict=True)), loops, self.names)

@@ -6,10 +6,11 @@ context is a product with a monomial under further sums.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import permutations, product
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from mirage_formal.logic.axiom_laws import NO_LAWS, Laws
 from mirage_formal.search.guided.algebra.interner import (
@@ -37,6 +38,8 @@ from mirage_formal.search.guided.algebra.part_masks import (
 from mirage_formal.search.guided.algebra.part_numbering import Axis
 
 _Number = TypeVar("_Number", AtomId, Form)
+#: Most factors of one kind that are counted.
+_MOST: Final = 127
 
 
 class Algebra(Forms):
@@ -54,6 +57,9 @@ class Algebra(Forms):
         self._nested: dict[tuple[Form, bool], tuple[Form, ...]] = {}
         self._copies: dict[tuple[Form, bool], tuple[int, ...]] = {}
         self._answers: dict[tuple[Form, bool], dict[Form, bool]] = {}
+        self._heads: dict[tuple[object, ...], int] = {}
+        self._profiles: dict[MonomialId, int] = {}
+        self._guards = 0
         self.queries = 0
         self.misses = 0
 
@@ -247,6 +253,8 @@ class Algebra(Forms):
         if len(available) < len(terms) or not terms:
             return False
         first, first_count = terms[0]
+        if not any(count >= first_count and self._may_divide(first, monomial) for monomial, count in available):
+            return False
         # An index that this term binds may be free in another one under the same name.
         bound, atoms, denominators = self.apart(first, self.free[a])
         counts = dict(available)
@@ -264,6 +272,33 @@ class Algebra(Forms):
                 if all(self._contains_term(m, c, inside, context, counts, loose) for m, c in terms[1:]):
                     return True
         return False
+
+    def _may_divide(self, factor: MonomialId, monomial: MonomialId) -> bool:
+        """Return whether a monomial has the factors of another one, whatever their indices are.
+
+        Sound: renaming an index changes neither the name of an input nor the function of an atom.
+        """
+        few, many = self._profile(factor), self._profile(monomial)
+        return ((many | self._guards) - few) & self._guards == self._guards
+
+    def _profile(self, monomial: MonomialId) -> int:
+        """Return how many factors of each kind a monomial has: one byte for each kind, with its highest bit free."""
+        found = self._profiles.get(monomial)
+        if found is None:
+            _, atoms, denominators = self.monomials[monomial]
+            heads: Counter[tuple[object, ...]] = Counter({("denominator",): len(denominators)})
+            for atom in atoms:
+                inside = self.atoms[atom]
+                heads[inside[:2] if inside[0] in ("input", "const") else inside[:1]] += 1
+            found = sum(self._unit(head) * min(count, _MOST) for head, count in heads.items())
+            self._profiles[monomial] = found
+        return found
+
+    def _unit(self, head: tuple[object, ...]) -> int:
+        """Return one factor of a kind as a profile."""
+        place = self._heads.setdefault(head, 8 * len(self._heads))
+        self._guards |= 128 << place
+        return 1 << place
 
     def _index_renamings(
         self, free: PartMask, bound: PartMask, here: PartMask, copies: tuple[int, ...]
