@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.semantics.batched_matmul import batched_product
+from mirage_formal.semantics.batched_matmul import Product, batched_product
 
 #: Residues: uint64, or float64 with integral values.
 Residues = NDArray[Any]
@@ -170,11 +170,18 @@ class Modulus:
         split = whole.reshape(*a.shape[:axis], a.shape[axis] // kept, kept, *a.shape[axis + 1 :])
         return self.reduced(np.asarray(split.sum(axis=axis)))
 
-    def matmul(self, a: Residues, b: Residues) -> Words:
-        """Return the product of [..., m, k] and [..., k, n]; leading axes of extent 1 broadcast."""
-        return batched_product(as_floats(a), as_floats(b), self._product)
+    def matmul(self, a: Residues, b: Residues, product: Product | None = None) -> Words:
+        """Return the product of [..., m, k] and [..., k, n]; leading axes of extent 1 broadcast.
 
-    def _product(self, a: Residues, b: Residues) -> Words:
+        Args:
+            a: Left operand.
+            b: Right operand.
+            product: A function with the results of ``product``.
+        """
+        return batched_product(as_floats(a), as_floats(b), product or self.product)
+
+    def product(self, a: Residues, b: Residues) -> Words:
+        """Return the product of stacks of float64 matrices."""
         inner = a.shape[-1]
         limbs, width, chunk = self._plan(inner)
         if limbs == 1:

@@ -164,7 +164,11 @@ def run_tape(tape: Tape, wanted: Needs, point: FieldPoint, inputs: Inputs, kept:
         for part in parts:
             if (number, part) not in todo:
                 continue
-            value = _value(number, step, part, point, values, inputs)
+            value: Residues | UndefinedStep | Unrepresentable
+            if isinstance(step, Matmul):
+                value = kept.matmul(point.fields[part], values[step.a, part], values[step.b, part])
+            else:
+                value = _value(number, step, part, point, values, inputs)
             if isinstance(value, UndefinedStep | Unrepresentable):
                 return value
             values[number, part] = value
@@ -211,8 +215,6 @@ def _value(
                 return Unrepresentable(f"the constant {step.value} has no faithful picture modulo {field.m}")
             act = field.scale if step.kind is OpKind.SCALE else field.offset
             return act(values[step.a, part], constant)
-        case Matmul():
-            return field.matmul(values[step.a, part], values[step.b, part])
         case SumStep():
             return field.sum(values[step.a, part], step.axis, step.kept)
         case ConcatStep():
@@ -226,8 +228,8 @@ def _value(
             return values[step.a, part][(*(slice(None),) * step.axis, slice(step.start, step.start + length))]
         case RepeatStep():
             return np.broadcast_to(values[step.a, part], step.shape)
-        case OrderStep():
-            raise AssertionError("needs() has refused this tape")
+        case Matmul() | OrderStep():
+            raise AssertionError("run_tape has multiplied, and needs() has refused this tape")
         case _:
             assert_never(step)
 

@@ -3,6 +3,9 @@
 Candidates for one program often have kernels in common, or differ only after a product. At a program's real extents,
 products and sums are nearly all of an evaluation's work, so their values are cached. A tape is evaluated from its
 outputs backwards: steps that only lead to cached values are not computed again.
+
+Kernels that cut one product of inputs over different grids have different steps. Put together as ``batched_product``
+does, their operands are the same parts of the same arrays, by which their products are cached as well.
 """
 
 from __future__ import annotations
@@ -10,8 +13,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from mirage_formal.prove.identity_testing.modular_arithmetic import Residues
+import numpy as np
+
+from mirage_formal.prove.identity_testing.modular_arithmetic import Modulus, Residues, Words
 from mirage_formal.semantics.straight_line_trace import (
+    LoadStep,
     Matmul,
     Needs,
     ResiduePart,
@@ -29,6 +35,8 @@ KEPT_BYTES: Final = 1 << 28
 
 #: Values by the number of their step in a tape and their part.
 Values = dict[tuple[int, ResiduePart], Residues]
+#: Field, leading axes and operands of a product of parts of inputs.
+_ProductKey = tuple[object, ...]
 #: Names of the values to be computed, by the number of their step in a tape and their part.
 Todo = dict[tuple[int, ResiduePart], int]
 
@@ -44,7 +52,8 @@ class ValueCache:
         """Create a cache of at most ``most_bytes``; the least recently read values are evicted."""
         self._left = most_bytes
         self._names: dict[Step, int] = {}
-        self._values: OrderedDict[tuple[int, ResiduePart], Residues] = OrderedDict()
+        self._values: OrderedDict[tuple[int, ResiduePart] | _ProductKey, Residues] = OrderedDict()
+        self._inputs: dict[int, Residues] = {}
 
     def begin(self, tape: Tape, wanted: Needs) -> tuple[Values, Todo]:
         """Return a tape's known values, and the further steps that its outputs need.
@@ -73,14 +82,52 @@ class ValueCache:
         return known, todo
 
     def add(self, step: Step, name: int, part: ResiduePart, value: Residues) -> None:
-        """Cache the value of a product or sum; other steps are not worth it."""
-        if not isinstance(step, Matmul | SumStep) or (name, part) in self._values:
-            return
-        self._values[name, part] = value
+        """Cache the value of a product or sum; other steps are not worth it. Inputs are known by their arrays."""
+        if isinstance(step, LoadStep):
+            array = _owner(value)
+            self._inputs[id(array)] = array
+        if isinstance(step, Matmul | SumStep) and (name, part) not in self._values:
+            self._keep((name, part), value)
+
+    def matmul(self, field: Modulus, a: Residues, b: Residues) -> Words:
+        """Return ``field.matmul``; if both operands are parts of inputs, also from the cache."""
+
+        def product(x: Residues, y: Residues) -> Words:
+            if id(_owner(x)) not in self._inputs or id(_owner(y)) not in self._inputs:
+                return field.product(x, y)
+            key = _product_key(field, x, y)
+            found = self._values.get(key)
+            if found is None:
+                found = field.product(x, y)
+                self._keep(key, found)
+            else:
+                self._values.move_to_end(key)
+            lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+            return found.reshape(*lead, x.shape[-2], y.shape[-1])
+
+        return field.matmul(a, b, product)
+
+    def _keep(self, key: tuple[int, ResiduePart] | _ProductKey, value: Residues) -> None:
+        self._values[key] = value
         self._left -= value.nbytes
         while self._left < 0:
             _, oldest = self._values.popitem(last=False)
             self._left += oldest.nbytes
+
+
+def _owner(array: Residues) -> Residues:
+    """Return the array that owns a view's memory."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def _product_key(field: Modulus, a: Residues, b: Residues) -> _ProductKey:
+    """Return a key that is equal for products of the same parts of arrays; leading axes of extent 1 do not matter."""
+    lead = zip(a.shape[:-2], a.strides[:-2], b.shape[:-2], b.strides[:-2], strict=True)
+    axes = tuple((m, s if m > 1 else 0, n, t if n > 1 else 0) for m, s, n, t in lead if m > 1 or n > 1)
+    inner = tuple((x.ctypes.data, x.shape[-2:], x.strides[-2:]) for x in (a, b))
+    return (field.m, axes, *inner)
 
 
 __all__ = ["KEPT_BYTES", "Todo", "ValueCache", "Values"]

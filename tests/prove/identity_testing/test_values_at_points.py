@@ -110,17 +110,17 @@ def test_a_value_is_that_of_its_step_its_part_and_all_before_it() -> None:
 def test_what_is_kept_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is what leads to it alone; what does not fit any more is."""
     calls: list[str] = []
-    matmul, power = Modulus.matmul, Modulus.multiply
+    product, power = Modulus.product, Modulus.multiply
 
     def counted_product(self: Modulus, a: Residues, b: Residues) -> Residues:
         calls.append("product")
-        return matmul(self, a, b)
+        return product(self, a, b)
 
     def counted_square(self: Modulus, a: Residues, b: Residues) -> Residues:
         calls.append("square")
         return power(self, a, b)
 
-    monkeypatch.setattr(Modulus, "matmul", counted_product)
+    monkeypatch.setattr(Modulus, "product", counted_product)
     monkeypatch.setattr(Modulus, "multiply", counted_square)
     graph = program(X, *NEAR["square"])
     other = program(X, *NEAR["square"][:2], w.op(K.SCALE, 3, factor=Fraction(5)))
@@ -132,6 +132,29 @@ def test_what_is_kept_is_not_computed_again(monkeypatch: pytest.MonkeyPatch) -> 
     evaluated(graph, inputs, small)
     evaluated(other, inputs, small)
     assert calls == ["square", "product"] * 3
+
+
+def test_one_product_of_inputs_is_computed_once_however_kernels_cut_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[tuple[int, ...]] = []
+    product = Modulus.product
+
+    def counted(self: Modulus, a: Residues, b: Residues) -> Residues:
+        calls.append(a.shape[-2:])
+        return product(self, a, b)
+
+    monkeypatch.setattr(Modulus, "product", counted)
+    shapes = ((8, 6), (6, 4))
+    raised = [w.op(K.RESHAPE, i, shape=(1, *shape)) for i, shape in enumerate(shapes)]
+    graphs = [
+        program(shapes, w.op(K.MATMUL, 0, 1)),
+        program(shapes, *raised, w.op(K.MATMUL, 2, 3), w.op(K.RESHAPE, 4, shape=(8, 4))),
+        program(shapes, w.op(K.SLICE, 0, dim=0, start=0, stop=4), w.op(K.MATMUL, 2, 1)),
+        program(shapes, w.op(K.SLICE, 0, dim=0, start=4, stop=8), w.op(K.MATMUL, 2, 1)),
+    ]
+    inputs, kept = read(graphs[0]), ValueCache()
+    found = [evaluated(graph, inputs, kept) for graph in graphs]
+    assert calls == [(8, 6), (4, 6), (4, 6)]
+    assert all(same(evaluated(graph, inputs, None), mine) for graph, mine in zip(graphs, found, strict=True))
 
 
 def test_a_point_that_is_drawn_anew_keeps_nothing_of_what_it_was() -> None:
