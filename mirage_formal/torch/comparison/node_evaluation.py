@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 import torch
@@ -75,6 +76,9 @@ _NEAR_ONE: Final = frozenset(
 _SINGLE: Final = 2.0**-23
 #: Most elements of a perturbed input; larger ones are weights, and perturbing their products' other operand suffices.
 _MOST_MOVED: Final = 1 << 18
+#: Most elements of a tensor whose random roundings are kept, and the number of tensors: 16 MiB.
+_REPEATED: Final = 1 << 17
+_FACTORS: Final = 32
 #: Half of the largest float32: sums of magnitudes up to it are finite in every order, with rounding.
 _MOST: Final = 2.0**127
 #: Smallest magnitude whose square is a normal float32.
@@ -573,15 +577,32 @@ def _perturb(tensor: Any, share: float, floor: float, seed: _Seed) -> Any:
     """
     if seed is None:
         return tensor
-    found = tensor * (1 + share * _signs(tensor, seed))
+    found = tensor * _factors(tensor, share, seed)
     side = floor if seed[0] % 2 else -floor
     return found + side * _signs(tensor, (~((seed[0] + 1) // 2), seed[1])) if floor else found
 
 
+def _factors(tensor: Any, share: float, seed: tuple[int, int]) -> Any:
+    """Return 1 plus or minus a share at random, for each element."""
+    if tensor.numel() <= _REPEATED:
+        return _small_factors(tuple(tensor.shape), share, seed, tensor.device)
+    return 1 + share * _signs(tensor, seed)
+
+
+@lru_cache(maxsize=_FACTORS)
+def _small_factors(shape: tuple[int, ...], share: float, seed: tuple[int, int], device: Any) -> Any:
+    """Return ``_factors`` of a small tensor: every set of tensors is perturbed with the same seeds."""
+    return 1 + share * _random_signs(shape, seed).to(device)
+
+
 def _signs(tensor: Any, seed: tuple[int, int]) -> Any:
     """Return a random sign, 1 or -1, for each element."""
+    return _random_signs(tuple(tensor.shape), seed).to(tensor.device)
+
+
+def _random_signs(shape: tuple[int, ...], seed: tuple[int, int]) -> Any:
     generator = torch.Generator().manual_seed((seed[0] * 1_000_003 + seed[1] * 7919) % (1 << 32))  # it reads 32 bits
-    return torch.randint(0, 2, tensor.shape, generator=generator, dtype=torch.int8).to(tensor.device) * 2 - 1
+    return torch.randint(0, 2, shape, generator=generator, dtype=torch.int8) * 2 - 1
 
 
 __all__ = ["NodeEvaluator", "nodes_between"]
