@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
 
+@cache
 def data_dir(name: str) -> Path:
     """Return the directory of the data called ``name``: "axioms", "docs", "gpu" or "search".
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, product
+from itertools import chain, combinations, product
 from math import prod
 from typing import NamedTuple
 
@@ -71,7 +71,8 @@ def shrink(
     """
     pair = _FullPair(program, candidate, least_tile)
     least = _shrink_extents(pair, frozenset())
-    for found in (least, *_pairs_with_kept_extents(pair, least)) if least.extents else ():
+    # The other pairs are made only if the first one does not agree.
+    for found in chain((least,), _pairs_with_kept_extents(pair, least)) if least.extents else ():
         if (most is None or evaluation_size(found.program, found.candidate) <= most) and _agree(found):
             return found
     return ShrunkPair(program, candidate, {})
