@@ -52,8 +52,9 @@ def canonical_labels(nodes: Nodes) -> list[int]:
     Raises:
         UnsupportedError: The graph has more symmetry than can be searched.
     """
-    start = _colour_numbers(list(nodes.colours))
-    return _Search(nodes).best(start)[0]
+    start = _colour_numbers(nodes.colours)
+    places = _Search(nodes).refine(start)
+    return _Search(nodes).best(start)[0] if _shared_cells(places) else places
 
 
 def _colour_numbers(colours: list[str]) -> list[int]:
