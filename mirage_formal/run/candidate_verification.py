@@ -68,11 +68,9 @@ from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed, TaskO
 P = TypeVar("P")
 R = TypeVar("R")
 
-#: Obligations discharged by one task: few enough to share among workers, enough to be worth a message.
-_CHUNK: Final = 16
-#: The same beside the verification of candidates, which keeps the other workers busy: few, because each worker that is
-#: given some starts a process of the solvers.
-_CERTIFICATES: Final = 64
+#: Obligations discharged by one task. The first task of a worker starts a process of the solvers, which takes as long
+#: as the answers to so many.
+_CHUNK: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +221,7 @@ class CandidateVerifier:
 
         Hardly any certificate fails, so that no candidate waits for the answers.
         """
-        chunks = self._chunks(texts, _CERTIFICATES)
+        chunks = self._chunks(texts)
         tasks: list[CandidateTask | tuple[str, ...]] = [
             *chunks,
             *(CandidateTask(self._job, found.graph) for found in certified),
@@ -304,15 +302,15 @@ class CandidateVerifier:
 
     def _discharge(self, phase: RunPhase, obligations: Iterable[str]) -> None:
         """Send each distinct obligation that has no answer yet to both solvers."""
-        chunks = self._chunks(obligations, _CHUNK)
+        chunks = self._chunks(obligations)
         for index, answers in self._outcomes(phase, discharge_texts, chunks):
             if not isinstance(answers, TaskFailed):
                 self._record_answers(chunks[index], answers)
 
-    def _chunks(self, obligations: Iterable[str], size: int) -> list[tuple[str, ...]]:
-        """Return the distinct obligations that have no answer yet, in tasks of ``size``."""
+    def _chunks(self, obligations: Iterable[str]) -> list[tuple[str, ...]]:
+        """Return the distinct obligations that have no answer yet, as tasks."""
         texts = [text for text in dict.fromkeys(obligations) if sha256(text.encode()) not in self._discharged]
-        return [tuple(texts[i : i + size]) for i in range(0, len(texts), size)]
+        return [tuple(texts[i : i + _CHUNK]) for i in range(0, len(texts), _CHUNK)]
 
     def _record_answers(self, texts: Sequence[str], answers: Sequence[tuple[SolverRecord, SolverRecord]]) -> None:
         for text, answer in zip(texts, answers, strict=True):
