@@ -76,6 +76,7 @@ class Graph(ProgramPrinter, KernelBuilder):
         inputs: Sequence[Any] | None = None,
         outputs: Sequence[Any] | None = None,
         stream: Any = None,
+        accept_kernels: str = "proved",
         **more: Any,
     ) -> Any:
         """Compute the outputs of the graph itself; no search comes before.
@@ -89,6 +90,7 @@ class Graph(ProgramPrinter, KernelBuilder):
             inputs: The inputs as a list.
             outputs: The same as ``out``; or those of the graph's outputs that are wanted, as tensors of the graph.
             stream: Where to launch.
+            accept_kernels: See ``compile``.
             more: Options of the reference system; see ``compile``.
 
         Returns:
@@ -104,9 +106,9 @@ class Graph(ProgramPrinter, KernelBuilder):
         if outputs is not None and any(isinstance(tensor, Handle) for tensor in outputs):
             places = [self._place(tensor) for tensor in outputs]
             given = list(tensors) if inputs is None else inputs
-            found = self._optimized()(out=out, inputs=given, stream=stream)
+            found = self._optimized(accept_kernels)(out=out, inputs=given, stream=stream)
             return [found[place] for place in places]
-        return self._optimized()(*tensors, out=out, inputs=inputs, outputs=outputs, stream=stream)
+        return self._optimized(accept_kernels)(*tensors, out=out, inputs=inputs, outputs=outputs, stream=stream)
 
     @property
     def cygraph(self) -> Graph:
@@ -121,22 +123,25 @@ class Graph(ProgramPrinter, KernelBuilder):
             raise error_at_user_line(GraphError, text, "mark it with mark_output, or leave outputs out")
         return found.index(tensor)
 
-    def compile(self, async_: bool = False, **more: Any) -> None:
+    def compile(self, async_: bool = False, *, accept_kernels: str = "proved", **more: Any) -> None:
         """Do what the first call on a GPU does; nothing where there is none. No call needs it.
 
         Args:
             async_: Has no effect; warns.
+            accept_kernels: "proved": only kernels that are proved to compute the graph run. "tested": also those
+                without that proof; a warning names each. A call has to say it as well.
             more: Options of the reference system. ``profiling`` is refused; ``inputs`` and ``target_cc`` are what calls
                 have; the others have no effect and warn.
 
         Raises:
             MirageError: The graph has no output or no kernel that may run.
+            SpaceError: ``accept_kernels`` is neither "proved" nor "tested".
             UnsupportedError: ``profiling`` is set, or there is no such option.
         """
         from mirage_formal.kernel_build.generated_text import check_code_options
 
         check_code_options("compile", {"async_": async_, **more}, ("async_", "inputs", "target_cc"))
-        found = self._optimized()
+        found = self._optimized(accept_kernels)
         from mirage_formal.device.runtime import device_count
 
         if device_count():
@@ -208,12 +213,15 @@ class Graph(ProgramPrinter, KernelBuilder):
             write_text(path, ".py", made.code)
         return made
 
-    def _optimized(self) -> Optimized:
-        made_of = (self._count, tuple(tensor.number for tensor in self.outputs))
+    def _optimized(self, accept_kernels: str) -> Optimized:
+        from mirage_formal.kernel_build.built_kernels import parse_acceptance
+
+        accept = parse_acceptance(accept_kernels)
+        made_of = (self._count, tuple(tensor.number for tensor in self.outputs), accept)
         if self._called is None or self._called[0] != made_of:
             from mirage_formal.kernel_build.compile_unsearched import make_callable
 
-            self._called = (made_of, make_callable(self.freeze()))
+            self._called = (made_of, make_callable(self.freeze(), accept))
         return self._called[1]
 
     if not TYPE_CHECKING:

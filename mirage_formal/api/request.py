@@ -59,6 +59,7 @@ class Options(Overrides, total=False):
     measure: int
     watch: Watch
     backend: str
+    accept_kernels: str
 
 
 _ENTRIES: Final = "".join(f"\n        {one.name}: {one.text}" for one in options_of(CallOptions, Settings))
@@ -124,7 +125,7 @@ def stored_results(
     if found is None:
         return None
     if not timed:
-        return _apply_back_end(found, call.backend)
+        return _apply_options(found, call)
     return search_into_store(program, given if left is None else {**given, "time_limit": left}, bucket)
 
 
@@ -199,7 +200,7 @@ def _search_and_measure(
 
     The time limit counts from ``begin``, a value of time.monotonic(): the imports of a process's first call are in it.
     """
-    name, backend = call.name, call.backend
+    name = call.name
     from mirage_formal.api.default_directory import choose_default_directory
     from mirage_formal.api.no_result_diagnosis import add_source_lines, find_reasons_for_no_result
     from mirage_formal.cache.lock import lock_directory
@@ -228,22 +229,24 @@ def _search_and_measure(
         cut, extent = report.summary.status == "time-limit", describe_extent(report)
         results = Results(report.results, extent, cut=cut)
         if device is None:
-            return _apply_back_end(results, backend)
+            return _apply_options(results, call)
         from mirage_formal.autotune.measured_order import MeasurementLimits, order_by_measurement
         from mirage_formal.kernel_build.build import KernelWarning
+        from mirage_formal.kernel_build.built_kernels import Acceptance
 
         measure = MEASURED if call.measure is None else call.measure
         left = None if limit is None else max(0.0, limit - (time.monotonic() - begin))
         try:
-            found = order_by_measurement(results, report.directory, MeasurementLimits(measure, left, backend), device)
-            return _apply_back_end(Results(found, extent, cut=cut), backend)
+            limits = MeasurementLimits(measure, left, call.backend, Acceptance(call.accept_kernels))
+            found = order_by_measurement(results, report.directory, limits, device)
+            return _apply_options(Results(found, extent, cut=cut), call)
         except UnsupportedError as error:
             # No comparison was requested, so its failure must not lose the proved results.
             if call.measure is not None:
                 raise
             said = f"{error}; all candidates are returned, in the order of estimates, compared with nothing"
             warnings.warn(said, KernelWarning, stacklevel=3)
-            return _apply_back_end(results, backend)
+            return _apply_options(results, call)
 
 
 def _timing_process(program: KernelGraph) -> TimingProcess:
@@ -256,10 +259,12 @@ def _timing_process(program: KernelGraph) -> TimingProcess:
     return process
 
 
-def _apply_back_end(results: Results, backend: str) -> Results:
-    """Return the results; for back end "triton", each one runs its Triton file."""
+def _apply_options(results: Results, call: CallOptions) -> Results:
+    """Return the results with the kernels that their calls may run; for back end "triton", with their Triton files."""
+    from mirage_formal.kernel_build.built_kernels import Acceptance
     from mirage_formal.run.results.result import Results
 
-    if backend != "triton":
-        return results
-    return Results((replace(one, backend="triton") for one in results), results.extent, cut=results.cut)
+    found = [one.accepting(Acceptance(call.accept_kernels)) for one in results]
+    if call.backend == "triton":
+        found = [replace(one, backend="triton") for one in found]
+    return Results(found, results.extent, cut=results.cut)

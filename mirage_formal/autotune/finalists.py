@@ -104,7 +104,7 @@ class Finalists:
             if number not in made:
                 continue
             candidate, found = self.facts.plan.candidates[one.candidate], made[number]
-            said = found if isinstance(found, str) else ""
+            said, tested = (found, ()) if isinstance(found, str) else ("", found.tested)
             if not isinstance(found, str):
                 directory = self.root / KERNELS / candidate.name
                 self.built[candidate.name] = found
@@ -112,7 +112,7 @@ class Finalists:
                 self.bench.place.choices.put(manifest_digest(directory), self.facts.record(one))
             rank = one.candidate + 1
             self.rows[candidate.name] = FinalistRow(
-                candidate.name, candidate.form, None, one.us, candidate.us, rank, said
+                candidate.name, candidate.form, None, one.us, candidate.us, rank, said, tested
             )
             self._chosen[candidate.name] = one
 
@@ -120,7 +120,8 @@ class Finalists:
         """Yield the kernels of candidates by position, or the reason why there are none, as they complete."""
         from mirage_formal.autotune.prepare import FINALIST_S, build_finalist, finalist_task
 
-        tasks, done = [finalist_task(self.facts.source, self.facts.plan, one) for one in chosen], 0
+        facts, accept = self.facts, self.bench.accept
+        tasks, done = [finalist_task(facts.source, facts.plan, one, accept) for one in chosen], 0
         for event in self.bench.executor.run(build_finalist, tasks, limit_s=FINALIST_S, deadline=deadline, once=True):
             if isinstance(event, TaskDone | TaskFailed):
                 done += 1

@@ -16,6 +16,7 @@ from mirage_formal.autotune.tune import NoTimesError, tune_run
 from mirage_formal.autotune.tuning_result import FINALISTS, TuningLimits, TuningResources
 from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.kernel_build.build import KernelWarning
+from mirage_formal.kernel_build.built_kernels import Acceptance
 from mirage_formal.run.results.result import Result
 from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.support.resources import processor_count
@@ -37,11 +38,13 @@ class MeasurementLimits:
             with a warning.
         backend: "cuda"; "auto", with which the first result runs its Triton file if that is faster than all CUDA
             kernels; or "triton", with which all results run Triton files. A warning gives the outcome.
+        accept: Whether measured candidates may have kernels that are not proved to realize their operators.
     """
 
     count: int
     seconds: float | None = None
     backend: str = "cuda"
+    accept: Acceptance = Acceptance.PROVED
 
 
 def order_by_measurement(
@@ -79,6 +82,7 @@ def order_by_measurement(
             device.machine.arch,
             limits,
             backend,
+            wanted.accept,
         )
         try:
             tuned = tune_run(root, bench)
@@ -96,6 +100,8 @@ def order_by_measurement(
             warnings.warn(f"left out: {reasons[-1]}", KernelWarning, stacklevel=3)
         elif result is not None and result.alternatives is not None:
             built = tuned.built[row.name]
+            for note in row.tested:
+                warnings.warn(f"candidate {row.name}: {note}", KernelWarning, stacklevel=3)
             found.append(replace(result, alternatives=result.alternatives.holding(built, (device.machine.arch,))))
     if not found and seconds is not None and all(row.us is None and not row.said for row in tuned.rows):
         return _unmeasured_results(results, "no candidate was measured", seconds)

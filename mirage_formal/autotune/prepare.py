@@ -31,7 +31,7 @@ from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import decode_graph, encode, from_json, to_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernel_build.build import build_form, candidates_of
-from mirage_formal.kernel_build.built_kernels import MIXED, KernelRejected
+from mirage_formal.kernel_build.built_kernels import MIXED, Acceptance, KernelRejected
 from mirage_formal.records import ScheduleRecord, sha256
 from mirage_formal.run.settings import environment
 from mirage_formal.support.errors import MirageError
@@ -150,6 +150,7 @@ class Finalist:
         kernels: The µGraph of each kernel, and its operator in the form.
         schedules: Chosen schedules of some of these operators.
         early: As in ``ComposedCandidate``.
+        accept: Whether kernels are returned that are not proved to realize their operators.
     """
 
     graph: bytes
@@ -160,9 +161,12 @@ class Finalist:
     kernels: tuple[tuple[bytes, int], ...]
     schedules: tuple[tuple[int, ScheduleRecord], ...] = ()
     early: frozenset[int] = frozenset()
+    accept: Acceptance = Acceptance.PROVED
 
 
-def finalist_task(source: TunedRun, plan: TuningPlan, one: ComposedCandidate) -> Finalist:
+def finalist_task(
+    source: TunedRun, plan: TuningPlan, one: ComposedCandidate, accept: Acceptance = Acceptance.PROVED
+) -> Finalist:
     """Return the task that builds a candidate chosen by times."""
     candidate = plan.candidates[one.candidate]
     pieces = [plan.pieces[piece] for piece in candidate.pieces]
@@ -177,6 +181,7 @@ def finalist_task(source: TunedRun, plan: TuningPlan, one: ComposedCandidate) ->
         tuple((bytes(piece.graph), operator) for piece, operator in zip(pieces, candidate.operators, strict=True)),
         tuple((operator, record) for operator, record in schedules if record is not None),
         one.early,
+        accept,
     )
 
 
@@ -212,14 +217,15 @@ def build_finalist(task: Finalist) -> BuiltKernels | str:
     """Build the kernels of a finalist, or return the reason why there are none.
 
     Sound: ``build_form`` makes them, which refuses what may not run, of a form that ``form_of`` has proved, and
-    ``validate_kernels`` refuses what does not compute it.
+    ``validate_kernels`` refuses what is not proved to compute it, unless the task accepts tested kernels.
     """
     from mirage_formal.kernel_build.validation import validate_kernels
 
     schedules = {operator: schedule_from_record(record) for operator, record in task.schedules}
     target, program = load_target(task.target), decode_graph(task.program)
     try:
-        made = validate_kernels(build_form(form_of(task), program, target, (task.arch,), schedules, task.early))
+        form = build_form(form_of(task), program, target, (task.arch,), schedules, task.early)
+        made = validate_kernels(form, task.accept)
     except KernelRejected as error:
         return str(error)
     return replace(made, candidate=digest(decode_graph(task.graph)))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mirage_formal.autotune.plans import TuningDirectory, Watch
 from mirage_formal.autotune.timing import Device
 from mirage_formal.autotune.triton.results import BackendComparison
+from mirage_formal.kernel_build.built_kernels import Acceptance
 from mirage_formal.workers.dispatch import Executor
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class FinalistRow:
         estimated_us: Estimate of the cost model.
         model_rank: Rank by this estimate.
         said: Error message, or empty.
+        tested: A remark on each of its kernels that is not proved to realize its operator; empty if all are.
     """
 
     name: str
@@ -40,6 +42,7 @@ class FinalistRow:
     estimated_us: float
     model_rank: int
     said: str = ""
+    tested: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,7 @@ class TuningResources:
         arch: Architecture that kernels are compiled for.
         limits: Limits of autotuning.
         backend: "cuda"; or "auto" or "triton", with which Triton files of the fastest candidates are timed as well.
+        accept: Whether finalists may have kernels that are not proved to realize their operators.
     """
 
     place: TuningDirectory
@@ -102,6 +106,7 @@ class TuningResources:
     arch: str
     limits: TuningLimits = TuningLimits()
     backend: str = "cuda"
+    accept: Acceptance = Acceptance.PROVED
 
 
 __all__ = ["FINALISTS", "MOST_KERNELS", "FinalistRow", "TuningLimits", "TuningResources", "TuningResult"]

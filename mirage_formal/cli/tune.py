@@ -43,6 +43,8 @@ _Backend = Annotated[
         "Kernels of CUDA C++; with triton or auto, Triton files of the fastest candidates are timed beside them.",
     ),
 ]
+_CLAIM = "Kernels that may be written: those proved to compute their µGraph, or tested ones too."
+_Accept = Annotated[str, choice_option("--accept", ("proved", "tested"), _CLAIM)]
 _Workers = Annotated[int | None, count_option("--workers", "Worker processes", "one for each processor")]
 
 #: What the phases are called on the screen.
@@ -66,6 +68,7 @@ def tune_command(
     arch: _Arch = None,
     device: _Times = None,
     backend: _Backend = "cuda",
+    accept: _Accept = "proved",
     workers: _Workers = None,
     json: Json = False,
     progress: ProgressMode = "auto",
@@ -85,6 +88,7 @@ def tune_command(
     from mirage_formal.autotune.tune import NoTimesError, tune_run
     from mirage_formal.autotune.tuning_result import FINALISTS, MOST_KERNELS, TuningLimits, TuningResources
     from mirage_formal.device.runtime import device_count
+    from mirage_formal.kernel_build.built_kernels import Acceptance
     from mirage_formal.kernel_build.triton.triton_output import exclude_triton_outputs
     from mirage_formal.run.progress.choice import display
     from mirage_formal.support.resources import worker_count
@@ -103,7 +107,8 @@ def tune_command(
             try:
                 with display(progress, "tune") as shown:
                     step = _named(shown.steps(root.name))
-                    tuned = tune_run(root, TuningResources(where, gpu, executor, step, wanted, limits, backend))
+                    bench = TuningResources(where, gpu, executor, step, wanted, limits, backend, Acceptance(accept))
+                    tuned = tune_run(root, bench)
             except NoTimesError as error:  # of this run alone
                 if len(every) == 1:
                     raise
@@ -161,8 +166,8 @@ def _print(root: Path, tuned: Any, place: Any, console: Console) -> None:
         columns = (("candidate", True), *((name, False) for name in ("us", "sum", "estimate", "by model")))
         console.print(result_table("", columns, rows, console.width))
         for row in tuned.rows:
-            if row.said:
-                console.print(escape_line(f"{row.name}: {row.said}"), markup=False, highlight=False, soft_wrap=True)
+            for said in filter(None, (row.said, *row.tested)):
+                console.print(escape_line(f"{row.name}: {said}"), markup=False, highlight=False, soft_wrap=True)
     if tuned.triton is not None:
         text = f"{tuned.triton.said}{_written(root, tuned.triton)}"
         console.print(escape_line(text, 4000), markup=False, highlight=False, soft_wrap=True)

@@ -13,7 +13,7 @@ from mirage_formal.device.launch import Optimized
 from mirage_formal.graph.formats.json import decode_graph as graph_of
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.kernel_build.built_kernels import BuiltKernels, KernelRejected
+from mirage_formal.kernel_build.built_kernels import Acceptance, BuiltKernels, KernelRejected, describe_claim
 from mirage_formal.support.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -33,12 +33,21 @@ class Alternatives:
         candidates: Name and encoded µGraph (graph/formats/json) of each.
         program: The program.
         target: Target that kernels are planned for.
+        accept: Whether kernels may run that are not proved to realize their operators.
     """
 
-    def __init__(self, candidates: Sequence[tuple[str, bytes]], program: KernelGraph, target: Target) -> None:
+    def __init__(
+        self,
+        candidates: Sequence[tuple[str, bytes]],
+        program: KernelGraph,
+        target: Target,
+        accept: Acceptance = Acceptance.PROVED,
+    ) -> None:
         self._candidates: tuple[tuple[str, bytes], ...] = (*candidates, (UNFUSED, encode(program)))
         self._program = program
         self._target = target
+        self._accept = accept
+        self._running: BuiltKernels | None = None
         self._built: dict[tuple[str, tuple[str, ...]], BuiltKernels] = {}
         self._file: str | None = None
         self._lock = threading.RLock()
@@ -65,14 +74,34 @@ class Alternatives:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the state for copy and pickle: µGraphs without kernels, which are built again on demand."""
-        return _exact_alternatives, (self._candidates, self._program, self._target, self._file)
+        return _exact_alternatives, (self._candidates, self._program, self._target, self._file, self._accept)
 
     def first(self) -> Alternatives:
         """Return the first candidate alone, with the kernels that are built for it."""
-        found = _exact_alternatives(self._candidates[:1], self._program, self._target, self._file)
+        found = _exact_alternatives(self._candidates[:1], self._program, self._target, self._file, self._accept)
         with self._lock:
             found._built |= {key: made for key, made in self._built.items() if key[0] == self._candidates[0][0]}
         return found
+
+    def accepting(self, accept: Acceptance) -> Alternatives:
+        """Return the same candidates, with other kernels that calls may run; those that are built are kept."""
+        found = _exact_alternatives(self._candidates, self._program, self._target, self._file, accept)
+        with self._lock:
+            found._built |= {key: made for key, made in self._built.items() if made.may_run(accept)}
+        return found
+
+    @property
+    def accept(self) -> Acceptance:
+        """Return the kernels that calls may run."""
+        return self._accept
+
+    @property
+    def claim(self) -> str:
+        """Return whether the kernels that calls run are proved to realize their operators; empty before any is built.
+
+        See ``built_kernels.describe_claim``.
+        """
+        return "" if self._running is None else describe_claim(self._running)
 
     def holding(self, built: BuiltKernels, archs: tuple[str, ...]) -> Alternatives:
         """Return the first candidate alone, with these kernels."""
@@ -101,9 +130,11 @@ class Alternatives:
                     build,
                 )
 
-                made = self._built[name, archs] = build(graph_of(data), self._program, self._target, archs)
-                if made.stable.note:
-                    warnings.warn(f"candidate {name}: {made.stable.note}", KernelWarning, stacklevel=3)
+                made = build(graph_of(data), self._program, self._target, archs, accept=self._accept)
+                self._built[name, archs] = made
+                for note in (made.stable.note, *made.tested):
+                    if note:
+                        warnings.warn(f"candidate {name}: {note}", KernelWarning, stacklevel=3)
             return self._built[name, archs]
 
     def built(self, archs: tuple[str, ...] = ()) -> BuiltKernels:
@@ -115,7 +146,8 @@ class Alternatives:
         reasons: list[str] = []
         for position, (name, _) in enumerate(self._candidates):
             try:
-                return self.own(archs, position)
+                self._running = self.own(archs, position)
+                return self._running
             except KernelRejected as error:
                 reasons.append(f"candidate {name}: {error}")
                 from mirage_formal.kernel_build.build import KernelWarning
@@ -127,10 +159,14 @@ class Alternatives:
 
 
 def _exact_alternatives(
-    candidates: tuple[tuple[str, bytes], ...], program: KernelGraph, target: Target, file: str | None = None
+    candidates: tuple[tuple[str, bytes], ...],
+    program: KernelGraph,
+    target: Target,
+    file: str | None = None,
+    accept: Acceptance = Acceptance.PROVED,
 ) -> Alternatives:
     """Return exactly these candidates, without the program as the last one, with the first one's Triton file."""
-    found = Alternatives((), program, target)
+    found = Alternatives((), program, target, accept)
     found._candidates, found._file = candidates, file
     return found
 

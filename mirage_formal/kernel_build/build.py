@@ -320,8 +320,7 @@ def _build_run(
             tried.append((name, str(error)))
             continue
         save_built(built, where / name)
-        tested = [f"{one.kernel} is tested and not proved: {one.reason}" for one in built.realized if one.reason]
-        notes = [note for note in (built.stable.note, *tested) if note]
+        notes = [note for note in (built.stable.note, *built.tested) if note]
         tried.append((name, "; ".join([f"built{said}", *notes])))
         done.append(name)
     for path in sorted(where.iterdir()) if where.is_dir() else ():

@@ -11,6 +11,7 @@ from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.target import Target
 from mirage_formal.records import KernelPlanRecord, ObligationRecord, RealizationRecord
 from mirage_formal.support.errors import MirageError
+from mirage_formal.support.options import AcceptedKernels, check_value
 
 if TYPE_CHECKING:
     from mirage_formal.kernel_build.stable_forms import StableForm  # loads the checker, which searches do not need
@@ -28,6 +29,15 @@ class Acceptance(StrEnum):
     PROVED = "proved"
     #: None: emulation and numerics have to tell.
     TESTED = "tested"
+
+
+def parse_acceptance(value: object) -> Acceptance:
+    """Return the value of the option ``accept_kernels``.
+
+    Raises:
+        SpaceError: It is neither "proved" nor "tested".
+    """
+    return Acceptance(check_value("accept_kernels", value, AcceptedKernels))
 
 
 class KernelRejected(MirageError):
@@ -63,3 +73,30 @@ class BuiltKernels:
     candidate: str
     target: Target
     realized: tuple[RealizationRecord, ...] = ()
+
+    @property
+    def tested(self) -> tuple[str, ...]:
+        """Return a remark on each kernel that is only tested; empty if all are proved to realize their operators."""
+        found = (one for one in self.realized if one.verdict != "realizes")
+        return tuple(f"{one.kernel} is tested and not proved: {one.reason}" for one in found)
+
+    def may_run(self, accept: Acceptance) -> bool:
+        """Return whether these kernels may run.
+
+        Sound: with PROVED they may only if each generated kernel has a record of the claim that it realizes its
+        operator.
+        """
+        return accept is Acceptance.TESTED or (len(self.realized) == len(self.programs) and not self.tested)
+
+
+def describe_claim(built: BuiltKernels) -> str:
+    """Return one line that says whether kernels are proved to realize their operators, or are only tested, and why."""
+    if built.tested:
+        proved = len(built.realized) - len(built.tested)
+        beside = f" ({proved} of {len(built.realized)} are proved)" if proved else ""
+        return f"tested only{beside}: {'; '.join(built.tested)}"
+    if not built.programs:
+        return "none is generated: cuBLAS computes all, and is believed"
+    if not built.may_run(Acceptance.PROVED):
+        return "tested only: that they compute their µGraph was not decided"
+    return "proved to compute their µGraph"

@@ -15,7 +15,7 @@ from mirage_formal.device.launch import Optimized
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import row_major
 from mirage_formal.kernel_build.build import KernelWarning, build
-from mirage_formal.kernel_build.built_kernels import BuiltKernels
+from mirage_formal.kernel_build.built_kernels import Acceptance, BuiltKernels
 from mirage_formal.support.errors import UnsupportedError
 
 #: Target that kernels are planned for, by architecture. A device with less shared memory than its target refuses a
@@ -25,7 +25,7 @@ _TARGETS: Final = {"sm_90a": "h200", "sm_80": "a100"}
 _SMALLEST: Final = "rtx4090"
 
 
-def make_callable(graph: KernelGraph) -> Optimized:
+def make_callable(graph: KernelGraph, accept: Acceptance = Acceptance.PROVED) -> Optimized:
     """Return a graph as a callable; its kernels are built at the first call on a GPU.
 
     Sound: the kernels are of the graph itself, or of its running-maximum form, which is proved equal to it; their
@@ -33,16 +33,18 @@ def make_callable(graph: KernelGraph) -> Optimized:
 
     Args:
         graph: A program or a µGraph.
+        accept: Whether kernels may run that are not proved to realize their operators.
 
     Returns:
         The callable, of the same class as that of a search result. It warns where exponentials are summed without a
-        running maximum.
+        running maximum, and of each kernel that is only tested.
     """
 
     def made(arch: str) -> Executable:
-        built = build(graph, graph, target_of(arch), (arch,))
-        if built.stable.note:
-            warnings.warn(built.stable.note, KernelWarning, stacklevel=2)
+        built = build(graph, graph, target_of(arch), (arch,), accept=accept)
+        for note in (built.stable.note, *built.tested):
+            if note:
+                warnings.warn(note, KernelWarning, stacklevel=2)
         return built.executable
 
     return Optimized(graph, made)
@@ -84,13 +86,19 @@ class CudaProgram:
         return ("code", "buf_size", "max_smem_size", "profiler_buf_size", "output_directives")
 
 
-def cuda_program(graph: KernelGraph, arch: str, input_strides: Sequence[Sequence[int]] | None) -> CudaProgram:
+def cuda_program(
+    graph: KernelGraph,
+    arch: str,
+    input_strides: Sequence[Sequence[int]] | None,
+    accept: Acceptance = Acceptance.PROVED,
+) -> CudaProgram:
     """Build the kernels of a graph for an architecture, and return their text.
 
     Args:
         graph: A program or a µGraph.
         arch: Architecture, as in "sm_80".
         input_strides: Strides of the inputs, which must be the graph's; None for the graph's own.
+        accept: Whether kernels are returned that are not proved to realize their operators.
 
     Raises:
         KernelRejected: It has no kernel that may run; says why.
@@ -101,7 +109,7 @@ def cuda_program(graph: KernelGraph, arch: str, input_strides: Sequence[Sequence
         what = f"expected the inputs' strides {[list(s) for s in own]}, got {[list(s) for s in input_strides]}"
         hint = "declare them in new_input, or leave input_strides out"
         raise UnsupportedError(what, where="generate_cuda_program", hint=hint)
-    built = build(graph, graph, target_of(arch))
+    built = build(graph, graph, target_of(arch), accept=accept)
     programs: list[Program] = list(built.programs.values())
     shapes = [built.executable.values[number].shape for number in built.executable.outputs]
     return CudaProgram(

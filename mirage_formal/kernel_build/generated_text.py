@@ -11,6 +11,7 @@ from mirage_formal.frontend.argument_checks import error_at_user_line, reject_un
 from mirage_formal.frontend.kernel_builder import KernelBuilder
 from mirage_formal.frontend.mirage_api.table import unsupported_name_error
 from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.kernel_build.built_kernels import parse_acceptance
 from mirage_formal.support.errors import GraphError, RunError
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def generate_cuda_program(
     *,
     target_cc: int = 90,
     input_strides: Sequence[Sequence[int]] | None = None,
+    accept_kernels: str = "proved",
     **more: Any,
 ) -> CudaProgram:
     """Return the CUDA C++ of a graph's own kernels, without a search.
@@ -34,6 +36,8 @@ def generate_cuda_program(
         graph: The graph.
         target_cc: Compute capability that they are planned for, as in 80 or 90.
         input_strides: The inputs' strides, which must be those of ``new_input``.
+        accept_kernels: "proved": only kernels that are proved to compute the graph are returned. "tested": also those
+            without that proof; ``built.tested`` names them.
         more: Options of the reference system. ``profiling`` is refused; the others have no effect and warn.
 
     Returns:
@@ -42,8 +46,10 @@ def generate_cuda_program(
     Raises:
         GraphError: It is no graph, or has no output.
         MirageError: It has no kernel that may run.
+        SpaceError: ``accept_kernels`` is neither "proved" nor "tested".
         UnsupportedError: The strides are others, ``profiling`` is set, or there is no such option.
     """
+    accept = parse_acceptance(accept_kernels)
     if not isinstance(graph, KernelBuilder | KernelGraph):
         text = f"generate_cuda_program: expected a kernel graph, got {type(graph).__name__}"
         raise error_at_user_line(GraphError, text, "give the graph itself, or result.graph for a result")
@@ -51,7 +57,7 @@ def generate_cuda_program(
     from mirage_formal.kernel_build.compile_unsearched import cuda_program
 
     program = graph.freeze() if isinstance(graph, KernelBuilder) else graph
-    return cuda_program(program, "sm_90a" if target_cc == 90 else f"sm_{target_cc}", input_strides)
+    return cuda_program(program, "sm_90a" if target_cc == 90 else f"sm_{target_cc}", input_strides, accept)
 
 
 def generate_triton_program(graph: KernelBuilder | KernelGraph, *, target_cc: int = 90) -> TritonProgram:

@@ -34,6 +34,7 @@ _Text = Annotated[str, Meta(min_length=1, pattern="^[^\0]+$")]
 Directory = Annotated[_Text, _expect("a directory")]
 TargetName = Annotated[_Text, _expect("a target's name or a .toml file")]
 Backend = Annotated[Literal["cuda", "triton", "auto"], _expect("one of cuda, triton, auto")]
+AcceptedKernels = Annotated[Literal["proved", "tested"], _expect("one of proved, tested")]
 GraphFile = Annotated[_Text, _expect("a JSON file of graphs")]
 _SpaceName = Annotated[_Text, _expect("a preset's name or a .toml file")]
 _Scheduler = Annotated[_Text, _expect("a scheduler's address")]
@@ -48,6 +49,8 @@ _Dims = Annotated[Sequence[_Dim], Meta(min_length=1), _expect("a list of dims, -
 _Ranges = Annotated[Sequence[Count], Meta(min_length=1), _expect("a list of ranges from 1 up")]
 _Watch = Annotated[Callable[[Any], None], _expect("a function")]
 
+#: Advice where a value of an option is of no use.
+_DEFAULT_HINT: Final = "leave it out for the default"
 ENGINES: Final = ("guided", "exhaustive")
 #: How many candidates superoptimize measures: the cost model cannot tell apart what lies within a fifth.
 MEASURED: Final = 16
@@ -163,7 +166,10 @@ class Settings(SearchMethod, frozen=True, kw_only=True):
     ] = None
     accept: Annotated[
         Literal["equivalent", "probable"],
-        _option("equivalent: report only what is proved; probable: what is not refuted, too."),
+        _option(
+            "equivalent: report only what is proved; probable: what is not refuted, too.",
+            hint="it is about candidates; accept_kernels='tested' also takes kernels that are only tested",
+        ),
     ] = "equivalent"
     time_limit: Annotated[
         Amount | None,
@@ -247,6 +253,15 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
             "order of estimates."
         ),
     ] = "cuda"
+    accept_kernels: Annotated[
+        AcceptedKernels,
+        _python(
+            'Kernels that calls may run. "proved": those that are proved to compute their µGraph; a candidate without '
+            'such kernels is passed over. "tested": also kernels without that proof; a '
+            "warning names each. All are proved safe in either case.",
+            hint="it is about kernels; accept='probable' also reports candidates that are not proved equal",
+        ),
+    ] = "proved"
 
 
 class Overrides(TypedDict, total=False):
@@ -353,10 +368,12 @@ def check_options(given: msgspec.Struct) -> None:
         SpaceError: A value of another type, or out of range; names the option.
     """
     for field in structs.fields(type(given)):
-        check_value(field.name, getattr(given, field.name), field.type)
+        described = inspect.type_info(field.type)
+        own = described.extra if isinstance(described, inspect.Metadata) else None
+        check_value(field.name, getattr(given, field.name), field.type, (own or {}).get("hint", _DEFAULT_HINT))
 
 
-def check_value(where: str, value: object, kind: Any, hint: str = "leave it out for the default") -> Any:
+def check_value(where: str, value: object, kind: Any, hint: str = _DEFAULT_HINT) -> Any:
     """Return ``value`` converted to a type of this module.
 
     Args:

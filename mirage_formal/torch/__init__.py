@@ -84,6 +84,8 @@ def optimize(
             by the module itself where one does not hold. It costs a reduction for each, and what they are about.
         options: Options of ``superoptimize``. ``time_limit`` is the seconds for all searches together, 600 by default;
             None is no limit. ``accept`` is "equivalent" by default. ``out`` is a directory with one for each region.
+            ``accept_kernels`` is "proved" by default: only kernels that are proved to compute their µGraph are
+            installed; "tested" takes others as well, which the report names.
             ``mode`` is one of torch.compile's, as in "max-autotune", "default" if left out. On a GPU the module is
             timed as torch.compile makes it in this mode, and with operators made of candidates, the rest compiled in
             this mode or not; the fastest is what calls run. With "max-autotune", or a mode that starts so, the option

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import pickle
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+import mirage_formal as mf
+from mirage_formal.autotune.prepare import Finalist, build_finalist
 from mirage_formal.check.check_steps import CheckFailed
 from mirage_formal.codegen.generate import GeneratedKernel
 from mirage_formal.codegen.program import program as ir
 from mirage_formal.codegen.translation_validation.claim_record import realization_record
+from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build import validation
-from mirage_formal.kernel_build.build import KernelChoice, build, build_run
+from mirage_formal.kernel_build.alternatives import Alternatives
+from mirage_formal.kernel_build.build import KernelChoice, KernelWarning, build, build_run
 from mirage_formal.kernel_build.built_kernels import Acceptance, KernelRejected
+from mirage_formal.kernel_build.compile_unsearched import make_callable
 from mirage_formal.records import REALIZES_FILE, RealizationRecord, RealizesRecord
 from mirage_formal.revalidate.rederive import derive_kernels
+from mirage_formal.support.errors import SpaceError, UnsupportedError
 from tests.kit.kernels.example_kernels import H200, fastest
 from tests.kit.runs.small_runs import kernel_runs
 from tests.kit.runs.tampering import copy
@@ -130,3 +138,90 @@ def test_the_claim_is_decided_without_its_file(root: Path) -> None:
     sign_sources(directory)
     established = derive_kernels(directory, recompile=False)
     assert established.realized == established.kernels > 0
+
+
+# --- the option accept_kernels of Python
+
+
+@pytest.mark.usefixtures("wrong")
+def test_calls_run_tested_kernels_only_where_they_are_accepted() -> None:
+    both = Alternatives((("one", encode(GRAPH)),), GRAPH, H200)
+    with pytest.warns(KernelWarning, match="passed over"), pytest.raises(UnsupportedError, match="not proved"):
+        both.built()
+    assert both.claim == ""
+    tested = both.accepting(Acceptance.TESTED)
+    with pytest.warns(KernelWarning, match=r"candidate one: .* is tested and not proved: .* elements differ"):
+        tested.built()
+    assert tested.claim.startswith("tested only: ")
+    assert pickle.loads(pickle.dumps(tested)).accept is Acceptance.TESTED
+    assert tested.first().accept is Acceptance.TESTED
+    again = tested.accepting(Acceptance.PROVED)
+    with pytest.warns(KernelWarning, match="passed over"), pytest.raises(UnsupportedError, match="not proved"):
+        again.built()
+
+
+def test_proved_kernels_say_so() -> None:
+    one = Alternatives((("one", encode(GRAPH)),), GRAPH, H200)
+    one.built()
+    assert one.claim == "proved to compute their µGraph"
+    kept = one.accepting(Acceptance.TESTED)
+    assert kept.own() is one.own(), "what is proved is not built again"
+
+
+@pytest.mark.usefixtures("wrong")
+def test_a_graph_runs_tested_kernels_only_where_they_are_accepted() -> None:
+    with pytest.raises(KernelRejected, match="not proved"):
+        make_callable(GRAPH)._build("sm_90a")
+    with pytest.warns(KernelWarning, match="tested and not proved"):
+        make_callable(GRAPH, Acceptance.TESTED)._build("sm_90a")
+    with pytest.raises(KernelRejected, match="not proved"):
+        mf.generate_cuda_program(GRAPH)
+    assert mf.generate_cuda_program(GRAPH, accept_kernels="tested").built.tested
+
+
+@pytest.mark.usefixtures("wrong")
+def test_tuning_builds_tested_kernels_only_where_they_are_accepted() -> None:
+    task = Finalist(encode(GRAPH), encode(GRAPH), "h200", "sm_90a", "", ())
+    found = build_finalist(task)
+    assert isinstance(found, str)
+    assert "not proved that the kernel computes its µGraph" in found
+    tested = build_finalist(replace(task, accept=Acceptance.TESTED))
+    assert not isinstance(tested, str)
+    assert len(tested.tested) == 1
+
+
+def program() -> mf.Graph:
+    graph = mf.new_kernel_graph()
+    x = graph.new_input(dims=(2, 256), dtype=mf.float16)
+    graph.mark_output(graph.exp(x))
+    return graph
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda value, path: mf.superoptimize(program(), accept_kernels=value, out=path),
+        lambda value, path: program().superoptimize(accept_kernels=value, out=path),
+        lambda value, path: mf.load(path, accept_kernels=value),
+        lambda value, path: mf.generate_cuda_program(program(), accept_kernels=value),
+        lambda value, path: program().compile(accept_kernels=value),
+        lambda value, path: program()([[0.0]], accept_kernels=value),
+    ],
+)
+def test_a_misspelt_acceptance_is_refused_where_it_is_given(call: Callable[..., Any], tmp_path: Path) -> None:
+    expected = r"accept_kernels: expected one of proved, tested, got 'testd'"
+    with pytest.raises(SpaceError, match=expected) as raised:
+        call("testd", tmp_path / "run")
+    assert raised.value.hint
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_two_acceptances_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(SpaceError, match="accept: expected one of equivalent, probable, got 'tested'") as raised:
+        mf.superoptimize(program(), accept="tested", out=tmp_path / "run")
+    assert "accept_kernels='tested'" in (raised.value.hint or "")
+
+
+def test_results_have_what_was_accepted(attention: Path) -> None:
+    assert [one.accepts_tested for one in mf.load(attention)[:1]] == [False]
+    assert [one.accepts_tested for one in mf.load(attention, accept_kernels="tested")[:1]] == [True]

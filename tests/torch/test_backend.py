@@ -150,6 +150,22 @@ def test_a_report_says_what_is_not_proved_to_be_safe() -> None:
     assert "tested, not proved" in str(replace(row, backend="triton"))
 
 
+def test_a_report_says_whether_installed_kernels_are_proved() -> None:
+    row = RegionReport((0,), "d", ("add",), 2.0, candidate="c", kernels=1, verdict="equivalent", estimate_us=1.0)
+    assert "kernels: built at the first call on a GPU, only those that are proved to compute their µGraph" in str(row)
+    assert "kernels: built at the first call on a GPU, tested ones too" in str(replace(row, tested_accepted=True))
+    assert "  kernels: tested only: k is tested" in str(replace(row, claim="tested only: k is tested"))
+    assert "kernels: " not in str(replace(row, estimate_us=None, kept="no candidate"))
+
+
+def test_mistakes_in_what_kernels_are_accepted_are_said_without_a_search() -> None:
+    module = torch.fx.symbolic_trace(nn.ReLU())
+    with pytest.raises(mf.SpaceError, match="accept_kernels: expected one of proved, tested, got 'testd'"):
+        backend.mirage_formal(module, [torch.zeros(1, 4)], options={"accept_kernels": "testd"})
+    with pytest.raises(mf.SpaceError, match="accept_kernels: expected one of proved, tested, got 'testd'"):
+        mf.optimize(nn.ReLU(), (torch.zeros(1, 4),), accept_kernels="testd")
+
+
 def test_it_is_found_by_its_name(tmp_path: Path) -> None:
     """Through the entry point of the installed package, an editable one too."""
     torch._dynamo.reset()

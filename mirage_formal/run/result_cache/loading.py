@@ -9,6 +9,7 @@ import msgspec
 
 from mirage_formal.cache.searches import SearchCache
 from mirage_formal.codegen.target import Target, load_target
+from mirage_formal.kernel_build.built_kernels import parse_acceptance
 from mirage_formal.records import Identity, sha256
 from mirage_formal.records.store_entry import ENTRY_FILE, EVIDENCE
 from mirage_formal.revalidate.evidence_replay import replay_directory
@@ -18,7 +19,9 @@ from mirage_formal.support import options
 from mirage_formal.support.errors import RunError, TargetError
 
 
-def load(path: str | PathLike[str], *, target: str | PathLike[str] | None = None) -> list[Result]:
+def load(
+    path: str | PathLike[str], *, target: str | PathLike[str] | None = None, accept_kernels: str = "proved"
+) -> list[Result]:
     """Return the results in a directory of a run, a candidate, a whole program, or an entry of the store.
 
     Nothing is searched. The checker replays the proof of every result; no solver is needed for that. Nothing that a
@@ -28,6 +31,8 @@ def load(path: str | PathLike[str], *, target: str | PathLike[str] | None = None
         path: The directory.
         target: Name or file of the GPU that kernels are planned for. None is the one of the search; for the directory
             of a candidate, which names none, it is the default one.
+        accept_kernels: "proved": calls run only kernels that are proved to compute their µGraph. "tested": also those
+            without that proof; a warning names each.
 
     Returns:
         The results, best first: one of a candidate's directory, at least one of any other.
@@ -35,8 +40,10 @@ def load(path: str | PathLike[str], *, target: str | PathLike[str] | None = None
     Raises:
         RunError: It is no such directory, or the run has not finished or has found nothing.
         FormatError: The evidence does not hold; names the file and what was being established.
+        SpaceError: ``accept_kernels`` is neither "proved" nor "tested".
         TargetError: The target is unknown, or has other figures than the one of the search.
     """
+    accept = parse_acceptance(accept_kernels)
     root = Path(options.check_value("path", path, options.Directory, "give the directory of a run"))
     if (root / ENTRY_FILE).is_file():
         SearchCache().read(root)
@@ -49,7 +56,7 @@ def load(path: str | PathLike[str], *, target: str | PathLike[str] | None = None
         planned = _target_of(found.record.identity, root)
     else:
         planned = load_target(options.check_value("target", target or options.Settings().target, options.TargetName))
-    return list(results_of(found, planned))
+    return [one.accepting(accept) for one in results_of(found, planned)]
 
 
 def _target_of(identity: Identity, root: Path) -> Target:

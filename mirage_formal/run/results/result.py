@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex, overload
@@ -15,6 +15,7 @@ from mirage_formal.graph.verdict import Equivalent, Probable
 if TYPE_CHECKING:
     from mirage_formal.device.launch import Optimized
     from mirage_formal.kernel_build.alternatives import Alternatives
+    from mirage_formal.kernel_build.built_kernels import Acceptance
 
 #: Columns of a table of results.
 HEAD: Final = ("rank", "candidate", "verdict", "kernels", "est. us")
@@ -77,6 +78,26 @@ class Result:
             from mirage_formal.frontend.mirage_api.table import missing_attribute_error
 
             raise missing_attribute_error("KNGraph", name, type(self).__name__)
+
+    def accepting(self, accept: Acceptance) -> Result:
+        """Return the same result, whose calls may run these kernels."""
+        if self.alternatives is None or self.alternatives.accept is accept:
+            return self
+        return replace(self, alternatives=self.alternatives.accepting(accept))
+
+    @property
+    def accepts_tested(self) -> bool:
+        """Return whether its calls may run kernels that are not proved to compute their µGraph."""
+        return self.alternatives is not None and self.alternatives.accept == "tested"
+
+    def claim(self) -> str:
+        """Return one line that says whether the kernels of its calls are proved to compute their µGraph.
+
+        It is empty before kernels are built, which the first call on a GPU does, or ``prepare``.
+        """
+        if self.backend == "triton":
+            return "tested only: a Triton file has no such proof"
+        return self._made.claim
 
     def prepare(self, device: int | None = None) -> None:
         """Do the work of the first call on a GPU: build, compile, load and allocate."""

@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 _HINT: Final = "give the directory of a candidate, or that of a whole program's search"
 
 
-def operator_at(path: str | PathLike[str]) -> TorchOperator:
+def operator_at(path: str | PathLike[str], *, accept_kernels: str = "proved") -> TorchOperator:
     """Return the torch operator of a candidate, as in ``torch.ops.mirage_formal``; nothing is searched.
 
     Args:
         path: Directory of a candidate (``candidates/NNN-<id>`` of a run), or of a whole program's search, whose best
             cover is taken.
+        accept_kernels: See ``mirage_formal.load``.
 
     Raises:
         RunError: There is neither.
@@ -31,18 +32,19 @@ def operator_at(path: str | PathLike[str]) -> TorchOperator:
     """
     from mirage_formal.torch.modules.custom_operators import torch_operator
 
-    return torch_operator(result_at(path))
+    return torch_operator(result_at(path, accept_kernels=accept_kernels))
 
 
-def result_at(path: str | PathLike[str]) -> Result:
+def result_at(path: str | PathLike[str], *, accept_kernels: str = "proved") -> Result:
     """Return the candidate of a directory; see ``operator_at`` and ``mirage_formal.load``."""
     root = Path(path)
     if (root / WHOLE_FILE).is_file():
-        return load(root)[0]
+        return load(root, accept_kernels=accept_kernels)[0]
     if not (root / GRAPH_FILE).is_file():
         raise RunError("expected evidence of a candidate, got none", where=str(root), hint=_HINT)
     run = root.parent.parent / RUN_FILE  # a candidate's own directory does not name its target
-    return load(root, target=decode(read_file(run), RunRecord, str(run)).identity.target)[0]
+    target = decode(read_file(run), RunRecord, str(run)).identity.target
+    return load(root, target=target, accept_kernels=accept_kernels)[0]
 
 
 __all__ = ["operator_at", "result_at"]

@@ -3,7 +3,8 @@
     operator = torch_operator(result)
     y = operator(x, w)
 
-An operator is called ``mirage_formal::c<digest>``. It has a schema, kernels for the GPU and the CPU, a rule for fake
+An operator is called ``mirage_formal::c<digest>``. The first letter is u where kernels may run that are only tested,
+and t where it runs a Triton file. It has a schema, kernels for the GPU and the CPU, a rule for fake
 tensors (``torch.library.opcheck`` passes all four of its tests), one for gradients and one for vmap.
 
 Gradients are computed by torch from the program's own operators, which are recomputed: a candidate has no backward
@@ -273,10 +274,11 @@ def torch_operator(result: Result) -> TorchOperator:
         result: The candidate.
 
     Returns:
-        The operator; the same for the same candidate of the same program with the same back end.
+        The operator; the same for the same candidate of the same program with the same back end and the same kernels
+        that may run.
     """
     program = result.optimized.program
-    kind = "t" if result.backend == "triton" else "c"
+    kind = "t" if result.backend == "triton" else "u" if result.accepts_tested else "c"
     name = f"{kind}{digest(program)[: _DIGITS // 2]}{result.digest[: _DIGITS // 2]}"
     with _lock:
         if name not in _registered:

@@ -29,6 +29,9 @@ class RegionReport:
         estimate_us: Its estimated microseconds.
         evidence: Directory of its evidence.
         backend: Back end of the candidate: "cuda", or "triton".
+        claim: Whether the kernels that are installed are proved to compute their µGraph, or only tested; empty where
+            none is built yet.
+        tested_accepted: Whether kernels that are only tested may be installed.
         kept: Reason why torch keeps the region; empty if the candidate computes it.
         measured_us: Measured microseconds of the candidate; None where nothing was measured.
         others_us: Measured microseconds of torch, or of the compiler of the rest.
@@ -51,6 +54,8 @@ class RegionReport:
     estimate_us: float | None = None
     evidence: Path | None = None
     backend: str = "cuda"
+    claim: str = ""
+    tested_accepted: bool = False
     kept: str = ""
     measured_us: float | None = None
     others_us: float | None = None
@@ -70,6 +75,7 @@ class RegionReport:
             kernels = f"{self.kernels} kernel{'s' if self.kernels != 1 else ''}"
             text = f"  candidate {self.candidate[:12]}: {self.verdict}, {kernels}, est. {self.estimate_us:.1f} us"
             lines += [text, f"  evidence: {self.evidence}"]
+            lines.append(f"  {self._claim()}")
         if self.backend == "triton":
             lines.append("  runs its Triton file, whose functions are tested, not proved to be safe")
         if self.measured_us is not None and self.others_us is not None:
@@ -86,6 +92,13 @@ class RegionReport:
         if self.kept:
             lines.append(f"  stays with torch: {self.kept}")
         return "\n".join(lines)
+
+    def _claim(self) -> str:
+        """Return the line on whether its kernels are proved to compute their µGraph."""
+        if self.claim:
+            return f"kernels: {self.claim}"
+        which = "tested ones too" if self.tested_accepted else "only those that are proved to compute their µGraph"
+        return f"kernels: built at the first call on a GPU, {which}"
 
 
 @dataclass(frozen=True, slots=True)

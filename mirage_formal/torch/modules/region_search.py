@@ -21,6 +21,7 @@ from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent
+from mirage_formal.kernel_build.built_kernels import parse_acceptance
 from mirage_formal.partition.partition import floor_us
 from mirage_formal.run.results.result import Result, Results
 from mirage_formal.support import options
@@ -89,6 +90,7 @@ def choose_operators(
         MirageError: An option is at fault.
     """
     reject_unknown_options("optimize", asked, Options.__annotations__)
+    parse_acceptance(asked.get("accept_kernels", "proved"))  # also where no region is searched
     target = load_target(str(asked.get("target", options.Settings().target)))
     limit = parse_time_limit(asked.get("time_limit"))
     deadline = None if limit is None else (time.monotonic() if begin is None else begin) + _SEARCHES * limit
@@ -273,6 +275,7 @@ def _choose_operator(
         estimate_us=best.cost,
         evidence=best.directory,
         backend=best.backend,
+        tested_accepted=best.accepts_tested,
     )
     operator = torch_operator(best)
     if _is_on_gpu(piece):
@@ -280,7 +283,7 @@ def _choose_operator(
             operator.result.prepare(torch.cuda.current_device())  # not in a call, which may be captured
         except MirageError as error:
             return dataclasses.replace(report, kept=error.what), None
-    return report, operator
+    return dataclasses.replace(report, claim=operator.result.claim()), operator
 
 
 def choose_candidate(

@@ -18,7 +18,9 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 import torch.nn.functional as F  # noqa: E402
 
 import mirage_formal as mf  # noqa: E402
+from mirage_formal.run.result_cache.loading import load  # noqa: E402
 from mirage_formal.torch.modules import region_search  # noqa: E402
+from mirage_formal.torch.modules.custom_operators import torch_operator  # noqa: E402
 from mirage_formal.torch.modules.optimize import FallbackWarning  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
@@ -103,6 +105,23 @@ def silent(module: Any, *args: Any, **kwargs: Any) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("error", FallbackWarning)
         return module(*args, **kwargs)
+
+
+def test_operators_whose_kernels_may_be_tested_only_are_others(
+    mlp: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The option reaches the kernels, and the report says of installed ones whether they are proved."""
+    (region,) = mlp[1].mirage_report().regions
+    assert (region.claim, region.tested_accepted) == ("", False)
+    one = load(region.evidence, target="h200")[0]
+    tested = load(region.evidence, target="h200", accept_kernels="tested")[0]
+    names = [torch_operator(found).name for found in (one, tested)]
+    assert [name[0] for name in names] == ["c", "u"]
+    assert names[0][1:] == names[1][1:]
+    # What a GPU's machine does before it makes the operator: kernels are built there.
+    assert tested.alternatives is not None
+    tested.alternatives.built()
+    assert tested.claim() == "proved to compute their µGraph"
 
 
 def test_a_gated_mlp_is_one_operator_and_equal(mlp: tuple[Any, Any]) -> None:
