@@ -78,6 +78,7 @@ def main() -> int:
                 subprocess.run(search, cwd=ROOT, env={**os.environ, "MIRAGE_BATCH": str(batch)}, check=True)
     if given.tune:
         asked = ["--kernels", given.kernels, "--place", given.out / "tuning", "--backend", given.backend]
+        asked += ["--accept", "tested"] if given.backend == "auto" else []  # Triton files are not proved
         asked += ["--finalists", given.finalists, *(["--device", given.device] if given.device else []), *workers]
         return subprocess.run(command("mirage_formal", "tune", *runs, *asked)).returncode
     archs = [x for arch in given.arch or ["sm_90a"] for x in ("--arch", arch)]

@@ -162,11 +162,23 @@ def search_into_store(program: object, given: Options, bucket: str | None = None
 
 
 def _split(given: Options, bucket: str | None = None) -> tuple[Settings, CallOptions]:
-    """Return the options of the search, and the others, which are checked."""
+    """Return the options of the search, and the others, which are checked.
+
+    The back end is the one that calls have: a warning says so where it is not the given one.
+    """
     settings: dict[str, Any] = {**given}
     others = {name: settings.pop(name) for name in CallOptions.__struct_fields__ if name in given}
     check_name("name", others.get("name", "program"))
     check_options(call := CallOptions(**others))
+    if call.backend != "cuda":  # the others load numerical packages
+        from mirage_formal.kernel_build.build import KernelWarning
+        from mirage_formal.kernel_build.built_kernels import Acceptance
+        from mirage_formal.kernel_build.triton.triton_acceptance import accepted_backend
+
+        backend, instead = accepted_backend(call.backend, Acceptance(call.accept_kernels))
+        if instead:
+            warnings.warn(instead, KernelWarning, stacklevel=4)
+        call = msgspec.structs.replace(call, backend=backend)
     return Settings(**settings, bucket=bucket), call
 
 

@@ -21,6 +21,7 @@ from mirage_formal.autotune.successive_halving import RUNGS, finalist_batches, k
 from mirage_formal.autotune.timing import Device, time_kernels
 from mirage_formal.autotune.timing_cache import times_of_other_machine, times_of_this_machine
 from mirage_formal.autotune.timing_subprocess import TimingAnswer, TimingJob
+from mirage_formal.autotune.triton.results import BackendComparison
 from mirage_formal.autotune.tuning_result import TuningResources, TuningResult
 from mirage_formal.autotune.tuning_space import combine_forms, compose_candidates
 from mirage_formal.cache.lock import lock_directory
@@ -43,7 +44,8 @@ def tune_run(root: Path, bench: TuningResources) -> TuningResult:
 
     Sound: of what is timed every CUDA kernel has had all its obligations discharged; what is written is built again
     from a proved candidate by ``kernel_build.build.build_form``, which refuses a kernel that may not run. Triton
-    files, which have no obligations, are timed with other back ends alone (``autotune.triton.compare_backends``).
+    files, which have no obligations and no such claim, are timed with other back ends alone
+    (``autotune.triton.compare_backends``), and only where tested kernels are accepted.
 
     Args:
         root: The run's directory.
@@ -51,11 +53,21 @@ def tune_run(root: Path, bench: TuningResources) -> TuningResult:
 
     Raises:
         RunError: There is no finished run, or no candidate has kernels that may run.
+        SpaceError: The back end is "triton", and only proved kernels are accepted.
     """
     from mirage_formal.autotune.prepare import source_of
+    from mirage_formal.kernel_build.triton.triton_acceptance import accepted_backend
 
+    backend, instead = accepted_backend(bench.backend, bench.accept, "--backend", "--accept tested")
+    bench = replace(bench, backend=backend)
     begin, source = time.monotonic(), source_of(root)
     tuned = _tune_cuda_kernels(root, source, bench, begin)
+    if instead:
+        from mirage_formal.autotune.triton.compare_backends import forget_triton_files
+
+        with lock_directory(root):
+            forget_triton_files(root)
+        return replace(tuned, triton=BackendComparison("cuda", instead))
     if bench.backend == "cuda":
         return tuned
     from mirage_formal.autotune.triton.compare_backends import compare_with_cuda

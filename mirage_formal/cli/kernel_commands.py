@@ -38,7 +38,10 @@ _BEST = "Of each candidate, build the form with the best estimate: factors behin
 _Forms = Annotated[bool, flag_option("--forms", _BEST)]
 _CLAIM = "Kernels that may be written: those proved to compute their µGraph, or tested ones too."
 _Accept = Annotated[str, choice_option("--accept", ("proved", "tested"), _CLAIM)]
-_KINDS = "What is written: CUDA kernels with their obligations into RUN_DIR/kernels, or one Triton file for each."
+_KINDS = (
+    "What is written: CUDA kernels with their obligations into RUN_DIR/kernels, or one Triton file for each, which "
+    "needs --accept tested."
+)
 _Backend = Annotated[str, choice_option("--backend", ("cuda", "triton"), _KINDS)]
 _WHERE_TRITON = "Of triton: where the files are written."
 _Written = Annotated[Path | None, option("--out", "DIR", _WHERE_TRITON, "RUN_DIR-triton")]
@@ -97,14 +100,16 @@ def build_command(
     from mirage_formal.device.compile import available, nvrtc_hint
     from mirage_formal.kernel_build.build import ARCHS, KernelChoice, build_run
     from mirage_formal.kernel_build.built_kernels import Acceptance
+    from mirage_formal.kernel_build.triton.triton_acceptance import accepted_backend
     from mirage_formal.kernel_build.triton.triton_output import exclude_triton_outputs, write_run
     from mirage_formal.run.progress.choice import display
 
     triton = backend == "triton"
     reject_options(
-        {"--arch": arch, "--forms": forms, "--accept tested": accept == "tested"} if triton else {"--out": out},
+        {"--arch": arch, "--forms": forms} if triton else {"--out": out},
         "--backend cuda" if triton else "--backend triton",
     )
+    accepted_backend(backend, Acceptance(accept), "--backend", "--accept tested")
     if out is not None and len(run) > 1:
         raise SpaceError("expected one RUN_DIR with it, got several", where="--out", hint="leave it out")
     found = []

@@ -80,7 +80,8 @@ def tune_command(
     What was made and timed is kept, so the same command goes on where it was stopped.
 
     With --backend auto the answer is a Triton file where one is at least 2 % faster than all CUDA kernels and within
-    tolerance. Functions of Triton are tested, not proved safe; the CUDA kernels and their proofs stay in the run.
+    tolerance. Functions of Triton are tested, not proved safe or to compute their µGraph. So this needs --accept
+    tested; without it auto is CUDA C++. The CUDA kernels and their proofs stay in the run.
     """
     from mirage_formal.autotune.plans import TuningDirectory
     from mirage_formal.autotune.prepare import PRELOAD

@@ -191,6 +191,7 @@ class TritonLogRecord(VersionedRecord, frozen=True, kw_only=True):
         graph: Digest of the µGraph that it is written from: the candidate's, or a form that was proved equal to it.
         verdict: Verdict on that candidate and its program, as the evidence in the run has it.
         text: That the file computes the µGraph is tested, and not proved.
+        accepted: It was accepted as tested; Triton files are never accepted as proved.
         races: Nothing is claimed about races of its programs and threads.
         accesses: Each load and store.
     """
@@ -199,6 +200,7 @@ class TritonLogRecord(VersionedRecord, frozen=True, kw_only=True):
     graph: Sha256
     verdict: Literal["equivalent", "probable"]
     text: Literal["not proved"] = "not proved"
+    accepted: Literal["tested"] = "tested"
     races: Literal["no claim"] = "no claim"
     accesses: tuple[TritonAccessRecord, ...]
 

@@ -249,8 +249,9 @@ class CallOptions(msgspec.Struct, frozen=True, kw_only=True):
             'Back end of the results\' calls. "cuda": CUDA kernels. "auto": CUDA kernels, or for the first result its '
             "Triton file, if that was measured to be at least 2 % faster than all CUDA kernels and is within "
             'tolerance. "triton": Triton files, where there is a GPU those that were measured. Triton functions are '
-            'tested, not proved safe. Where nothing is measured "auto" is "cuda", and results with "triton" are in the '
-            "order of estimates."
+            'tested, not proved safe or to compute their µGraph; so both need accept_kernels="tested". Without it '
+            '"auto" is "cuda", which a warning says, and "triton" is an error. Where nothing is measured "auto" is '
+            '"cuda", and results with "triton" are in the order of estimates.'
         ),
     ] = "cuda"
     accept_kernels: Annotated[

@@ -89,7 +89,7 @@ def optimize(
             ``mode`` is one of torch.compile's, as in "max-autotune", "default" if left out. On a GPU the module is
             timed as torch.compile makes it in this mode, and with operators made of candidates, the rest compiled in
             this mode or not; the fastest is what calls run. With "max-autotune", or a mode that starts so, the option
-            ``backend`` is "auto" by default. Inductor makes no CUDA graphs.
+            ``backend`` is "auto" by default where ``accept_kernels`` is "tested". Inductor makes no CUDA graphs.
             ``continue_in_background``, False by default, is whether searches that the time limit has ended, or left no
             time for, continue in a process at the lowest priority after this call. Their results are installed between
             two calls of the module. The call that comes next waits for it, some tenths of a second to seconds: proofs

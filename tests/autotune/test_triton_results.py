@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import mirage_formal as mf
 from mirage_formal.autotune import measured_order as fastest_module
 from mirage_formal.autotune.measured_order import MeasurementLimits, order_by_measurement
 from mirage_formal.autotune.plans import TuningDirectory
@@ -19,8 +21,9 @@ from mirage_formal.autotune.triton.results import BackendComparison
 from mirage_formal.autotune.tuning_result import TuningResources, TuningResult
 from mirage_formal.kernel_build.alternatives import Alternatives
 from mirage_formal.kernel_build.build import KernelWarning, candidates_of
+from mirage_formal.kernel_build.built_kernels import Acceptance
 from mirage_formal.run.results.result import Result
-from mirage_formal.support.errors import UnsupportedError
+from mirage_formal.support.errors import SpaceError, UnsupportedError
 from tests.autotune.fake_tuning import Compiler, Gpu, first_is, names, rows
 
 
@@ -136,4 +139,49 @@ def test_the_back_end_cuda_never_touches_triton(made: Path, tmp_path: Path, monk
     bench = TuningResources(TuningDirectory(tmp_path), Gpu(first_is(1.0)), Compiler(), lambda *said: None, "sm_90a")  # type: ignore[arg-type]
     assert tune_module.tune_run(made, bench).triton is None
     with pytest.raises(AssertionError, match="Triton was touched"):
-        tune_module.tune_run(made, replace(bench, backend="auto"))
+        tune_module.tune_run(made, replace(bench, backend="auto", accept=Acceptance.TESTED))
+
+
+def test_triton_files_are_tuned_only_where_tested_kernels_are_accepted(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mirage_formal.autotune import tune as tune_module
+
+    def never(*given: Any) -> BackendComparison:
+        raise AssertionError("Triton was touched")
+
+    monkeypatch.setattr(beside_module, "compare_with_cuda", never)
+    monkeypatch.setattr(tune_module, "_tune_cuda_kernels", lambda *given: TuningResult(1, 1, 1, ()))
+    bench = TuningResources(TuningDirectory(tmp_path), Gpu(first_is(1.0)), Compiler(), lambda *said: None, "sm_90a")  # type: ignore[arg-type]
+    found = tune_module.tune_run(made, replace(bench, backend="auto")).triton
+    assert found is not None
+    assert (found.backend, found.rows) == ("cuda", ())
+    assert found.said.startswith("back end auto: CUDA C++: Triton files are tested, not proved")
+    assert "with --accept tested auto may choose them" in found.said
+    with pytest.raises(SpaceError, match="expected cuda or auto where only proved kernels are accepted") as raised:
+        tune_module.tune_run(made, replace(bench, backend="triton"))
+    assert "--accept tested" in (raised.value.hint or "")
+
+
+def graph() -> mf.Graph:
+    made = mf.new_kernel_graph()
+    x, w = made.new_input(dims=(4, 64)), made.new_input(dims=(64, 64))
+    made.mark_output(made.matmul(made.rms_norm(x), w))
+    return made
+
+
+def test_results_run_triton_files_only_where_tested_kernels_are_accepted(tmp_path: Path) -> None:
+    with pytest.raises(SpaceError, match="expected cuda or auto where only proved kernels are accepted") as raised:
+        mf.superoptimize(graph(), backend="triton", out=tmp_path / "run")
+    assert "accept_kernels='tested'" in (raised.value.hint or "")
+    assert not (tmp_path / "run").exists(), "nothing is searched before it is said"
+    asked: Any = {"config": "norm", "keep": 1, "workers": 1}
+    with pytest.warns(KernelWarning, match="back end auto: CUDA C.*with accept_kernels='tested' auto may choose them"):
+        found = mf.superoptimize(graph(), backend="auto", out=tmp_path / "auto", **asked)
+    assert {(one.backend, one.accepts_tested) for one in found} == {("cuda", False)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", KernelWarning)
+        asked |= {"backend": "triton", "accept_kernels": "tested"}
+        found = mf.superoptimize(graph(), out=tmp_path / "triton", **asked)
+    assert {(one.backend, one.accepts_tested) for one in found} == {("triton", True)}
+    assert found[0].claim() == "tested only: a Triton file has no such proof"

@@ -21,12 +21,13 @@ from mirage_formal.device import launch
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.kernel_build import __main__ as command
 from mirage_formal.kernel_build.alternatives import Alternatives
-from mirage_formal.kernel_build.built_kernels import KernelRejected
+from mirage_formal.kernel_build.built_kernels import Acceptance, KernelRejected
 from mirage_formal.kernel_build.triton import triton_generator as triton
 from mirage_formal.kernel_build.triton.triton_callable import TritonOptimized, load_module
 from mirage_formal.kernel_build.triton.triton_log import access_records
 from mirage_formal.records import TritonLogRecord, decode, sha256
 from mirage_formal.run.results.result import Result, Results
+from mirage_formal.support.options import CallOptions
 
 
 def attention() -> mf.Graph:
@@ -36,13 +37,21 @@ def attention() -> mf.Graph:
     return g
 
 
+#: Options of a search whose results run Triton files.
+TRITON: Any = {"backend": "triton", "accept_kernels": "tested", "keep": 2, "workers": 1, "cache": False}
+
+
+#: Options of a build that writes Triton files.
+WRITE = ("--backend", "triton", "--accept", "tested")
+
+
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], Path]:
     g = mf.new_kernel_graph()
     x, w = g.new_input(dims=(4, 64), name="x"), g.new_input(dims=(64, 64), name="w")
     g.mark_output(g.matmul(g.rms_norm(x), w))
     out = tmp_path_factory.mktemp("run") / "norm"
-    return mf.superoptimize(g, config="norm", backend="triton", keep=2, workers=1, cache=False, out=out), out
+    return mf.superoptimize(g, config="norm", out=out, **TRITON), out
 
 
 def test_a_graph_is_written(tmp_path: Path) -> None:
@@ -89,24 +98,24 @@ def test_the_command_writes_beside_the_run(
     searched: tuple[list[Any], Path], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     results, out = searched
-    assert command.main([str(out), "--backend", "triton", "--count", "1"]) == 0
+    assert command.main([str(out), *WRITE, "--count", "1"]) == 0
     where = out.with_name(f"{out.name}-triton")
     path, log = sorted(where.iterdir(), key=lambda one: one.suffix, reverse=True)
     assert log.name == f"{path.stem}.json"
     assert f"built {path}" in capsys.readouterr().out
     assert path.name == f"{results[0].directory.name}.py"
     path.write_text("mine", encoding="utf-8")
-    assert command.main([str(out), "--backend", "triton", "--count", "1"]) == 2
+    assert command.main([str(out), *WRITE, "--count", "1"]) == 2
     assert "expected no other file, got one" in capsys.readouterr().err
     assert path.read_text(encoding="utf-8") == "mine"
-    assert command.main([str(out), "--backend", "triton", "--count", "1", "--force"]) == 0
-    assert command.main([str(out), "--backend", "triton", "--out", str(tmp_path / "other"), "--count", "9"]) == 0
+    assert command.main([str(out), *WRITE, "--count", "1", "--force"]) == 0
+    assert command.main([str(out), *WRITE, "--out", str(tmp_path / "other"), "--count", "9"]) == 0
     assert len(list((tmp_path / "other").glob("*.py"))) == len(results)
 
 
 def test_the_log_says_what_is_established_and_what_is_not(searched: tuple[list[Any], Path], tmp_path: Path) -> None:
     results, out = searched
-    assert command.main([str(out), "--backend", "triton", "--out", str(tmp_path), "--count", "1"]) == 0
+    assert command.main([str(out), *WRITE, "--out", str(tmp_path), "--count", "1"]) == 0
     name = results[0].directory.name
     text, log = ((tmp_path / f"{name}{suffix}").read_bytes() for suffix in (".py", ".json"))
     record = decode(log, TritonLogRecord, name)
@@ -150,7 +159,9 @@ def test_what_is_undecided_is_recorded_and_held_by_nothing(monkeypatch: pytest.M
         (["--backend", "triton", "--arch", "sm_80"], "--arch: expected it with --backend cuda only"),
         (["--backend", "triton", "--forms"], "--forms: expected it with --backend cuda only"),
         (["--out", "x"], "--out: expected it with --backend triton only"),
-        (["other", "--backend", "triton", "--out", "x"], "--out: expected one RUN_DIR with it"),
+        (["other", "--backend", "triton", "--accept", "tested", "--out", "x"], "--out: expected one RUN_DIR with it"),
+        (["--backend", "triton"], "--backend: expected cuda or auto where only proved kernels are accepted, got "),
+        (["--backend", "triton"], "add --accept tested"),
     ],
 )
 def test_options_that_do_not_fit(given: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -239,12 +250,16 @@ def test_what_was_measured_falls_back_on_cuda_kernels_for_other_tensors(monkeypa
 
 def test_what_was_not_measured_is_what_was_asked_for() -> None:
     for backend, expected in (("auto", "cuda"), ("triton", "triton"), ("cuda", "cuda")):
-        assert {one.backend for one in request._apply_back_end(_NAMED, backend)} == {expected}
+        found = request._apply_options(_NAMED, CallOptions(backend=backend, accept_kernels="tested"))  # type: ignore[arg-type]
+        assert {one.backend for one in found} == {expected}
 
 
 @dataclass(frozen=True)
 class _Named:
     backend: str
+
+    def accepting(self, accept: Acceptance) -> _Named:
+        return self
 
 
 _NAMED: Any = Results([cast(Result, _Named("cuda"))])

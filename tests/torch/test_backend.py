@@ -123,9 +123,10 @@ def test_mistakes_are_said() -> None:
         ({}, None),
         ({"mode": "reduce-overhead"}, None),
         ({"mode": 3}, None),
-        ({"mode": "max-autotune"}, "auto"),
-        ({"mode": "max-autotune-no-cudagraphs"}, "auto"),
-        ({"mode": "max-autotune", "backend": "cuda"}, "cuda"),
+        ({"mode": "max-autotune"}, None),
+        ({"mode": "max-autotune", "accept_kernels": "tested"}, "auto"),
+        ({"mode": "max-autotune-no-cudagraphs", "accept_kernels": "tested"}, "auto"),
+        ({"mode": "max-autotune", "accept_kernels": "tested", "backend": "cuda"}, "cuda"),
         ({"backend": "triton"}, "triton"),
     ],
 )
@@ -164,6 +165,8 @@ def test_mistakes_in_what_kernels_are_accepted_are_said_without_a_search() -> No
         backend.mirage_formal(module, [torch.zeros(1, 4)], options={"accept_kernels": "testd"})
     with pytest.raises(mf.SpaceError, match="accept_kernels: expected one of proved, tested, got 'testd'"):
         mf.optimize(nn.ReLU(), (torch.zeros(1, 4),), accept_kernels="testd")
+    with pytest.raises(mf.SpaceError, match="backend: expected cuda or auto where only proved kernels are accepted"):
+        mf.optimize(nn.ReLU(), (torch.zeros(1, 4),), backend="triton")
 
 
 def test_it_is_found_by_its_name(tmp_path: Path) -> None:

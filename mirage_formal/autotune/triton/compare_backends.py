@@ -54,7 +54,8 @@ JUDGED: Final = 6
 #: Seconds for the compilation of one file.
 _COMPILE_S: Final = 60.0
 SAFETY: Final = (
-    "its functions of Triton are tested, not proved safe; the CUDA kernels and their proofs stay in kernels/"
+    "its functions of Triton are tested, not proved safe or to compute their µGraph; the CUDA kernels and their proofs "
+    "stay in kernels/"
 )
 
 
@@ -97,10 +98,15 @@ def compare_with_cuda(
     """
     if bench.device is None or isinstance(bench.device, str):
         return _untimed_result(bench.backend, "there is no GPU that is asked here")
-    for path in (root / KERNELS).glob(f"*/{MEASURE_FILE}"):
-        with contextlib.suppress(MirageError):  # results of earlier calls; some may be foreign
-            write_triton(path.parent, None)
+    forget_triton_files(root)
     return _TritonTrials(root, run, bench, bench.device, deadline).made(rows)
+
+
+def forget_triton_files(root: Path) -> None:
+    """Remove the results of Triton files that earlier calls have written into a run's measurements."""
+    for path in (root / KERNELS).glob(f"*/{MEASURE_FILE}"):
+        with contextlib.suppress(MirageError):  # some may be foreign
+            write_triton(path.parent, None)
 
 
 def result_key(one: TritonText, run: str, machine: GpuMachine) -> tuple[str | int, ...]:

@@ -29,8 +29,8 @@ from mirage_formal.torch.modules.inductor import (
     NO_CUDA_GRAPHS,
     Compile,
     can_compile,
+    fastest_mode_options,
     inductor_compilers,
-    is_fastest_mode,
     uses_cuda_graphs,
 )
 from mirage_formal.torch.modules.module_report import ModuleReport
@@ -74,7 +74,7 @@ def mirage_formal(
             rest's kernels, and left out where they are slower: True by default. ``rounding`` is "fused" or "exact", see
             ``from_torch``. ``mode`` is the following argument: torch.compile takes options or a mode.
         mode: Inductor's mode for the rest, as in "max-autotune". With that one, or one that starts so, the option
-            ``backend`` is "auto" by default.
+            ``backend`` is "auto" by default where ``accept_kernels`` is "tested".
 
     Returns:
         A function that computes the graph.
@@ -97,8 +97,7 @@ def mirage_formal(
     asked.setdefault("time_limit", _LIMIT_S)
     shapes = buckets(asked.pop("shapes", _BUCKETS), "shapes")
     mode = asked.pop("mode", mode)
-    if is_fastest_mode(mode):
-        asked.setdefault("backend", "auto")
+    asked = {**fastest_mode_options(mode, asked), **asked}
     inductor = rest == "inductor" and can_compile(inputs)
     ways = inductor_compilers(mode) if inductor else (eager_compile,)
     captured = inductor and uses_cuda_graphs(mode)

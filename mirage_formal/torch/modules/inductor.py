@@ -132,9 +132,13 @@ def lock_benchmarks() -> None:
     cls.benchmark_gpu = benchmark_gpu
 
 
-def is_fastest_mode(mode: str | None) -> bool:
-    """Return whether a mode is one of Inductor's autotuning modes, which ask for whatever is fastest."""
-    return str(mode).startswith("max-autotune")
+def fastest_mode_options(mode: str | None, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of ``superoptimize`` that one of Inductor's autotuning modes, which ask for speed, stands for.
+
+    Triton files take part only where tested kernels are accepted, because they are not proved.
+    """
+    fastest = str(mode).startswith("max-autotune")
+    return {"backend": "auto"} if fastest and asked.get("accept_kernels") == "tested" else {}
 
 
 def uses_cuda_graphs(mode: str | None) -> bool:
@@ -171,9 +175,9 @@ __all__ = [
     "NO_CUDA_GRAPHS",
     "Compile",
     "can_compile",
+    "fastest_mode_options",
     "inductor_compiler",
     "inductor_compilers",
-    "is_fastest_mode",
     "late_combo_kernels",
     "lock_benchmarks",
     "schedule_late",

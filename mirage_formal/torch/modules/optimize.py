@@ -33,8 +33,8 @@ from mirage_formal.torch.modules.graph_rewriter import rewrite
 from mirage_formal.torch.modules.inductor import (
     NO_CUDA_GRAPHS,
     can_compile,
+    fastest_mode_options,
     inductor_compiler,
-    is_fastest_mode,
     lock_benchmarks,
 )
 from mirage_formal.torch.modules.module_report import FallbackWarning, ModuleReport
@@ -163,7 +163,7 @@ def _check_mode(options: ModuleOptions, asked: Mapping[str, Any], on_gpu: bool) 
     inductor_compiler(options.mode)
     if not on_gpu or options.guard or options.shapes is not None:
         warn_ignored("optimize option mode without a GPU, or with guard or shapes,")
-    return {"backend": "auto", **asked} if is_fastest_mode(options.mode) else asked
+    return {**fastest_mode_options(options.mode, asked), **asked}
 
 
 def _plan_module(

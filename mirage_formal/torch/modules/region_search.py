@@ -22,6 +22,7 @@ from mirage_formal.graph.storage_views import kernel_count
 from mirage_formal.graph.types import DType
 from mirage_formal.graph.verdict import Equivalent
 from mirage_formal.kernel_build.built_kernels import parse_acceptance
+from mirage_formal.kernel_build.triton.triton_acceptance import accepted_backend
 from mirage_formal.partition.partition import floor_us
 from mirage_formal.run.results.result import Result, Results
 from mirage_formal.support import options
@@ -90,7 +91,8 @@ def choose_operators(
         MirageError: An option is at fault.
     """
     reject_unknown_options("optimize", asked, Options.__annotations__)
-    parse_acceptance(asked.get("accept_kernels", "proved"))  # also where no region is searched
+    accept = parse_acceptance(asked.get("accept_kernels", "proved"))
+    accepted_backend(asked.get("backend", "cuda"), accept)  # mistakes, also where no region is searched
     target = load_target(str(asked.get("target", options.Settings().target)))
     limit = parse_time_limit(asked.get("time_limit"))
     deadline = None if limit is None else (time.monotonic() if begin is None else begin) + _SEARCHES * limit
