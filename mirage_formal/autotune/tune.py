@@ -63,10 +63,10 @@ def tune_run(root: Path, bench: TuningResources) -> TuningResult:
     begin, source = time.monotonic(), source_of(root)
     tuned = _tune_cuda_kernels(root, source, bench, begin)
     if instead:
-        from mirage_formal.autotune.triton.compare_backends import forget_triton_files
+        from mirage_formal.autotune.triton.compare_backends import remove_triton_results
 
         with lock_directory(root):
-            forget_triton_files(root)
+            remove_triton_results(root)
         return replace(tuned, triton=BackendComparison("cuda", instead))
     if bench.backend == "cuda":
         return tuned

@@ -98,11 +98,11 @@ def compare_with_cuda(
     """
     if bench.device is None or isinstance(bench.device, str):
         return _untimed_result(bench.backend, "there is no GPU that is asked here")
-    forget_triton_files(root)
+    remove_triton_results(root)
     return _TritonTrials(root, run, bench, bench.device, deadline).made(rows)
 
 
-def forget_triton_files(root: Path) -> None:
+def remove_triton_results(root: Path) -> None:
     """Remove the results of Triton files that earlier calls have written into a run's measurements."""
     for path in (root / KERNELS).glob(f"*/{MEASURE_FILE}"):
         with contextlib.suppress(MirageError):  # some may be foreign
