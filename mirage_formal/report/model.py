@@ -222,6 +222,48 @@ class ReportedObligation:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportedClaim:
+    """The claim that a kernel computes its operator of the µGraph, as the evidence has it.
+
+    Attributes:
+        kernel: Name of the kernel.
+        verdict: "realizes", "tested" for a kernel that was accepted although elements differ, or "not decided".
+        reason: Reason for another verdict than "realizes".
+        classes: Classes of blocks, one of each of which was evaluated.
+        elements: Elements of results that were compared.
+        points: Random points at which they agree.
+        bits: Bits of the primes.
+        roundings: Conversions of the kernel that are no operators of the µGraph.
+    """
+
+    kernel: str
+    verdict: str
+    reason: str = ""
+    classes: int = 0
+    elements: int = 0
+    points: int = 0
+    bits: int = 0
+    roundings: tuple[str, ...] = ()
+
+    @property
+    def badge(self) -> str:
+        """Return the text of the badge that a table of launches shows."""
+        if self.verdict != "realizes":
+            return self.verdict
+        classes = f"{self.classes:,} class{'es' if self.classes != 1 else ''} of blocks"
+        return f"realizes: {self.elements:,} element{'s' if self.elements != 1 else ''}, {classes}"
+
+    @property
+    def sentence(self) -> str:
+        """Return what the claim says, in a sentence."""
+        if self.verdict != "realizes":
+            return f"Kernel {self.kernel} is not proved to compute its µGraph: {self.verdict}: {self.reason}."
+        found = f"{self.elements:,} elements of {self.classes:,} classes of blocks"
+        where = f"{self.points} random points of fields with primes of {self.bits} bits"
+        return f"Kernel {self.kernel} computes its operator of the µGraph: {found} agree at {where}."
+
+
+@dataclass(frozen=True, slots=True)
 class SourceLines:
     """Lines of a source that belong to parts of a µGraph.
 
@@ -308,6 +350,7 @@ class Code:
         obligations: All of their safety obligations.
         form: The other form that they compute; None where it is the candidate's own µGraph, or cannot be read.
         assembly: PTX and SASS of the sources, if the report was asked for them.
+        claims: For each generated kernel, the claim that it computes its operator of the µGraph.
     """
 
     directory: str
@@ -317,6 +360,12 @@ class Code:
     obligations: tuple[ReportedObligation, ...]
     form: KernelGraph | None = None
     assembly: tuple[ReportedAssembly, ...] = ()
+    claims: tuple[ReportedClaim, ...] = ()
+
+    @property
+    def claim_of(self) -> dict[str, ReportedClaim]:
+        """Return the claims by the names of the kernels."""
+        return {one.kernel: one for one in self.claims}
 
     @property
     def drawing(self) -> str:

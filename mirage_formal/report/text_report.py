@@ -40,6 +40,7 @@ def _lines(report: ReportModel, width: int) -> Iterator[str]:
             yield _row(one)
         if len(report.candidates) > MOST:
             yield f"and {len(report.candidates) - MOST} more"
+    yield from _claims(report, width)
     yield from _figures(report, width)
     if report.search is not None:
         yield from _search(report.search, width)
@@ -60,6 +61,13 @@ def _row(one: ReportedCandidate) -> str:
     head = f"{one.rank:4}  {one.digest[:12]:12}  {one.verdict:10}"
     kernels, us = one.kernels or "-", f"{one.estimated_us:.2f}" if one.estimated_us else "-"
     return f"{head}  {kernels:>7}  {us:>8}  {one.basis.short}"
+
+
+def _claims(report: ReportModel, width: int) -> Iterator[str]:
+    """Yield a line on each built kernel: whether it is recorded as computing its operator of the µGraph."""
+    for one in report.candidates[:MOST]:
+        for claim in one.code.claims if one.code is not None else ():
+            yield from wrap(escape_line(f"{one.rank:4}  {claim.sentence}", 600), width, subsequent_indent="      ")
 
 
 def _figures(report: ReportModel, width: int) -> Iterator[str]:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from mirage_formal.records import REALIZES_FILE, RealizesRecord, to_indented_json
 from mirage_formal.report.model import Basis, CheckResult, ReportModel, report_values
+from mirage_formal.report.page.html import render
 from mirage_formal.report.reading import ReadLimits, read_report, run_check
 from mirage_formal.report.sentences import checked_by
 from mirage_formal.report.text_report import report_text
 from mirage_formal.support.errors import RunError
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs import tampering
+from tests.revalidate.test_kernel_evidence import sign_sources
 
 
 def test_a_run_is_read(small: Path) -> None:
@@ -133,3 +138,75 @@ def test_other_directories_are_refused_with_what_was_expected(tmp_path: Path) ->
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(RunError, match=r"expected run\.json"):
             read_report(path)
+
+
+# --- the claim that kernels compute their µGraph
+
+
+def _edited_claim(small: Path, place: Path, **change: object) -> Path:
+    """Copy the run, change the record of its first kernel's claim, and sign the directory again."""
+    shutil.copytree(small, place)
+    (kernels,) = (place / "kernels").iterdir()
+    path = kernels / REALIZES_FILE
+    record = msgspec.json.decode(path.read_bytes(), type=RealizesRecord)
+    first = msgspec.structs.replace(record.kernels[0], **change)
+    path.write_bytes(to_indented_json(RealizesRecord(kernels=(first, *record.kernels[1:]))))
+    sign_sources(kernels)
+    return place
+
+
+def test_each_kernel_is_shown_with_its_claim(small: Path) -> None:
+    report = read_report(small)
+    code = report.candidates[0].code
+    assert code is not None
+    names = [one.name for one in code.kernels if one.source]
+    assert [(one.kernel, one.verdict) for one in code.claims] == [(name, "realizes") for name in names]
+    (recorded,) = (small / "kernels").iterdir()
+    written = json.loads((recorded / REALIZES_FILE).read_text())["kernels"][0]
+    claim = code.claims[0]
+    assert (claim.classes, claim.elements, claim.points) == tuple(written[n] for n in ("classes", "elements", "points"))
+    page = render("code", "code_section", code)
+    assert f">realizes: {claim.elements:,} elements, {claim.classes:,} class" in page
+    assert f"{len(names)} of {len(names)} generated kernel" in page
+    told = " ".join(report_text(report, width=100).split())
+    assert f"Kernel {names[0]} computes its operator of the µGraph: {claim.elements:,} elements of" in told
+
+
+@pytest.mark.parametrize(("verdict", "shown"), [("deviates", "tested"), ("unknown", "not decided")])
+def test_a_kernel_that_is_not_proved_has_a_badge_and_a_reason(
+    small: Path, tmp_path: Path, verdict: str, shown: str
+) -> None:
+    report = read_report(_edited_claim(small, tmp_path / "run", verdict=verdict, reason="2 < 3 elements differ"))
+    code = report.candidates[0].code
+    assert code is not None
+    assert (code.claims[0].verdict, code.claims[0].reason) == (shown, "2 < 3 elements differ")
+    page = render("code", "code_section", code)
+    assert f">{shown}</span>" in page
+    assert "2 &lt; 3 elements differ" in page
+    told = " ".join(report_text(report, width=100).split())
+    assert f"is not proved to compute its µGraph: {shown}: 2 < 3 elements differ" in told
+
+
+def test_kernels_of_before_are_shown_as_not_decided(small: Path, tmp_path: Path) -> None:
+    shutil.copytree(small, tmp_path / "run")
+    (kernels,) = (tmp_path / "run" / "kernels").iterdir()
+    (kernels / REALIZES_FILE).unlink()
+    sign_sources(kernels)
+    for path in (kernels / "measure.json", kernels / "numerics.json"):
+        path.unlink()
+    report = read_report(tmp_path / "run")
+    assert report.broken == ()
+    code = report.candidates[0].code
+    assert code is not None
+    assert {one.verdict for one in code.claims} == {"not decided"}
+    page = render("code", "code_section", code)
+    assert ">not decided</span>" in page
+    assert "built before the claim was decided" in page
+
+
+def test_a_claim_on_other_kernels_is_a_fault(small: Path, tmp_path: Path) -> None:
+    report = read_report(_edited_claim(small, tmp_path / "run", kernel="other"))
+    assert any(one.file.endswith(REALIZES_FILE) and "kernels: expected" in one.what for one in report.broken)
+    code = report.candidates[0].code
+    assert code is not None
+    assert {one.verdict for one in code.claims} == {"not decided"}

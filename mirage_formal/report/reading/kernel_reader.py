@@ -29,6 +29,7 @@ from mirage_formal.records import (
     NUMERICS_FILE,
     OBLIGATIONS_FILE,
     PLAN_FILE,
+    REALIZES_FILE,
     KernelLaunch,
     KernelManifestRecord,
     KernelPlanRecord,
@@ -37,6 +38,8 @@ from mirage_formal.records import (
     NumericsRecord,
     ObligationRecord,
     PlanRecord,
+    RealizationRecord,
+    RealizesRecord,
     TargetRecord,
     TritonLogRecord,
     TritonRecord,
@@ -50,6 +53,7 @@ from mirage_formal.report.model import (
     Code,
     MeasuredFigures,
     ReportedAssembly,
+    ReportedClaim,
     ReportedKernel,
     ReportedObligation,
     SourceLines,
@@ -59,6 +63,9 @@ from mirage_formal.support.errors import MirageError
 
 #: Most obligations that are listed; all are counted.
 MOST: Final = 20_000
+#: Verdict on a claim that no record has, and its reason in directories of earlier versions.
+_UNDECIDED: Final = "not decided"
+_BEFORE: Final = "there is no realizes.json: these kernels were built before the claim was decided; check decides it"
 #: Threads of a warp, and allocation unit of registers for one.
 _WARP: Final = 32
 _UNIT: Final = 256
@@ -113,7 +120,9 @@ def read_kernels(
         own = manifest.graph == manifest.candidate
         form = None if own else graph
         compiled = tuple(_assembly(texts, made, manifest.target.arch)) if assembly else ()
-        code_ = Code(source.name.rstrip("/"), own, kernels, tuple(texts.items()), _obligations(source), form, compiled)
+        held = _obligations(source)
+        claims = _claims(source, manifest, launches)
+        code_ = Code(source.name.rstrip("/"), own, kernels, tuple(texts.items()), held, form, compiled, claims)
         measured = _measured(source, sha256(source.data(MANIFEST_FILE)))
         return KernelDirectory(code_, graph, measured, manifest.target)
     return None
@@ -188,6 +197,32 @@ def _obligations(source: EvidenceReader) -> tuple[ReportedObligation, ...]:
             if len(out) < MOST:
                 out.append(ReportedObligation(one.kernel, one.kind, one.subject, one.claim, one.means, said))
     return tuple(out)
+
+
+def _claims(
+    source: EvidenceReader, manifest: KernelManifestRecord, launches: LaunchRecord
+) -> tuple[ReportedClaim, ...]:
+    """Return the claim that each generated kernel computes its operator, as it is recorded.
+
+    A directory of before has no record of it: then it is not decided.
+    """
+    names = [one.name for one in launches.launches if isinstance(one, KernelLaunch)]
+    if REALIZES_FILE not in manifest.files:
+        return tuple(ReportedClaim(name, _UNDECIDED, _BEFORE) for name in names)
+    with source.reading(REALIZES_FILE):
+        record = decode(source.data(REALIZES_FILE), RealizesRecord, REALIZES_FILE)
+        if names != (found := [one.kernel for one in record.kernels]):
+            source.fault(REALIZES_FILE, f"kernels: expected {', '.join(names)}, got {', '.join(found)}"[:300])
+            return tuple(ReportedClaim(name, _UNDECIDED, "the record is of other kernels") for name in names)
+        return tuple(map(_claim, record.kernels))
+    return tuple(ReportedClaim(name, _UNDECIDED, "the record cannot be read") for name in names)
+
+
+def _claim(one: RealizationRecord) -> ReportedClaim:
+    verdict = {"realizes": "realizes", "deviates": "tested", "unknown": _UNDECIDED}[one.verdict]
+    return ReportedClaim(
+        one.kernel, verdict, one.reason, one.classes, one.elements, one.points, one.bits, one.roundings
+    )
 
 
 def _measured(source: EvidenceReader, manifest: str) -> MeasuredFigures | None:
