@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
 
-from mirage_formal.cli.utilities import Json, answer, choice_option, count_option, flag_option, option
+from mirage_formal.cli.utilities import (
+    Json,
+    answer,
+    choice_option,
+    count_option,
+    flag_option,
+    option,
+    reject_options,
+)
 from mirage_formal.support import options
-from mirage_formal.support.errors import SpaceError, UnsupportedError
+from mirage_formal.support.errors import RunError, SpaceError, UnsupportedError
 from mirage_formal.support.resources import data_dir
 from mirage_formal.support.terminal import escape_line, json_text
 
@@ -24,6 +32,10 @@ _Rank = Annotated[int | None, count_option("--candidate", "The candidate, or cov
 _Form = Annotated[str, choice_option("--form", ("text", "dot", "json"), "How a graph is written; dot is for Graphviz.")]
 _Directory = Annotated[Path, typer.Argument(metavar="PATH", help="A run, or the directory of one candidate.")]
 _Formulas = Annotated[str, choice_option("--form", ("text", "latex"), "How formulas are written.")]
+_SENTENCES = "Explain the built kernels instead: who loads, computes and stores what, and why that is right."
+_Kernels = Annotated[bool, flag_option("--kernels", _SENTENCES)]
+_FOLLOWED = "With --kernels: the element of each result that is followed to its thread."
+_Element = Annotated[str | None, option("--element", "I,J,...", _FOLLOWED, "one in the middle")]
 _AxiomProgram = Annotated[
     Path | None, typer.Argument(metavar="[PROGRAM]", help="Python file that defines a program.", show_default="none")
 ]
@@ -95,15 +107,29 @@ def _head(one: LoadedGraph) -> list[str]:
     return said
 
 
-def explain_command(path: _Directory, candidate: _Rank = None, form: _Formulas = "text", json: Json = False) -> None:
+def explain_command(
+    path: _Directory,
+    candidate: _Rank = None,
+    form: _Formulas = "text",
+    kernels: _Kernels = False,
+    element: _Element = None,
+    json: Json = False,
+) -> None:
     """Print a candidate's proof as formulas: the program's, every step, the laws used, the candidate's, the conditions.
 
     The proof is made again and compared with the one of the directory, which the checker replays. Exit code 1 if the
     candidate has no proof, or the checker refuses it.
+
+    With --kernels it says in sentences what its built kernels do: the elements that a block loads in an iteration, what
+    threads hold, the block and the thread that store an element, and what was compared to decide that it is the
+    µGraph's. Exit code 1 if that is not recorded as decided.
     """
     from mirage_formal.cli.graphs.subject import read_graph
 
+    reject_options({"--form latex": form == "latex"} if kernels else {"--element": element}, "--kernels")
     one = read_graph(path, candidate)
+    if kernels:
+        _explain_kernels(one, path, element, json=json)
     if one.program is None or one.proof is None:
         got = f"verdict {one.verdict}" if one.verdict else "no proof"
         hint = "explain a candidate; of a whole program, the candidates of its parts" if not one.verdict else ""
@@ -146,6 +172,45 @@ def explain_command(path: _Directory, candidate: _Rank = None, form: _Formulas =
     origin = "are those of the proof in this directory" if same else "are made anew: the proof here is another one"
     print(f"\nThe formulas {origin}. The checker's replay: {escape_line(replay)}.")
     raise typer.Exit(code)
+
+
+def _explain_kernels(one: LoadedGraph, path: Path, element: str | None, *, json: bool) -> NoReturn:
+    """Print the explanation of a candidate's kernels, and end with code 1 if a claim is not recorded as decided."""
+    from mirage_formal.report.kernels.directory_explanation import explain_kernels
+
+    if one.kernels is None:
+        hint = "mirage-formal tools build RUN_DIR makes them; --candidate names another candidate"
+        raise RunError("expected a candidate with kernels, got one without", where=str(path), hint=hint)
+    at = None if element is None else _coordinates(element)
+    found = explain_kernels(one.kernels, at)
+    code = 0 if all(kernel.decided for kernel in found) else 1
+    if json:
+        rows = [
+            {"kernel": kernel.name, **{part.title: list(part.sentences) for part in kernel.sections}}
+            for kernel in found
+        ]
+        raise typer.Exit(answer("explain", code, {"name": one.name, "kernels": rows}))
+    for kernel in found:
+        for part in kernel.sections:
+            print(f"{escape_line(kernel.name)}: {part.title}")
+            print("\n".join(f"  {escape_line(sentence, 4000)}" for sentence in part.sentences), end="\n\n")
+    raise typer.Exit(code)
+
+
+def _coordinates(typed: str) -> tuple[int, ...]:
+    """Return the coordinates of an element that a user typed.
+
+    Raises:
+        SpaceError: They are no whole numbers from 0 up, separated by commas.
+    """
+    try:
+        found = tuple(int(part) for part in typed.split(","))
+        if min(found) >= 0:
+            return found
+    except ValueError:
+        pass
+    what = f"expected whole numbers from 0 up, separated by commas, got {typed!r:.80}"
+    raise SpaceError(what, where="--element", hint="as in --element 0,12; leave it out for one in the middle")
 
 
 def axioms_command(

@@ -124,6 +124,16 @@ def line_counts(program: Program, statements: Sequence[Stmt], depth: int) -> lis
     return [sum(1 for _ in emitter.statement(one, depth)) for one in statements]
 
 
+def index_text(program: Program, expression: IntExpr) -> str:
+    """Return an integer expression of a Program as CUDA C++ text."""
+    return _Emitter(program).integer(expression)
+
+
+def value_text(program: Program, value: Value) -> str:
+    """Return a value of a Program as CUDA C++ text."""
+    return _Emitter(program).value(value)
+
+
 def _macro(param: Param, program: Program) -> str:
     """Return the macro that declares a parameter.
 

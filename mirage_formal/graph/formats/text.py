@@ -90,6 +90,15 @@ def _call(name: str, operands: tuple[int, ...], number: int, results: int, lette
     return f"{made} = {name}({', '.join(f'{letters[0]}{n}' for n in operands)})"
 
 
+def operator_text(graph: KernelGraph, position: int) -> str:
+    """Return readable text of one operator of a well-formed graph, as in ``to_text``."""
+    types = kernel_types(graph)
+    number, op = list(enumerate_results(len(graph.inputs), graph.ops))[position]
+    if isinstance(op, GraphDefined):
+        return "\n".join(_block_lines(op, number, types))
+    return _comment(_op_text(op, number, "d"), types, number, op.results)
+
+
 def _op_text(op: Op, number: int, letter: str) -> str:
     return _call(op.kind.value, op.operands, number, op.results, letter) + "".join(_attributes(op.attrs))
 

@@ -1,0 +1,89 @@
+"""Explanations of all kernels of a directory, read from its files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.executable import load_executable
+from mirage_formal.codegen.program.program import Program
+from mirage_formal.codegen.program.serialization import decode_programs
+from mirage_formal.records import (
+    LAUNCH_FILE,
+    PROGRAMS_FILE,
+    REALIZES_FILE,
+    KernelLaunch,
+    RealizesRecord,
+    decode,
+    read_file,
+)
+from mirage_formal.report.kernels.kernel_explanation import BuiltKernel, ExplanationSection, explain_kernel
+from mirage_formal.support.errors import FormatError
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedKernel:
+    """Explanation of one launch.
+
+    Attributes:
+        name: Name of the kernel; "cuBLAS" for a product of the library.
+        sections: The parts of the explanation.
+        decided: Whether it is recorded that the kernel computes its operator; products of the library are believed.
+    """
+
+    name: str
+    sections: tuple[ExplanationSection, ...]
+    decided: bool = True
+
+
+def explain_kernels(directory: Path, element: Sequence[int] | None = None) -> tuple[ExplainedKernel, ...]:
+    """Return the explanations of a candidate's kernels, in the order of their launches.
+
+    The files are read and not checked: ``check`` establishes that they belong together.
+
+    Args:
+        directory: The directory of the kernels.
+        element: Coordinates of the element of each result that is followed; one in the middle if left out.
+
+    Raises:
+        RunError: There are no kernels.
+        FormatError: A file does not fit to the others.
+    """
+    executable = load_executable(directory)
+    programs = {one.name: one for one in decode_programs(read_file(directory / PROGRAMS_FILE))}
+    claims = {}
+    if (path := directory / REALIZES_FILE).is_file():
+        claims = {one.kernel: one for one in decode(read_file(path), RealizesRecord, str(path)).kernels}
+    found = []
+    for launch in executable.launches:
+        if not isinstance(launch, KernelLaunch):
+            text = f"cuBLAS computes operator {launch.operator} of the µGraph, a product; nothing is generated for it."
+            believed = "What cuBLAS computes is believed, and no claim is about it."
+            found.append(ExplainedKernel("cuBLAS", (ExplanationSection("What it computes", (text, believed)),)))
+            continue
+        program = programs.get(launch.name)
+        if program is None or _text(program) != executable.sources[launch.source]:
+            got = "another" if program else "none"
+            what = f"expected the Program of {launch.name} as {launch.source} has it, got {got}"
+            raise FormatError(what, where=str(directory / PROGRAMS_FILE), hint="mirage-formal tools build RUN_DIR")
+        values = tuple(argument.value for argument in launch.arguments)
+        if len(values) != len(program.params):
+            what = f"expected {len(program.params)} arguments of {launch.name}, got {len(values)}"
+            raise FormatError(what, where=str(directory / LAUNCH_FILE))
+        kernel = BuiltKernel(program, executable.graph, launch.operator, values, claims.get(launch.name))
+        decided = kernel.claim is not None and kernel.claim.verdict == "realizes"
+        found.append(ExplainedKernel(launch.name, explain_kernel(kernel, element), decided))
+    return tuple(found)
+
+
+def _text(program: Program) -> str:
+    """Return the CUDA C++ of a Program; empty if it is malformed."""
+    try:
+        return emit_cuda(program)
+    except ValueError:
+        return ""
+
+
+__all__ = ["ExplainedKernel", "explain_kernels"]
