@@ -18,7 +18,7 @@ from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build import build as builder
 from mirage_formal.kernel_build import compile_unsearched
 from mirage_formal.kernel_build.build import KernelWarning
-from mirage_formal.kernel_build.built_kernels import BuiltKernels, KernelRejected
+from mirage_formal.kernel_build.built_kernels import Acceptance, BuiltKernels, KernelRejected
 from mirage_formal.support.errors import MirageError
 from tests.kit.graphs.mirage_programs import CASES, WRITTEN, inputs_of
 from tests.kit.runs.fake_devices import FakeCupy, aligned, ndarray, with_code
@@ -35,11 +35,20 @@ class Machine:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.fake = FakeCupy({})
         self.built: list[tuple[KernelGraph, str]] = []
+        self.accepted: list[Acceptance] = []
         make = builder.build
 
-        def build(graph: KernelGraph, program: KernelGraph, target: Target, archs: Sequence[str] = ()) -> BuiltKernels:
-            made = with_code(make(graph, program, target))
+        def build(
+            graph: KernelGraph,
+            program: KernelGraph,
+            target: Target,
+            archs: Sequence[str] = (),
+            *,
+            accept: Acceptance = Acceptance.PROVED,
+        ) -> BuiltKernels:
+            made = with_code(make(graph, program, target, accept=accept))
             self.built.append((graph, target.name))
+            self.accepted.append(accept)
             self.fake.programs.update(made.programs)
             return made
 
@@ -115,6 +124,16 @@ def test_compile_builds_before_the_first_call(machine: Machine) -> None:
     assert "load" in {entry[0] for entry in machine.fake.log}
     graph(*inputs_of(graph, half)[0])
     assert len(machine.built) == 1
+
+
+def test_calls_and_compile_build_the_kernels_that_are_accepted(machine: Machine) -> None:
+    graph = WRITTEN["perceptron, one kernel"][1]()
+    arrays = inputs_of(graph, half)[0]
+    graph.compile(accept_kernels="tested")
+    graph(*arrays, accept_kernels="tested")
+    assert machine.accepted == [Acceptance.TESTED]
+    graph(*arrays)
+    assert machine.accepted == [Acceptance.TESTED, Acceptance.PROVED], "a call that does not say so runs proved ones"
 
 
 def test_a_graph_that_grows_gets_kernels_anew(machine: Machine) -> None:
