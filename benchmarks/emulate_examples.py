@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 
 from benchmarks.harness import options
 from mirage_formal.codegen.executable import KernelLaunch
-from mirage_formal.codegen.numerics.numerics import SCALES
+from mirage_formal.codegen.numerics.result_comparison import SCALES
 
 # The kernels' makers stand with the tests.
 from mirage_formal.device import emulate

@@ -205,7 +205,7 @@ def emulated(place: Path) -> str:
         Failed: Kernels are refused, the emulator finds a fault, or a result is outside of its tolerance at a scale at
             which the program's own operators have results within the range of their element types.
     """
-    from mirage_formal.codegen.numerics.numerics import SCALES
+    from mirage_formal.codegen.numerics.result_comparison import SCALES
     from mirage_formal.codegen.target import load_target
     from mirage_formal.device.emulate import EmulationFault
     from mirage_formal.emulate.runner import compare_on_emulator as held
@@ -238,7 +238,7 @@ def _lost(program: KernelGraph, seed: int, scale: float) -> bool:
     Then nobody who computes it operator by operator gets exact values either: a softmax of large logits that is divided
     by itself is 0 / 0. And an exact value just below the largest one may be rounded to infinity.
     """
-    from mirage_formal.codegen.numerics.numerics import draw_all, expected_results
+    from mirage_formal.codegen.numerics.result_comparison import draw_all, expected_results
     from mirage_formal.codegen.numerics.rounding import LARGEST
     from mirage_formal.codegen.numerics.rounding_simulation import simulate
     from mirage_formal.graph.verifier import kernel_types

@@ -41,7 +41,7 @@ def store_in(place: Path) -> Iterator[None]:
 
 def migrated(place: Path) -> tuple[int, int]:
     """Take entries of other code as this code's, where all proofs and estimates hold; how many, and of how many."""
-    from mirage_formal.cache.searches import SearchCache
+    from mirage_formal.cache.search_store import SearchCache
     from mirage_formal.run.result_cache.entry_checks import check_record, import_entry
     from mirage_formal.support.errors import MirageError
 
@@ -111,7 +111,7 @@ def child_turn(lock: str, device: str) -> Turn:
 
 def packed(place: Path, file: Path) -> int:
     """Write the answers of a store as one file; how many. What only a search would ask for is left out."""
-    from mirage_formal.cache.searches import SearchCache
+    from mirage_formal.cache.search_store import SearchCache
 
     count = 0
     with tarfile.open(file, "w:xz", preset=3) as archive:

@@ -32,7 +32,7 @@ from pathlib import Path
 import mirage_formal as mf
 from benchmarks.harness import ROOT, options
 from mirage_formal.cli.graphs.user_file import RUN_NAME
-from mirage_formal.codegen.numerics import numerics
+from mirage_formal.codegen.numerics import result_comparison
 from mirage_formal.codegen.numerics.shrink import shrink
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
@@ -70,11 +70,11 @@ def within(case: kit.Case, ran: kit.Ran) -> str:
     """What is wrong with what the interpreter computed; "" if nothing is."""
     if not ran.results:
         return ran.said.strip().splitlines()[-1]
-    expected = numerics.expected_results(case.program, case.graph, kit.inputs(case.program))
+    expected = result_comparison.expected_results(case.program, case.graph, kit.inputs(case.program))
     types = kernel_types(case.program)
     for i, (value, tolerance) in enumerate(zip(expected.values, expected.tolerances, strict=True)):
         dtype = types[case.program.outputs[i]].dtype
-        record = numerics.compare_outputs(ran.results[i], value, tolerance, dtype)
+        record = result_comparison.compare_outputs(ran.results[i], value, tolerance, dtype)
         if record.answer == "outside":
             return f"output {i}: error of {record.max_ratio:.3g} tolerances"
     return "" if ran.code == 0 else ran.said.strip()

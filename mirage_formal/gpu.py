@@ -126,7 +126,7 @@ def _described(executable: Executable) -> dict[str, Any]:
 
 def _finiteness(runs: Any, executable: Executable, seed: int) -> str:
     """Run the kernels once, and return whether the outputs are finite, as text."""
-    from mirage_formal.codegen.numerics.numerics import draw_all
+    from mirage_formal.codegen.numerics.result_comparison import draw_all
 
     outputs = runs.run(draw_all(executable.program, seed, 0.1, runs.cupy))
     return "finite" if all(bool(runs.cupy.isfinite(x).all()) for x in outputs) else "not finite"

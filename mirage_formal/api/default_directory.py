@@ -10,7 +10,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from mirage_formal.cache.lock import lock_directory
-from mirage_formal.cache.searches import SearchCache
+from mirage_formal.cache.search_store import SearchCache
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.partition.search_strategy import needs_partitioning
 from mirage_formal.partition.whole_report import KEEP

@@ -184,7 +184,7 @@ def _split(given: Options, bucket: str | None = None) -> tuple[Settings, CallOpt
 
 def _may_be_stored(program: object, settings: Settings) -> bool:
     """Return whether the store has an entry for a program, so that a search may be unnecessary; cheap to call."""
-    from mirage_formal.cache.searches import SearchCache, is_store_disabled
+    from mirage_formal.cache.search_store import SearchCache, is_store_disabled
     from mirage_formal.graph.canonical import digest
     from mirage_formal.graph.graph import KernelGraph
 

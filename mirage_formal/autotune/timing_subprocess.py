@@ -141,7 +141,7 @@ class _PlanKernels:
 def compare_and_time(directory: Path, tuning: TuningRecord | None) -> TimingAnswer:
     """Compare a candidate with float64, time it if it is within tolerance, and write both records to its directory."""
     from mirage_formal.codegen.executable import load_executable
-    from mirage_formal.codegen.numerics.numerics import computed_answer
+    from mirage_formal.codegen.numerics.result_comparison import computed_answer
     from mirage_formal.device.cupy_runner import DeviceRuns
     from mirage_formal.device.sealed_records import manifest_digest
     from mirage_formal.kernel_build.device_records import record_numerics, record_time
@@ -166,7 +166,7 @@ def compile_reference(text: str, xp: Any) -> None:
         text: The program as JSON.
         xp: CuPy, or NumPy, which compiles nothing.
     """
-    from mirage_formal.codegen.numerics.numerics import Inputs, check, expected_results
+    from mirage_formal.codegen.numerics.result_comparison import Inputs, check, expected_results
     from mirage_formal.codegen.numerics.shrink import shrink
     from mirage_formal.device.elements import bits_to_floats, floats_to_bits
     from mirage_formal.graph.formats.json import from_json
@@ -227,7 +227,7 @@ def run_triton_job(files: TritonFileRunner, job: TimingJob) -> TimingAnswer:
     """Return the numerics of a Triton file, its time, or its time interleaved with that of CUDA kernels."""
     directory, file = Path(job.directory), Path(job.triton)
     if not job.replays:
-        from mirage_formal.codegen.numerics.numerics import computed_answer
+        from mirage_formal.codegen.numerics.result_comparison import computed_answer
 
         record = files.compared(directory, file)
         return TimingAnswer(answer=computed_answer(record), numerics=record)

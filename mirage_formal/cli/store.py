@@ -32,7 +32,7 @@ _Unusable = Annotated[bool, flag_option("--unusable", "Only what cannot be used 
 def list_command(json: Json = False) -> None:
     """List every search, by its record alone, and count other entries; verify looks at the evidence."""
     from mirage_formal.cache.cache_directory import other_kinds
-    from mirage_formal.cache.searches import SearchCache
+    from mirage_formal.cache.search_store import SearchCache
     from mirage_formal.run.result_cache.entry_checks import check_record
 
     place = SearchCache()
@@ -51,7 +51,7 @@ def list_command(json: Json = False) -> None:
 @app.command("import")
 def import_command(directory: _Directory, migrate: _Migrate = False, json: Json = False) -> None:
     """Take an entry from elsewhere; every proof in it is replayed before."""
-    from mirage_formal.cache.searches import SearchCache
+    from mirage_formal.cache.search_store import SearchCache
     from mirage_formal.run.result_cache.entry_checks import import_entry
 
     path, found = import_entry(SearchCache(), directory, migrate=migrate)
@@ -66,7 +66,7 @@ def verify_entries_command(keys: _Keys = None, json: Json = False) -> None:
 
     Of entries that are named, all candidates are printed.
     """
-    from mirage_formal.cache.searches import SearchCache
+    from mirage_formal.cache.search_store import SearchCache
     from mirage_formal.run.result_cache.entry_checks import check_evidence, found_entry
 
     place = SearchCache()
@@ -92,7 +92,7 @@ def clear_command(
 ) -> None:
     """Remove entries of searches; with --all, also machine code and whatever else is kept."""
     from mirage_formal.cache.cache_directory import other_kinds
-    from mirage_formal.cache.searches import SearchCache
+    from mirage_formal.cache.search_store import SearchCache
     from mirage_formal.run.result_cache.entry_checks import check_record, found_entry
 
     place = SearchCache()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mirage_formal.codegen.cuda import emit_cuda, line_counts
+from mirage_formal.codegen.cuda_printer import emit_cuda, line_counts
 from mirage_formal.codegen.lowering.assemble import Owned, statements
 from mirage_formal.codegen.planning.expand import flatten
 from mirage_formal.codegen.program.flat_graph import defined_tensors, operands_of

@@ -47,7 +47,7 @@ class CubinEntry(CacheEntry[tuple[str, ...], Compiled], frozen=True, kw_only=Tru
 
 
 def compile(source: str, arch: str, *, fresh: bool = False) -> Compiled:
-    """Compile one kernel, as mirage_formal.codegen.cuda.emit_cuda prints it, for ``arch`` ("sm_80", "sm_90a").
+    """Compile one kernel, as mirage_formal.codegen.cuda_printer.emit_cuda prints it, for ``arch`` ("sm_80", "sm_90a").
 
     The cache is keyed by source, the headers that it includes, architecture, options and NVRTC's version; an entry that
     is damaged, or was written for another key, is compiled again.

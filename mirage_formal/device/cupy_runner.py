@@ -82,7 +82,7 @@ class DeviceRuns(Elements):
         self.loaded.run([x.data.ptr for x in inputs], [x.data.ptr for x in outputs], stream)
 
     def run(self, arrays: Sequence[Array]) -> list[Array]:
-        """Return the outputs as float64 for float64 inputs, both CuPy arrays; see codegen.numerics.numerics."""
+        """Return the outputs as float64 for float64 inputs, both CuPy arrays; see numerics.result_comparison."""
         items = self.executable.graph.inputs
         inputs = [self.store(item, x) for item, x in zip(items, arrays, strict=True)]
         outputs = self.outputs()

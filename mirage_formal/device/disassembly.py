@@ -50,7 +50,7 @@ def assembly_texts(source: str, arch: str) -> tuple[AssemblyText, AssemblyText]:
     """Return the PTX and the SASS of one kernel.
 
     Args:
-        source: CUDA C++, as mirage_formal.codegen.cuda.emit_cuda prints it.
+        source: CUDA C++, as mirage_formal.codegen.cuda_printer.emit_cuda prints it.
         arch: Architecture, as in "sm_90a".
 
     Raises:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mirage_formal.cache.cache_directory import Cache, cache_root
 from mirage_formal.cache.lock import lock_directory
-from mirage_formal.codegen.cuda import CTYPES, emit_cuda
+from mirage_formal.codegen.cuda_printer import CTYPES, emit_cuda
 from mirage_formal.codegen.program.instruction_count import count_statements
 from mirage_formal.codegen.program.program import Param, Program
 from mirage_formal.graph.types import DType

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from mirage_formal.codegen.numerics.numerics import SCALES
+from mirage_formal.codegen.numerics.result_comparison import SCALES
 from mirage_formal.codegen.numerics.shrink import ShrunkPair, shrink
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device.emulate import EmulationFault

@@ -83,7 +83,7 @@ def print_table(root: Path, found: Sequence[Emulation], *, real: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from mirage_formal.codegen.numerics.numerics import SCALES
+    from mirage_formal.codegen.numerics.result_comparison import SCALES
 
     extents = "at the program's own extents" if real else "with fewer blocks and iterations"
     console = Console()

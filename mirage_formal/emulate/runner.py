@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from mirage_formal.codegen.executable import KernelLaunch
-from mirage_formal.codegen.numerics import numerics
-from mirage_formal.codegen.numerics.numerics import NumericsRecord
+from mirage_formal.codegen.numerics import result_comparison
+from mirage_formal.codegen.numerics.result_comparison import NumericsRecord
 from mirage_formal.codegen.program.instruction_count import count_statements
 from mirage_formal.device import emulate
 from mirage_formal.device.elements import bits_to_floats, floats_to_bits
@@ -33,7 +33,7 @@ class EmulatedExecutable:
     optimised: bool = False
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
-        """Return the outputs for inputs, both float64; see codegen.numerics.numerics.Runner.
+        """Return the outputs for inputs, both float64; see codegen.numerics.result_comparison.Runner.
 
         Raises:
             EmulationFault: The emulator or a sanitizer found a fault.
@@ -99,7 +99,7 @@ def compare_on_emulator(
     seed: int = 0,
     sanitize: bool = False,
     optimised: bool = False,
-    scales: Sequence[float] = numerics.SCALES,
+    scales: Sequence[float] = result_comparison.SCALES,
 ) -> NumericsRecord:
     """Run an executable on the emulator and compare its results with the program's exact ones.
 
@@ -116,8 +116,8 @@ def compare_on_emulator(
     """
     executable = made.executable
     run = EmulatedExecutable(made, sanitize, optimised)
-    inputs = numerics.Inputs(seed, scales)
-    return numerics.check(
+    inputs = result_comparison.Inputs(seed, scales)
+    return result_comparison.check(
         executable.program, executable.graph, executable.digest, run, device="emulator", inputs=inputs
     )
 

@@ -1,6 +1,7 @@
 """A test of kernels as data: seeded inputs, exact results, and the tolerance of each element.
 
-Exact results and tolerances are those of ``codegen.numerics.numerics``, which also compares kernels on a device.
+Exact results and tolerances are those of ``codegen.numerics.result_comparison``, which also compares kernels on a
+device.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from mirage_formal.codegen.executable import Executable
 from mirage_formal.codegen.numerics.correlated_rounding import rounding_drift
-from mirage_formal.codegen.numerics.numerics import draw_all, expected_results, nonfinite_reference_elements
+from mirage_formal.codegen.numerics.result_comparison import draw_all, expected_results, nonfinite_reference_elements
 from mirage_formal.codegen.numerics.rounding import LARGEST, unit_roundoff
 from mirage_formal.device.elements import floats_to_bits
 from mirage_formal.export.launch_table import NUMPY_TYPES, call_inputs

@@ -154,7 +154,7 @@ def _compile_kernels(
     target: Target,
     archs: Sequence[str],
 ) -> BuiltKernels:
-    from mirage_formal.codegen.cuda import emit_cuda
+    from mirage_formal.codegen.cuda_printer import emit_cuda
 
     launches: list[Launch] = []
     files: dict[str, bytes] = {}

@@ -32,7 +32,7 @@ def digest_of_launches(
     Raises:
         UnsupportedError: It has no kernels.
     """
-    from mirage_formal.codegen.cuda import emit_cuda
+    from mirage_formal.codegen.cuda_printer import emit_cuda
 
     made = generate(graph, target, schedules, early)
     launches, names, texts = list[Launch](), iter(made.sources), list[str]()

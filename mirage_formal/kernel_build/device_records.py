@@ -24,7 +24,7 @@ def compare_with_float64(runs: DeviceRuns, seed: int = 0) -> NumericsRecord:
         runs: The loaded kernels; memory that the comparison allocates is freed afterwards.
         seed: Seed of the inputs.
     """
-    from mirage_formal.codegen.numerics.numerics import Inputs, check  # needs NumPy
+    from mirage_formal.codegen.numerics.result_comparison import Inputs, check  # needs NumPy
 
     executable, inputs = runs.executable, Inputs(seed, xp=runs.cupy)
     try:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Unpack
 
 import msgspec
 
-from mirage_formal.cache.searches import evidence_of
+from mirage_formal.cache.search_store import evidence_of
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.storage_views import is_view

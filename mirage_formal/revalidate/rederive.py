@@ -24,7 +24,7 @@ import msgspec
 from mirage_formal.check.check_steps import expect_equal, step
 from mirage_formal.check.cuda.manifest import SOLVERS, BoundKernels, EstablishedKernels, check_kernels
 from mirage_formal.check.solvers import UNSAT, directory_budget, query_solvers
-from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.executable import kernel_launch
 from mirage_formal.codegen.generate import GeneratedKernel, GeneratedLaunches, generate, plan_record, requested_options
 from mirage_formal.codegen.program.program import Program

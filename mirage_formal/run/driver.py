@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 import msgspec
 
 from mirage_formal.cache.lock import lock_directory
-from mirage_formal.cache.searches import evidence_of
+from mirage_formal.cache.search_store import evidence_of
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.graph.formats.json import decode_graph, embed
 from mirage_formal.graph.graph import KernelGraph

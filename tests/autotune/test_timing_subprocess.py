@@ -156,11 +156,11 @@ def test_a_launch_does_not_wait_for_a_process_that_reads_nothing(tmp_path: Path)
 @pytest.mark.parametrize("name", ["attn", "mla", "lora", "ntrans", "qknorm"])
 def test_the_reference_of_a_program_is_computed_at_small_extents(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of it, so that CuPy has compiled what a comparison of kernels needs; some logits of mla leave float16."""
-    from mirage_formal.codegen.numerics import numerics
+    from mirage_formal.codegen.numerics import result_comparison
 
     records: list[NumericsRecord] = []
-    check = numerics.check
-    monkeypatch.setattr(numerics, "check", lambda *given, **named: records.append(check(*given, **named)))
+    check = result_comparison.check
+    monkeypatch.setattr(result_comparison, "check", lambda *given, **named: records.append(check(*given, **named)))
     program = next(iter(load_programs(Path(__file__).parents[2] / "examples" / f"{name}.py").values()))
     child_module.compile_reference(to_json(program), numpy)
     assert [record.answer for record in records] == ["undecided" if name == "mla" else "within"]

@@ -35,7 +35,7 @@ from pathlib import Path
 import numpy as np
 warnings.simplefilter("ignore")  # padded rows overflow
 sys.modules["cupy"] = np
-from mirage_formal.codegen.numerics.numerics import computed_answer, check
+from mirage_formal.codegen.numerics.result_comparison import computed_answer, check
 from mirage_formal.device.cupy_runner import Elements
 from mirage_formal.codegen.executable import load_executable
 from mirage_formal.kernel_build.triton.triton_callable import loaded

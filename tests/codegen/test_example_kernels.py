@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import emulate_examples
-from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.executable import KernelLaunch
 from mirage_formal.codegen.lowering.assemble import lower
-from mirage_formal.codegen.numerics.numerics import SCALES
+from mirage_formal.codegen.numerics.result_comparison import SCALES
 from mirage_formal.codegen.program.plan import Plan
 from mirage_formal.codegen.program.program import For, GlobalVector, If, Int, IntBin, IntOp, Program, Stmt
 from mirage_formal.device import compile as nvrtc

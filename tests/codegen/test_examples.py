@@ -8,7 +8,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.codegen.cost import estimate
-from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.program.program import Barrier, Program
 from mirage_formal.codegen.safety.safety import discharge_safety

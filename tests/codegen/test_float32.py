@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from mirage_formal.codegen.cost import block_cost
-from mirage_formal.codegen.cuda import FLOAT32_HEADER, emit_cuda
+from mirage_formal.codegen.cuda_printer import FLOAT32_HEADER, emit_cuda
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device import emulate
 from mirage_formal.graph.graph import Op

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.executable import Executable, kernel_launch, load_executable, save_executable
 from mirage_formal.codegen.generate import GeneratedKernel, GeneratedLaunches, generate, plan_record, requested_options
 from mirage_formal.codegen.program.program import CopyAsync, GridWait, LaunchDependents, Program, Stmt

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.generate import GeneratedKernel, generate, resident_blocks
 from mirage_formal.codegen.program.program import Program, SharedBuffer
 from mirage_formal.codegen.target import load_target

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.cache.cache_directory import Cache, CacheWarning
-from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.executable import Compiled
 from mirage_formal.device import compile as compiler
 from mirage_formal.device.compile import CompileError, compile

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.executable import without_dependent_launches
 from mirage_formal.codegen.generate import GeneratedKernel, generate
-from mirage_formal.codegen.numerics.numerics import draw_all
+from mirage_formal.codegen.numerics.result_comparison import draw_all
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.device import programmatic_launch, runtime, tensors

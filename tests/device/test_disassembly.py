@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device import compile as nvrtc

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.program.instruction_count import count_statements
 from mirage_formal.codegen.program.program import (
     UNARY_FUNCTIONS,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.program.program import (
     Barrier,
     BinaryFn,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.codegen.numerics.numerics import draw_all
+from mirage_formal.codegen.numerics.result_comparison import draw_all
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device import launch, tensors
 from mirage_formal.device.launch import Optimized

@@ -16,7 +16,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.codegen.executable import KernelLaunch
-from mirage_formal.codegen.numerics.numerics import draw_all
+from mirage_formal.codegen.numerics.result_comparison import draw_all
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device import launch, runtime, tensors
 from mirage_formal.device.launch import NoDeviceWarning, Optimized
@@ -307,7 +307,7 @@ import numpy as np
 from mirage_formal.gpu import main
 from mirage_formal.codegen.executable import load_executable
 from mirage_formal.device.launch import Optimized
-from mirage_formal.codegen.numerics.numerics import Inputs, check, draw_all
+from mirage_formal.codegen.numerics.result_comparison import Inputs, check, draw_all
 import warnings
 warnings.simplefilter("ignore")
 executable = load_executable(Path({str(tmp_path / "kernels")!r}))

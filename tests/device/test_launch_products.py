@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mirage_formal.codegen.executable import Binary, Executable, KernelLaunch
-from mirage_formal.codegen.numerics.numerics import draw_all
+from mirage_formal.codegen.numerics.result_comparison import draw_all
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device import cublas as cublas_products
 from mirage_formal.device import tensors

@@ -12,7 +12,7 @@ import jupytext
 import nbclient
 import pytest
 
-from mirage_formal.cache.searches import ROOT, SWITCH
+from mirage_formal.cache.search_store import ROOT, SWITCH
 from tests.kit.paths import REPOSITORY
 from tests.kit.processes import HUNG_S
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.codegen.numerics.numerics import draw_input
+from mirage_formal.codegen.numerics.result_comparison import draw_input
 from mirage_formal.device.elements import floats_to_bits
 from mirage_formal.graph.graph import Input
 from mirage_formal.graph.types import DTensor, DType, row_major

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from mirage_formal.cache.searches import ROOT, SWITCH
+from mirage_formal.cache.search_store import ROOT, SWITCH
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mirage_formal as mi
-from mirage_formal.codegen.numerics.numerics import SCALES
+from mirage_formal.codegen.numerics.result_comparison import SCALES
 from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.device import tensors
 from mirage_formal.emulate.runner import compare_on_emulator

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from mirage_formal.check.check_steps import CheckFailed
-from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.program import program as ir
 from mirage_formal.graph.types import DType
 from mirage_formal.revalidate import rederive

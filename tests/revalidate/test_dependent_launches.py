@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mirage_formal.check.check_steps import CheckFailed
-from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.program import program as ir
 from mirage_formal.codegen.program.serialization import decode_programs, encode_programs
 from mirage_formal.kernel_build.build import build_run

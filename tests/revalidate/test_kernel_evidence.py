@@ -21,7 +21,7 @@ from mirage_formal.check.__main__ import main
 from mirage_formal.check.check_steps import CheckFailed
 from mirage_formal.check.cuda.manifest import SOLVERS
 from mirage_formal.check.solvers import UNSAT, SolverAnswers
-from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.program import program as ir
 from mirage_formal.codegen.program.serialization import decode_programs, encode_programs
 from mirage_formal.device import compile as nvrtc

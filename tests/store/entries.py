@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.cache.searches import ROOT, SWITCH, SearchCache
+from mirage_formal.cache.search_store import ROOT, SWITCH, SearchCache
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.partition import search_strategy
 from mirage_formal.partition.whole_report import WholeReport

@@ -14,7 +14,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.autotune.plans import PreparedKernel, TuningDirectory
-from mirage_formal.cache.searches import SearchCache
+from mirage_formal.cache.search_store import SearchCache
 from mirage_formal.cli import app as cli
 from mirage_formal.records import sha256
 from mirage_formal.records.run import NO_SEAL

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.cache.searches import ROOT, SWITCH, SearchCache
+from mirage_formal.cache.search_store import ROOT, SWITCH, SearchCache
 from mirage_formal.semantics import float64_reference
 from mirage_formal.support.errors import FormatError, RunError, SpaceError, TargetError
 from tests.kit.paths import REPOSITORY

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.cache.lock import lock_directory
-from mirage_formal.cache.searches import ROOT, SWITCH, SearchCache
+from mirage_formal.cache.search_store import ROOT, SWITCH, SearchCache
 from mirage_formal.run.settings import make_job
 from mirage_formal.support.errors import RunError
 from tests.kit.paths import REPOSITORY

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.cache import cache_directory, searches
+from mirage_formal.cache import cache_directory, search_store
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run.driver import run_search
@@ -21,8 +21,8 @@ from mirage_formal.run.settings import Settings
 @pytest.fixture(autouse=True)
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty store of this test's own, in use."""
-    monkeypatch.delenv(searches.SWITCH)
-    monkeypatch.setenv(searches.ROOT, str(tmp_path / "store"))
+    monkeypatch.delenv(search_store.SWITCH)
+    monkeypatch.setenv(search_store.ROOT, str(tmp_path / "store"))
     return tmp_path / "store"
 
 
@@ -47,7 +47,7 @@ def files(report: RunReport) -> dict[str, bytes]:
 def test_the_same_job_is_searched_once_and_has_the_same_evidence(tmp_path: Path, store: Path) -> None:
     first = searched(tmp_path / "first")
     assert not first.summary.recalled
-    assert len(searches.SearchCache().entries()) == 1
+    assert len(search_store.SearchCache().entries()) == 1
     second = searched(tmp_path / "second")
     assert second.summary.recalled
     assert any("recalled" in remark for remark in second.remarks)
@@ -85,13 +85,13 @@ def test_without_the_cache_nothing_is_recalled_or_kept(
     assert not store.exists()
     searched(tmp_path / "second")
     assert not searched(tmp_path / "third", cache=False).summary.recalled
-    monkeypatch.setenv(searches.SWITCH, "1")
+    monkeypatch.setenv(search_store.SWITCH, "1")
     assert not searched(tmp_path / "fourth").summary.recalled
 
 
 def test_a_run_that_the_clock_cut_short_is_not_kept(tmp_path: Path, store: Path) -> None:
     assert searched(tmp_path / "first", time_limit=1e-6).summary.status == "time-limit"
-    assert searches.SearchCache().entries() == []
+    assert search_store.SearchCache().entries() == []
 
 
 def test_engines_of_the_users_own_are_not_kept(tmp_path: Path, store: Path) -> None:
@@ -99,26 +99,26 @@ def test_engines_of_the_users_own_are_not_kept(tmp_path: Path, store: Path) -> N
 
     settings = Settings(engine="tests.kit.runs.known_engine:KnownEngine", config="tiny", workers=1)
     run_search(PROGRAMS["attention"]()[0], settings, tmp_path / "run")
-    assert searches.SearchCache().entries() == []
+    assert search_store.SearchCache().entries() == []
 
 
 def test_a_store_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv(searches.ROOT, str(tmp_path / "file"))
+    monkeypatch.setenv(search_store.ROOT, str(tmp_path / "file"))
     assert searched(tmp_path / "first").results
 
 
 def test_the_oldest_entries_make_room(tmp_path: Path, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     searched(tmp_path / "first")
-    (oldest,) = searches.SearchCache().entries()
+    (oldest,) = search_store.SearchCache().entries()
     os.utime(oldest / "entry.json", (0, 0))
     foreign = store / "notes.txt"
     foreign.write_text("mine")
     os.utime(foreign, (0, 0))
-    monkeypatch.setattr(cache_directory, "MOST_BYTES", searches.SearchCache().read_record(oldest).bytes + 10)
+    monkeypatch.setattr(cache_directory, "MOST_BYTES", search_store.SearchCache().read_record(oldest).bytes + 10)
     searched(tmp_path / "second", program(columns=64))
     assert not oldest.exists()
-    assert len(searches.SearchCache().entries()) == 1
+    assert len(search_store.SearchCache().entries()) == 1
     assert foreign.read_text() == "mine"
 
 

@@ -10,7 +10,7 @@ import mirage_formal as mf
 from mirage_formal.api import request
 from mirage_formal.api.request import search_into_store, stored_results
 from mirage_formal.cache.cache_directory import UNFINISHED
-from mirage_formal.cache.searches import SearchCache
+from mirage_formal.cache.search_store import SearchCache
 from mirage_formal.run.results.result import Results
 from mirage_formal.support.options import CallOptions, Settings
 

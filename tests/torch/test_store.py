@@ -13,7 +13,7 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip install 'mirage_formal[torch]'")
 
 import mirage_formal as mf  # noqa: E402
-from mirage_formal.cache.searches import ROOT, SWITCH, SearchCache  # noqa: E402
+from mirage_formal.cache.search_store import ROOT, SWITCH, SearchCache  # noqa: E402
 from mirage_formal.run.result_cache import cache_lookup  # noqa: E402
 from mirage_formal.torch.modules import region_search  # noqa: E402
 from tests.kit.paths import REPOSITORY  # noqa: E402

@@ -88,7 +88,7 @@ class TritonFileRunner:
 
     def compared(self, directory: Path, file: Path) -> NumericsRecord:
         """Compare the results of a file with float64 at every scale, by the tolerance of its µGraph."""
-        from mirage_formal.codegen.numerics.numerics import Inputs, check
+        from mirage_formal.codegen.numerics.result_comparison import Inputs, check
         from mirage_formal.device.runtime import device_name
 
         runs, executable, cupy = self._runs(directory, file), self._elements.executable, self._elements.cupy

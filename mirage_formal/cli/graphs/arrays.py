@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mirage_formal.cli.graphs.subject import LoadedGraph
-from mirage_formal.codegen.numerics.numerics import draw_all
+from mirage_formal.codegen.numerics.result_comparison import draw_all
 from mirage_formal.device.launch import NoDeviceWarning, Optimized
 from mirage_formal.device.runtime import arch_of, current_device, device_count, device_name
 from mirage_formal.device.tensors import numpy_dtype

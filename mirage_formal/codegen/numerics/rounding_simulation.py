@@ -2,7 +2,7 @@
 
 Kernels compute in float32, round the operands of 16-bit matrix products and store tensors between kernels in their
 element types; values beyond the range of a type become infinite. NumPy does the same here, operator by operator, and
-the results are judged as those of a kernel are (codegen/numerics/numerics.py). The judgement is about the µGraph
+the results are judged as those of a kernel are (result_comparison.py in this folder). The judgement is about the µGraph
 at some seeded inputs; a kernel is compared again once it exists.
 """
 
@@ -16,8 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.codegen.numerics.correlated_rounding import rounding_drift
-from mirage_formal.codegen.numerics.numerics import SCALES, compare_outputs, draw_all, exact_outputs, output_tolerances
 from mirage_formal.codegen.numerics.predicted_numerics import PredictedNumerics
+from mirage_formal.codegen.numerics.result_comparison import (
+    SCALES,
+    compare_outputs,
+    draw_all,
+    exact_outputs,
+    output_tolerances,
+)
 from mirage_formal.codegen.numerics.rounding import LARGEST, product_type, store_as
 from mirage_formal.graph.edit import extract_kernel
 from mirage_formal.graph.graph import KernelGraph, Op

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.codegen.numerics.numerics import draw_all
+from mirage_formal.codegen.numerics.result_comparison import draw_all
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import Attrs
 from mirage_formal.graph.type_rules import iterator_type

@@ -26,8 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.codegen.numerics.bounded_maxima import bound_maxima
-from mirage_formal.codegen.numerics.numerics import draw_input as plain
-from mirage_formal.codegen.numerics.numerics import exact_outputs, output_tolerances, splitmix
+from mirage_formal.codegen.numerics.result_comparison import draw_input as plain
+from mirage_formal.codegen.numerics.result_comparison import exact_outputs, output_tolerances, splitmix
 from mirage_formal.codegen.numerics.rounding import LARGEST, store_as
 from mirage_formal.codegen.numerics.rounding_simulation import overflowed_elements, simulate
 from mirage_formal.graph.graph import Input, KernelGraph

@@ -10,9 +10,7 @@ import numpy as np
 
 from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.translation_validation.block_classes import BlockClasses, PerBlock
-from mirage_formal.codegen.translation_validation.field_domain import FieldDomain
-from mirage_formal.codegen.translation_validation.field_points import FieldArray, FieldPoints
-from mirage_formal.codegen.translation_validation.kernel_blocks import (
+from mirage_formal.codegen.translation_validation.block_comparison import (
     FAMILY,
     ClassMember,
     ExpectedElements,
@@ -20,6 +18,8 @@ from mirage_formal.codegen.translation_validation.kernel_blocks import (
     KernelTensor,
     UndecidedError,
 )
+from mirage_formal.codegen.translation_validation.field_domain import FieldDomain
+from mirage_formal.codegen.translation_validation.field_points import FieldArray, FieldPoints
 from mirage_formal.codegen.translation_validation.program_evaluation import DeviceWrite
 from mirage_formal.codegen.translation_validation.tile_addresses import (
     TileAddresses,

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from mirage_formal.codegen.program.bands import band_at
-from mirage_formal.codegen.translation_validation.field_points import UndefinedPointError
-from mirage_formal.codegen.translation_validation.graph_defined_blocks import GraphDefinedBlocks
-from mirage_formal.codegen.translation_validation.kernel_blocks import (
+from mirage_formal.codegen.translation_validation.block_comparison import (
     Deviates,
     DeviationError,
     KernelBlocks,
     KernelTensor,
     UndecidedError,
 )
+from mirage_formal.codegen.translation_validation.field_points import UndefinedPointError
+from mirage_formal.codegen.translation_validation.graph_defined_blocks import GraphDefinedBlocks
 from mirage_formal.codegen.translation_validation.predefined_blocks import PredefinedBlocks
 from mirage_formal.codegen.translation_validation.program_evaluation import EvaluationFault
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op

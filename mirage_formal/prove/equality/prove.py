@@ -27,7 +27,7 @@ from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.prove.equality.element_forms import equal_in_cases
 from mirage_formal.prove.equality.exact_domain import ExactDomain, TensorCut, TensorGrid, UndefinedPiece
 from mirage_formal.prove.equality.polynomials import Monomial, ProofIncomplete, multiplier
-from mirage_formal.prove.equality.proof import ClosingLine, write_proof
+from mirage_formal.prove.equality.proof_writer import ClosingLine, write_proof
 from mirage_formal.prove.equality.radicals import SquareRoots
 from mirage_formal.prove.equality.tensor_terms import TensorTerm, TensorTerms
 from mirage_formal.support.errors import GraphError

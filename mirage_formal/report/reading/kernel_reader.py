@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.generate import GeneratedKernel as GeneratedKernel
 from mirage_formal.codegen.generate import generate, requested_options
 from mirage_formal.codegen.online_softmax.stabilize import NoStableForm, stabilize

@@ -13,7 +13,7 @@ import msgspec
 
 from mirage_formal.cache.cache_directory import expect_key, key_difference
 from mirage_formal.cache.lock import lock_directory
-from mirage_formal.cache.searches import SearchCache, StoredSearch, evidence_files
+from mirage_formal.cache.search_store import SearchCache, StoredSearch, evidence_files
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.verdict import Equivalent

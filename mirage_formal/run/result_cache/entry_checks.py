@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from mirage_formal.cache.cache_directory import error_line, expect_entry_directory
-from mirage_formal.cache.searches import SearchCache, StoredSearch
+from mirage_formal.cache.search_store import SearchCache, StoredSearch
 from mirage_formal.codegen.target import load_target
 from mirage_formal.records import sha256
 from mirage_formal.records.store_entry import CacheEntry, EntryKey, SearchOutcome

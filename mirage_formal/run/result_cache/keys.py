@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Literal
 
-from mirage_formal.cache.searches import is_store_disabled
+from mirage_formal.cache.search_store import is_store_disabled
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.records import sha256
 from mirage_formal.records.store_entry import EntryKey

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from mirage_formal.cache.searches import SearchCache
+from mirage_formal.cache.search_store import SearchCache
 from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.kernel_build.built_kernels import parse_acceptance
 from mirage_formal.records import Identity, sha256

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from mirage_formal.cache.searches import SearchCache
+from mirage_formal.cache.search_store import SearchCache
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.records.store_entry import EVIDENCE
 from mirage_formal.run.result_cache.cache_lookup import find_entry

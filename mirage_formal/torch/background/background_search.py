@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mirage_formal.cache.searches import SWITCH, is_store_disabled
+from mirage_formal.cache.search_store import SWITCH, is_store_disabled
 from mirage_formal.frontend.argument_checks import error_at_user_line
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.run.progress import Progress, RunPhase

@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from mirage_formal.codegen.numerics.numerics import draw_input
+from mirage_formal.codegen.numerics.result_comparison import draw_input
 from mirage_formal.codegen.numerics.rounding_simulation import MAX_ELEMENTS, overflowed_elements, simulate
 from mirage_formal.codegen.numerics.shrink import ShrunkPair, evaluation_size, shrink
 from mirage_formal.codegen.online_softmax.stabilize import stable_form

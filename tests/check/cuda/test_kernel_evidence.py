@@ -19,7 +19,7 @@ from mirage_formal.check.cuda import device
 from mirage_formal.check.cuda.cubin import resources
 from mirage_formal.check.cuda.manifest import SOLVERS, check_kernels
 from mirage_formal.codegen.executable import load_executable
-from mirage_formal.codegen.numerics import numerics
+from mirage_formal.codegen.numerics import result_comparison
 from mirage_formal.device.compile import available
 from mirage_formal.graph.canonical import digest
 from mirage_formal.graph.formats.json import from_json
@@ -92,7 +92,7 @@ def test_kernels_are_established_with_their_candidates(
 
 
 def test_the_checker_expects_what_numerics_promises() -> None:
-    assert (device.SCALES, device.LAMBDA) == (numerics.SCALES, numerics.LAMBDA)
+    assert (device.SCALES, device.LAMBDA) == (result_comparison.SCALES, result_comparison.LAMBDA)
 
 
 @pytest.mark.skipif(not available(), reason="needs NVRTC")

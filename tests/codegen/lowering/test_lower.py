@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.lowering.assemble import lower
 from mirage_formal.codegen.planning.planner import make_plan
 from mirage_formal.codegen.program.program import (

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.lowering import stores
 from mirage_formal.codegen.planning import layout
 from mirage_formal.codegen.program.flat_graph import Product

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from mirage_formal.codegen.numerics.numerics import (
+from mirage_formal.codegen.numerics.result_comparison import (
     Inputs,
     Runner,
     check,

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 import mirage_formal as mf
 from mirage_formal import Graph, Tensor
-from mirage_formal.codegen.numerics.numerics import draw_all
 from mirage_formal.codegen.numerics.predicted_numerics import PredictedNumerics
+from mirage_formal.codegen.numerics.result_comparison import draw_all
 from mirage_formal.codegen.numerics.rounding import LARGEST
 from mirage_formal.codegen.numerics.rounding_simulation import MAX_ELEMENTS, predict_numerics, round_to_type, simulate
 from mirage_formal.codegen.online_softmax.stabilize import stabilize

@@ -12,7 +12,14 @@ import pytest
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
 from mirage_formal.codegen.numerics import nonlinear_error
-from mirage_formal.codegen.numerics.numerics import Inputs, Runner, check, compare_outputs, draw_all, expected_results
+from mirage_formal.codegen.numerics.result_comparison import (
+    Inputs,
+    Runner,
+    check,
+    compare_outputs,
+    draw_all,
+    expected_results,
+)
 from mirage_formal.codegen.numerics.rounding import quantize, unit_roundoff
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind

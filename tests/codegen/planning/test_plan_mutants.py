@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.lowering.assemble import lower
-from mirage_formal.codegen.numerics import numerics
+from mirage_formal.codegen.numerics import result_comparison
 from mirage_formal.codegen.planning.planner import make_plan
 from mirage_formal.codegen.program.plan import Plan
 from mirage_formal.codegen.program.program import (
@@ -76,7 +76,7 @@ def inputs(name: str, seed: int = 1, scale: float = 1.0) -> tuple[Any, ...]:
     base = bases()[name]
     op = base.candidate.ops[base.position]
     before = KernelGraph(base.candidate.inputs, base.candidate.ops[: base.position], op.operands)
-    exact = reference(before, numerics.draw_all(before, seed, scale))
+    exact = reference(before, result_comparison.draw_all(before, seed, scale))
     items = base.graph.inputs
     return tuple(stored(a, item.tensor.dtype).astype(np.float64) for a, item in zip(exact, items, strict=True))
 
@@ -87,13 +87,17 @@ def given(base: Base, seed: int = 1, scale: float = 1.0) -> list[Any]:
 
 
 @cache
-def expected(name: str, scale: float) -> numerics.ReferenceOutputs:
+def expected(name: str, scale: float) -> result_comparison.ReferenceOutputs:
     """Exact results of the program in float64, and the candidate's tolerances."""
     base = bases()[name]
-    return numerics.expected_results(base.computed, base.candidate, numerics.draw_all(base.computed, 1, scale))
+    return result_comparison.expected_results(
+        base.computed, base.candidate, result_comparison.draw_all(base.computed, 1, scale)
+    )
 
 
-def results(base: Base, program: Program, source: str, launched: int | None = None) -> list[numerics.OutputRecord]:
+def results(
+    base: Base, program: Program, source: str, launched: int | None = None
+) -> list[result_comparison.OutputRecord]:
     """The candidate's results on the emulator, with this kernel in it, beside what is expected, at every scale.
 
     Raises:
@@ -103,15 +107,15 @@ def results(base: Base, program: Program, source: str, launched: int | None = No
         # The text stays as it is; the launch asks for other bytes.
         program = replace(program, shared=(SharedBuffer("all", DType.FLOAT16, launched // 2, 0),))
         assert program.shared_bytes == launched
-    out: list[numerics.OutputRecord] = []
-    for scale in numerics.SCALES:
+    out: list[result_comparison.OutputRecord] = []
+    for scale in result_comparison.SCALES:
         found = emulate.run_source(program, source, given(base, scale=scale))
         for later in following(base):
             found = emulate.run_kernel(later.program, found)
         wanted = expected(base.name, scale)
         types = kernel_types(base.computed)
         for a, b, tolerance, output in zip(found, wanted.values, wanted.tolerances, base.computed.outputs, strict=True):
-            out.append(numerics.compare_outputs(a.astype(np.float64), b, tolerance, types[output].dtype))
+            out.append(result_comparison.compare_outputs(a.astype(np.float64), b, tolerance, types[output].dtype))
     return out
 
 
@@ -198,7 +202,7 @@ def same_bits(base: Base, program: Program) -> bool:
     hold copies of one value, and rows that nobody stores, make no difference.)
     """
     for seed in (1, 2, 3):
-        for scale in numerics.SCALES:
+        for scale in result_comparison.SCALES:
             arrays = given(base, seed, scale)
             both = [emulate.run_kernel(p, arrays) for p in (base.program, program)]
             if any(a.tobytes() != b.tobytes() for a, b in zip(*both, strict=True)):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mirage_formal.codegen.lowering.assemble import lower
-from mirage_formal.codegen.numerics import numerics
+from mirage_formal.codegen.numerics import result_comparison
 from mirage_formal.codegen.planning.planner import make_plan, schedules
 from mirage_formal.codegen.program.register_layout import Warps
 from mirage_formal.codegen.target import load_target
@@ -47,7 +47,7 @@ def test_every_schedule_computes_the_same(name: str) -> None:
     (graph,) = kernels(GRAPHS[name]())
     found = list(schedules(graph, 0, H200))
     arrays = [a.astype(np.float64) for a in inputs_for(graph)]
-    wanted = numerics.expected_results(graph, graph, arrays)
+    wanted = result_comparison.expected_results(graph, graph, arrays)
     for one in found[:: max(1, len(found) // 9)]:
         program = lower(make_plan(graph, 0, H200, one))
         discharge_obligations(program)

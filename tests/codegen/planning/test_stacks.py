@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.lowering.assemble import lower
 from mirage_formal.codegen.online_softmax.stabilize import stabilize
 from mirage_formal.codegen.planning.planner import make_plan

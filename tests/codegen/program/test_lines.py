@@ -10,7 +10,7 @@ from functools import partial
 
 import pytest
 
-from mirage_formal.codegen.cuda import emit_cuda
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.planning.planner import schedules
 from mirage_formal.codegen.program.program import Barrier

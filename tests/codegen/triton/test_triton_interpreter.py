@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from mirage_formal.codegen.numerics import numerics
+from mirage_formal.codegen.numerics import result_comparison
 from mirage_formal.codegen.numerics.shrink import shrink
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
@@ -45,11 +45,11 @@ def judge(case: kit.Case, ran: kit.Ran) -> None:
     """Results within the derived tolerances; the file's reference is the program; its own check says so as well."""
     assert ran.results, ran.said
     arrays = kit.inputs(case.program)
-    expected = numerics.expected_results(case.program, case.graph, arrays)
+    expected = result_comparison.expected_results(case.program, case.graph, arrays)
     types = kernel_types(case.program)
     for i, (value, tolerance) in enumerate(zip(expected.values, expected.tolerances, strict=True)):
         dtype = types[case.program.outputs[i]].dtype
-        record = numerics.compare_outputs(ran.results[i], value, tolerance, dtype)
+        record = result_comparison.compare_outputs(ran.results[i], value, tolerance, dtype)
         assert record.answer == "within", record
         assert np.allclose(ran.references[i], value, rtol=1e-9, atol=1e-12 * np.abs(value).max())
     assert ran.code == 0, ran.said

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mirage_formal.codegen.executable import KernelLaunch, load_executable, without_dependent_launches
-from mirage_formal.codegen.numerics.numerics import Inputs, check, draw_all
+from mirage_formal.codegen.numerics.result_comparison import Inputs, check, draw_all
 from mirage_formal.device.cupy_runner import DeviceRuns
 from mirage_formal.device.launch import Optimized
 from mirage_formal.device.measure import TorchRecorder, measure

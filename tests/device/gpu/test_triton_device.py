@@ -13,7 +13,7 @@ from mirage_formal.autotune.timing_subprocess import describe_machine
 from mirage_formal.autotune.triton.launch_variants import TritonText, triton_texts
 from mirage_formal.autotune.triton.precompile import Task, compile_file
 from mirage_formal.codegen.executable import load_executable
-from mirage_formal.codegen.numerics.numerics import computed_answer, draw_all
+from mirage_formal.codegen.numerics.result_comparison import computed_answer, draw_all
 from mirage_formal.codegen.triton.launch_options import LaunchOptions
 from mirage_formal.device.runtime import arch_of, current_device, device_count
 from mirage_formal.kernel_build.triton.triton_callable import TritonOptimized

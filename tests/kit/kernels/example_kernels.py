@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import mirage_formal as mf
 from mirage_formal.codegen.lowering.assemble import lower
-from mirage_formal.codegen.numerics import numerics
+from mirage_formal.codegen.numerics import result_comparison
 from mirage_formal.codegen.planning.planner import make_plan
 from mirage_formal.codegen.program.plan import Plan
 from mirage_formal.codegen.program.program import Program
@@ -244,7 +244,7 @@ def run_alone(kernel: KernelGraph, position: int, *, sanitize: bool = False) -> 
     arrays = [a.astype(np.float64) for a in inputs_for(kernel, low=0.1 if position else None)]
     given = [laid_out(a, item) for a, item in zip(arrays, kernel.inputs, strict=True)]
     found = emulate.run_kernel(program, given, sanitize=sanitize)
-    wanted = numerics.expected_results(kernel, kernel, arrays)
+    wanted = result_comparison.expected_results(kernel, kernel, arrays)
     worst = 0.0
     for result, value, tolerance in zip(found, wanted.values, wanted.tolerances, strict=True):
         least = 6 * ROUND[kernel.inputs[0].tensor.dtype] * np.abs(value).max()

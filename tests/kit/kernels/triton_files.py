@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from mirage_formal.codegen.numerics import numerics
+from mirage_formal.codegen.numerics import result_comparison
 from mirage_formal.codegen.target import load_target
 from mirage_formal.codegen.triton.file import TritonFile, triton_file
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op, ThreadDefined
@@ -127,7 +127,7 @@ def child(mode: str, root: Path, more: Mapping[str, str]) -> None:
 
 def inputs(program: KernelGraph, scale: float = 1.0, seed: int = 0) -> list[Any]:
     """Seeded inputs, which the element types hold."""
-    return numerics.draw_all(program, seed, scale)
+    return result_comparison.draw_all(program, seed, scale)
 
 
 def of_type(graph: KernelGraph, dtype: DType) -> KernelGraph:

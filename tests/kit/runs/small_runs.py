@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from mirage_formal.codegen.executable import load_executable, moved_bytes
-from mirage_formal.codegen.numerics import numerics
+from mirage_formal.codegen.numerics import result_comparison
 from mirage_formal.device.measure import Measurement
 from mirage_formal.device.sealed_records import write_measurement, write_numerics
 from mirage_formal.kernel_build.build import build_run
@@ -52,7 +52,7 @@ def on_device(directory: Path) -> None:
         found = float64_reference.run(executable.program, arrays)
         return [x.astype(np.float16).astype(np.float64) for x in found]
 
-    record = numerics.check(executable.program, executable.graph, executable.digest, right, device="Test")
+    record = result_comparison.check(executable.program, executable.graph, executable.digest, right, device="Test")
     write_numerics(directory, record)
     measured = Measurement(3.0, 2.5, 4.0, 0.1, 15, 64, 64)
     write_measurement(directory, measured, "Test", moved_bytes(executable.program))

@@ -14,10 +14,10 @@ from mirage_formal.check.proof.ring import BUDGET
 from mirage_formal.check.proof_composition import replay_composed
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Unknown
-from mirage_formal.prove.equality import proof
+from mirage_formal.prove.equality import proof_writer
 from mirage_formal.prove.equality.index_substitution import DigitSubstitution
 from mirage_formal.prove.equality.polynomials import ManyMembers, constant, freeze
-from mirage_formal.prove.equality.proof import replay_work
+from mirage_formal.prove.equality.proof_writer import replay_work
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.prove.equality.tensor_terms import TensorTerms
 from tests.kit.proofs.claims import Mask, Pair, pair
@@ -390,14 +390,14 @@ def test_a_proof_is_as_much_work_as_the_checker_does(monkeypatch: pytest.MonkeyP
         expected.append(replay_work(*arguments))
         return expected[-1]
 
-    monkeypatch.setattr(proof, "replay_work", noted)
-    assert proof.MAX_REPLAY_WORK <= BUDGET
+    monkeypatch.setattr(proof_writer, "replay_work", noted)
+    assert proof_writer.MAX_REPLAY_WORK <= BUDGET
     program, candidate = EQUAL["a comparison of two quotients by one divisor"]
     verdict = prove(program, candidate)
     assert isinstance(verdict, Equivalent)
     monkeypatch.setattr(ring, "BUDGET", expected[-1])
     replay_composed(program, candidate, verdict.proof)
-    monkeypatch.setattr(proof, "MAX_REPLAY_WORK", expected[-1] - 1)
+    monkeypatch.setattr(proof_writer, "MAX_REPLAY_WORK", expected[-1] - 1)
     refused = prove(program, candidate)
     assert isinstance(refused, Unknown)
     assert "more work" in refused.reason

@@ -13,7 +13,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip in
 import torch.nn.functional as F  # noqa: E402
 
 import mirage_formal as mf  # noqa: E402
-from mirage_formal.cache.searches import ROOT, SWITCH  # noqa: E402
+from mirage_formal.cache.search_store import ROOT, SWITCH  # noqa: E402
 from mirage_formal.graph.canonical import digest  # noqa: E402
 from mirage_formal.torch.dynamic_shapes.bucket_search import ShapesReport  # noqa: E402
 from mirage_formal.torch.dynamic_shapes.dynamic_extents import Buckets  # noqa: E402

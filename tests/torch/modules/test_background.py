@@ -25,7 +25,7 @@ import mirage_formal as mf  # noqa: E402
 from mirage_formal.api.request import stored_results  # noqa: E402
 from mirage_formal.cache.cache_directory import UNFINISHED  # noqa: E402
 from mirage_formal.cache.lock import lock_holder  # noqa: E402
-from mirage_formal.cache.searches import ROOT, SWITCH  # noqa: E402
+from mirage_formal.cache.search_store import ROOT, SWITCH  # noqa: E402
 from mirage_formal.codegen.cost import estimate  # noqa: E402
 from mirage_formal.codegen.target import load_target  # noqa: E402
 from mirage_formal.run.result_cache import cache_lookup  # noqa: E402

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.codegen.numerics.numerics import draw_all
+from mirage_formal.codegen.numerics.result_comparison import draw_all
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType
 from mirage_formal.semantics import float64_reference

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from mirage_formal.codegen.cuda import emit_cuda, float_literal
+from mirage_formal.codegen.cuda_printer import emit_cuda, float_literal
 from mirage_formal.codegen.program.program import (
     Apply,
     Barrier,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage_formal.codegen.numerics.numerics import (
+from mirage_formal.codegen.numerics.result_comparison import (
     Inputs,
     Runner,
     check,
