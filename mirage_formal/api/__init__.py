@@ -397,7 +397,7 @@ def bypass_compile_errors(value: bool = True) -> None:
 
 def _watch() -> Callable[[Progress], None]:
     """Shows where a run stands: as bars in a notebook, and as lines on standard error elsewhere."""
-    from mirage_formal.run.progress.choice import in_notebook
+    from mirage_formal.run.progress.display_choice import in_notebook
     from mirage_formal.run.progress.progress_display import ProgressLines
 
     if not in_notebook():

@@ -27,7 +27,7 @@ from mirage_formal.records import KERNELS, TuningRecord
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 
 if TYPE_CHECKING:
-    from mirage_formal.autotune.prepare import TunedRun
+    from mirage_formal.autotune.kernel_preparation import TunedRun
     from mirage_formal.kernel_build.built_kernels import BuiltKernels
 
 #: Least seconds for building finalists, if the time limit is not reached before.
@@ -72,7 +72,7 @@ class TuningFacts:
 class Finalists:
     """Finalists of a run, each in its fastest form so far.
 
-    Sound: kernels come from ``autotune.prepare.build_finalist``, which refuses what is not proved or may not
+    Sound: kernels come from ``autotune.kernel_preparation.build_finalist``, which refuses what is not proved or may not
     run; times decide only between those.
 
     Attributes:
@@ -118,7 +118,7 @@ class Finalists:
 
     def _made(self, chosen: Sequence[ComposedCandidate], deadline: float) -> Iterator[tuple[int, BuiltKernels | str]]:
         """Yield the kernels of candidates by position, or the reason why there are none, as they complete."""
-        from mirage_formal.autotune.prepare import FINALIST_S, build_finalist, finalist_task
+        from mirage_formal.autotune.kernel_preparation import FINALIST_S, build_finalist, finalist_task
 
         facts, accept = self.facts, self.bench.accept
         tasks, done = [finalist_task(facts.source, facts.plan, one, accept) for one in chosen], 0
@@ -255,7 +255,7 @@ class Finalists:
 
     def _same(self, found: MeasuredTime, one: ComposedCandidate) -> bool:
         """Return whether the code of this version would write the same text for a whole that another version timed."""
-        from mirage_formal.autotune.prepare import FINALIST_S, finalist_task, finalist_text_digest
+        from mirage_formal.autotune.kernel_preparation import FINALIST_S, finalist_task, finalist_text_digest
 
         task = finalist_task(self.facts.source, self.facts.plan, one)
         events = self.bench.executor.run(finalist_text_digest, [task], limit_s=FINALIST_S, once=True)

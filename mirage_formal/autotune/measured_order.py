@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from mirage_formal.autotune.kernel_preparation import PRELOAD
 from mirage_formal.autotune.plans import TuningDirectory
-from mirage_formal.autotune.prepare import PRELOAD
 from mirage_formal.autotune.timing import Device
 from mirage_formal.autotune.triton.results import BackendComparison
 from mirage_formal.autotune.tune import NoTimesError, tune_run

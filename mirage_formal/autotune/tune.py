@@ -32,7 +32,7 @@ from mirage_formal.support.errors import MirageError, RunError
 from mirage_formal.workers.dispatch import TaskDone
 
 if TYPE_CHECKING:
-    from mirage_formal.autotune.prepare import TunedRun
+    from mirage_formal.autotune.kernel_preparation import TunedRun
 
 
 class NoTimesError(RunError):
@@ -55,7 +55,7 @@ def tune_run(root: Path, bench: TuningResources) -> TuningResult:
         RunError: There is no finished run, or no candidate has kernels that may run.
         SpaceError: The back end is "triton", and only proved kernels are accepted.
     """
-    from mirage_formal.autotune.prepare import source_of
+    from mirage_formal.autotune.kernel_preparation import source_of
     from mirage_formal.kernel_build.triton.triton_acceptance import accepted_backend
 
     backend, instead = accepted_backend(bench.backend, bench.accept, "--backend", "--accept tested")
@@ -79,7 +79,7 @@ def tune_run(root: Path, bench: TuningResources) -> TuningResult:
 
 def _tune_cuda_kernels(root: Path, source: TunedRun, bench: TuningResources, begin: float) -> TuningResult:
     """Tune a run with CUDA kernels alone; ``begin`` is the value of time.monotonic() at its start."""
-    from mirage_formal.autotune.prepare import KernelPreparation, plan_of
+    from mirage_formal.autotune.kernel_preparation import KernelPreparation, plan_of
 
     place, device, watch, limits = bench.place, bench.device, bench.watch, bench.limits
 
@@ -164,7 +164,7 @@ def _add_mixed_forms(
     plan: TuningPlan, times: Mapping[str, float], source: TunedRun, bench: TuningResources
 ) -> TuningPlan:
     """Return the plan with proved mixed forms added, at most as many as there may be finalists."""
-    from mirage_formal.autotune.prepare import FINALIST_S, finalist_task, has_proved_form
+    from mirage_formal.autotune.kernel_preparation import FINALIST_S, finalist_task, has_proved_form
 
     whole = msgspec.structs.replace(plan, candidates=(*plan.candidates, *combine_forms(plan, times)))
     own = len(plan.candidates)

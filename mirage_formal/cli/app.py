@@ -156,7 +156,7 @@ def verify_command(
         raise SpaceError(what, where="--explain", hint="leave it out for the table alone")
     from mirage_formal.cli.graphs.user_file import choose, load_programs
     from mirage_formal.graph.verdict import Equivalent
-    from mirage_formal.run.progress.choice import display
+    from mirage_formal.run.progress.display_choice import display
     from mirage_formal.run.settings import display_path
     from mirage_formal.run.verify.graph_file import load_graphs, read_graph_file
     from mirage_formal.run.verify.verdicts import (
@@ -252,7 +252,7 @@ def _search(
     from mirage_formal.partition.cover_table import print_any, reports_values
     from mirage_formal.partition.search_strategy import search_or_cover
     from mirage_formal.run.executors import make_executor
-    from mirage_formal.run.progress.choice import display
+    from mirage_formal.run.progress.display_choice import display
     from mirage_formal.support.guard import stopped_by
 
     out, progress = places

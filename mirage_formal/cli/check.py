@@ -37,7 +37,7 @@ def check_command(
     from dataclasses import replace
 
     from mirage_formal.revalidate.check_command import check_directory, print_outcome
-    from mirage_formal.run.progress.choice import display
+    from mirage_formal.run.progress.display_choice import display
     from mirage_formal.support.errors import RunError
     from mirage_formal.support.resources import worker_count
 

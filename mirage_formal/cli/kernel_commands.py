@@ -102,7 +102,7 @@ def build_command(
     from mirage_formal.kernel_build.built_kernels import Acceptance
     from mirage_formal.kernel_build.triton.triton_acceptance import accepted_backend
     from mirage_formal.kernel_build.triton.triton_output import exclude_triton_outputs, write_run
-    from mirage_formal.run.progress.choice import display
+    from mirage_formal.run.progress.display_choice import display
 
     triton = backend == "triton"
     reject_options(
@@ -151,7 +151,7 @@ def emulate_command(
 ) -> None:
     """Run a candidate's kernels on the CPU emulator, and compare their results with float64."""
     from mirage_formal.emulate.emulator_command import as_values, emulate, print_table
-    from mirage_formal.run.progress.choice import display
+    from mirage_formal.run.progress.display_choice import display
 
     with display(progress, "emulate") as shown:
         steps = shown.steps(run.name)
@@ -197,7 +197,7 @@ def gpu_tune_command(
 ) -> None:
     """Time the kernels that `mirage-formal tune` has made elsewhere."""
     from mirage_formal import gpu
-    from mirage_formal.run.progress.choice import display
+    from mirage_formal.run.progress.display_choice import display
 
     with display(progress, "gpu tune") as shown:
         found = gpu.tune(place, directory or [], time_limit, shown.steps(""))

@@ -127,7 +127,7 @@ def _numbers(where: str, text: str) -> tuple[int, ...]:
 def _show_progress(out: Path, mode: str) -> Iterator[_Show]:
     """Lock the output directory, and yield a callback that shows progress."""
     from mirage_formal.cache.lock import lock_directory
-    from mirage_formal.run.progress.choice import display
+    from mirage_formal.run.progress.display_choice import display
 
     hint = "the same command goes on where this one stopped"
     with keep_results_on_stop(hint), lock_directory(out), display(mode, "reproduce") as shown:

@@ -83,15 +83,15 @@ def tune_command(
     tolerance. Functions of Triton are tested, not proved safe or to compute their µGraph. So this needs --accept
     tested; without it auto is CUDA C++. The CUDA kernels and their proofs stay in the run.
     """
+    from mirage_formal.autotune.kernel_preparation import PRELOAD
     from mirage_formal.autotune.plans import TuningDirectory
-    from mirage_formal.autotune.prepare import PRELOAD
     from mirage_formal.autotune.timing import TimingProcess
     from mirage_formal.autotune.tune import NoTimesError, tune_run
     from mirage_formal.autotune.tuning_result import FINALISTS, MOST_KERNELS, TuningLimits, TuningResources
     from mirage_formal.device.runtime import device_count
     from mirage_formal.kernel_build.built_kernels import Acceptance
     from mirage_formal.kernel_build.triton.triton_output import exclude_triton_outputs
-    from mirage_formal.run.progress.choice import display
+    from mirage_formal.run.progress.display_choice import display
     from mirage_formal.support.resources import worker_count
     from mirage_formal.workers.pool import Pool
 

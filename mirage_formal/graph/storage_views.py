@@ -35,7 +35,7 @@ from mirage_formal.graph.graph import (
     cache_by_identity,
     enumerate_results,
 )
-from mirage_formal.graph.memory.place import INTEGERS, IndexMap, Move, StorageLocation
+from mirage_formal.graph.memory.storage_location import INTEGERS, IndexMap, Move, StorageLocation
 from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.types import DTensor, Shape, row_major
 from mirage_formal.graph.verifier import kernel_types

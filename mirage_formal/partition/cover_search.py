@@ -420,7 +420,7 @@ class _CoverSearch:
         return record
 
     def _results(self, covers: Sequence[Cover], record: WholeRecord) -> tuple[Result, ...]:
-        from mirage_formal.kernel_build.alternatives import (
+        from mirage_formal.kernel_build.candidate_preference import (
             Alternatives,  # as in a single run, not before there is a result
         )
 

@@ -15,7 +15,7 @@ from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate, Verdict
 from mirage_formal.records.reproduction import Row
-from mirage_formal.reproduce.structures import reference_operands, structure
+from mirage_formal.reproduce.structural_equality import reference_operands, structure
 from mirage_formal.run.tasks import FingerprintFilter
 from mirage_formal.search.bounds import SearchSpace
 from mirage_formal.search.engine_interface import Engine, SearchOptions, Stats, Unit

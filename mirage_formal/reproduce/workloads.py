@@ -16,7 +16,7 @@ from mirage_formal.reproduce.inputs import WORKLOADS
 from mirage_formal.reproduce.output.paper_tables import ARTIFACT_GRAPHS
 from mirage_formal.reproduce.output.render import workloads_markdown
 from mirage_formal.reproduce.row_journal import RecordFile, expect_writable_result, host_with_load, record_key, write
-from mirage_formal.reproduce.structures import structure
+from mirage_formal.reproduce.structural_equality import structure
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.progress import Progress, RunPhase
 from mirage_formal.run.results.run_report import RunReport

@@ -247,7 +247,7 @@ def _check_run(path: Path, how: _CheckOptions) -> tuple[Run, _EstablishedFacts]:
     results = check_each(check_candidate, run.directories, how.jobs)
     check_members(run, results)
     # The cost model and the space are loaded when the candidates are established: no verdict depends on them.
-    from mirage_formal.revalidate.exhausted import check_exhausted
+    from mirage_formal.revalidate.exhausted_record_check import check_exhausted
     from mirage_formal.revalidate.space_comparison import compare_with_space, describe_space
 
     bound = check_exhausted(run)

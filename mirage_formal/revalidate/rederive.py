@@ -54,7 +54,7 @@ from mirage_formal.records import (
     sha256,
 )
 from mirage_formal.revalidate.cuda_reader import has_cuda_grammar, read_cuda, text_of_program
-from mirage_formal.revalidate.machine import machine_code
+from mirage_formal.revalidate.machine_code_comparison import machine_code
 from mirage_formal.support.errors import FormatError
 
 #: Means of a coverage claim: a count of the writes, together with a query that no element is written twice.

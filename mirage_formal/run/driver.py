@@ -355,8 +355,8 @@ class _Run:
     ) -> tuple[tuple[Result, ...], tuple[CandidateRecord, ...]]:
         if not verified:
             return (), ()
-        from mirage_formal.kernel_build.alternatives import Alternatives  # not needed before there are results
         from mirage_formal.kernel_build.built_kernels import COUNT
+        from mirage_formal.kernel_build.candidate_preference import Alternatives  # not needed before there are results
 
         results: list[Result] = []
         items: list[CandidateRecord] = []

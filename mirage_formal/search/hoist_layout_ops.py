@@ -16,7 +16,7 @@ from dataclasses import replace
 from math import prod
 
 from mirage_formal.graph.graph import KernelGraph, Op, enumerate_results
-from mirage_formal.graph.memory.place import Move
+from mirage_formal.graph.memory.storage_location import Move
 from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.storage_views import moved_tensors, trailing_moves
 from mirage_formal.graph.types import Shape

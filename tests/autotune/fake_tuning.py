@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from mirage_formal.autotune.kernel_preparation import PRELOAD
 from mirage_formal.autotune.plans import CandidatePlan, TuningDirectory, TuningPlan
-from mirage_formal.autotune.prepare import PRELOAD
 from mirage_formal.autotune.timing import FIRST
 from mirage_formal.autotune.timing_subprocess import GpuMachine, TimingAnswer, TimingJob
 from mirage_formal.autotune.triton.compare_backends import compare_with_cuda

@@ -19,9 +19,9 @@ from mirage_formal.autotune.plans import TuningDirectory
 from mirage_formal.autotune.triton import compare_backends as beside_module
 from mirage_formal.autotune.triton.results import BackendComparison
 from mirage_formal.autotune.tuning_result import TuningResources, TuningResult
-from mirage_formal.kernel_build.alternatives import Alternatives
 from mirage_formal.kernel_build.build import KernelWarning, candidates_of
 from mirage_formal.kernel_build.built_kernels import Acceptance
+from mirage_formal.kernel_build.candidate_preference import Alternatives
 from mirage_formal.run.results.result import Result
 from mirage_formal.support.errors import SpaceError, UnsupportedError
 from tests.autotune.fake_tuning import Compiler, Gpu, first_is, names, rows

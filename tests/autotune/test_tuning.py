@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from mirage_formal.autotune.kernel_preparation import KernelPreparation, TunedRun, _DescribedForm, plan_of
 from mirage_formal.autotune.measured_order import MeasurementLimits, order_by_measurement
 from mirage_formal.autotune.plans import (
     At,
@@ -22,7 +23,6 @@ from mirage_formal.autotune.plans import (
     TuningDirectory,
     TuningPlan,
 )
-from mirage_formal.autotune.prepare import KernelPreparation, TunedRun, _DescribedForm, plan_of
 from mirage_formal.autotune.successive_halving import finalist_batches, kernel_rungs
 from mirage_formal.autotune.timing import FIRST, SECOND, time_kernels
 from mirage_formal.autotune.timing_subprocess import GpuMachine, TimingAnswer, TimingJob

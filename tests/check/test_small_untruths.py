@@ -16,7 +16,7 @@ from mirage_formal.check.candidate import check_candidate
 from mirage_formal.check.check_steps import CheckFailed, list_files
 from mirage_formal.check.run_check import read_run
 from mirage_formal.records import EXHAUSTED_FILE
-from mirage_formal.revalidate.exhausted import check_exhausted
+from mirage_formal.revalidate.exhausted_record_check import check_exhausted
 from mirage_formal.revalidate.rederive import derive_kernels
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings

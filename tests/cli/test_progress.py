@@ -16,7 +16,7 @@ from mirage_formal.records import FoundRecord, UnitRecord
 from mirage_formal.records.answer import ProgressEvent, answer_schema
 from mirage_formal.run import progress as values
 from mirage_formal.run.driver import run_search
-from mirage_formal.run.progress import Progress, RunPhase, choice, counts, progress_display
+from mirage_formal.run.progress import Progress, RunPhase, counts, display_choice, progress_display
 from mirage_formal.run.progress.bars import Bars
 from mirage_formal.run.progress.counts import RemainingTime, RunCounters
 from mirage_formal.run.settings import Settings
@@ -237,13 +237,13 @@ class Terminal(io.StringIO):
 def test_the_display_is_chosen_by_where_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm")
-    assert type(choice.display("auto", "x")) is Bars
-    assert type(choice.display("none", "x")) is progress_display.Display
-    assert type(choice.display("json", "x")) is progress_display.JsonLines
+    assert type(display_choice.display("auto", "x")) is Bars
+    assert type(display_choice.display("none", "x")) is progress_display.Display
+    assert type(display_choice.display("json", "x")) is progress_display.JsonLines
     monkeypatch.setenv("TERM", "dumb")
-    assert type(choice.display("auto", "x")) is progress_display.ProgressLines
+    assert type(display_choice.display("auto", "x")) is progress_display.ProgressLines
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    assert type(choice.display("auto", "x")) is progress_display.Display
-    assert type(choice.display("bars", "x")) is progress_display.ProgressLines
+    assert type(display_choice.display("auto", "x")) is progress_display.Display
+    assert type(display_choice.display("bars", "x")) is progress_display.ProgressLines
     with pytest.raises(SpaceError, match="expected one of auto, bars, json, none, got 'loud'"):
-        choice.display("loud", "x")
+        display_choice.display("loud", "x")

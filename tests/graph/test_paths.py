@@ -13,7 +13,7 @@ import mirage_formal as mf
 from mirage_formal.codegen.program.index import DigitBuilder, IndexBuilder
 from mirage_formal.codegen.program.integers import evaluate_expression
 from mirage_formal.graph.graph import KernelGraph
-from mirage_formal.graph.memory.place import INTEGERS, StorageLocation
+from mirage_formal.graph.memory.storage_location import INTEGERS, StorageLocation
 from mirage_formal.graph.storage_views import moved_tensors, storage_locations
 from mirage_formal.graph.verifier import kernel_types
 

@@ -27,9 +27,9 @@ from mirage_formal.device import launch
 from mirage_formal.device.measure import Measurement
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.kernel_build import __main__ as build_command
-from mirage_formal.kernel_build.alternatives import Alternatives
 from mirage_formal.kernel_build.build import KernelWarning, build, build_run, discharge_obligations
 from mirage_formal.kernel_build.built_kernels import KernelRejected
+from mirage_formal.kernel_build.candidate_preference import Alternatives
 from mirage_formal.kernel_build.save import find_kernels
 from mirage_formal.records import KERNELS
 from mirage_formal.run_directory.directory_layout import DirectoryWarning

@@ -22,9 +22,9 @@ from mirage_formal.graph.formats.json import encode, from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Equivalent, Unknown
-from mirage_formal.kernel_build.alternatives import Alternatives
 from mirage_formal.kernel_build.build import KernelWarning, build
 from mirage_formal.kernel_build.built_kernels import KernelRejected
+from mirage_formal.kernel_build.candidate_preference import Alternatives
 from mirage_formal.kernel_build.save import save_built
 from mirage_formal.kernel_build.stable_forms import NotProvedError, stabilize_proved
 from mirage_formal.logic import session

@@ -20,8 +20,8 @@ from mirage_formal.codegen.triton.address import TEXT, integer_constant, tile_ad
 from mirage_formal.device import launch
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.kernel_build import __main__ as command
-from mirage_formal.kernel_build.alternatives import Alternatives
 from mirage_formal.kernel_build.built_kernels import Acceptance, KernelRejected
+from mirage_formal.kernel_build.candidate_preference import Alternatives
 from mirage_formal.kernel_build.triton import triton_generator as triton
 from mirage_formal.kernel_build.triton.triton_callable import TritonOptimized, load_module
 from mirage_formal.kernel_build.triton.triton_log import access_records

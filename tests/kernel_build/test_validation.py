@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.autotune.prepare import Finalist, build_finalist
+from mirage_formal.autotune.kernel_preparation import Finalist, build_finalist
 from mirage_formal.check.check_steps import CheckFailed
 from mirage_formal.codegen.generate import GeneratedKernel
 from mirage_formal.codegen.program import program as ir
@@ -20,9 +20,9 @@ from mirage_formal.codegen.translation_validation.claim_record import realizatio
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build import validation
-from mirage_formal.kernel_build.alternatives import Alternatives
 from mirage_formal.kernel_build.build import KernelChoice, KernelWarning, build, build_run
 from mirage_formal.kernel_build.built_kernels import Acceptance, KernelRejected
+from mirage_formal.kernel_build.candidate_preference import Alternatives
 from mirage_formal.kernel_build.compile_unsearched import make_callable
 from mirage_formal.records import REALIZES_FILE, RealizationRecord, RealizesRecord
 from mirage_formal.revalidate.rederive import derive_kernels

@@ -18,7 +18,7 @@ import msgspec
 
 from mirage_formal.check.check_steps import check_manifest, expect_equal, step
 from mirage_formal.check.cuda.cubin import Resources
-from mirage_formal.check.cuda.device import Numerics, check_measure, check_numerics
+from mirage_formal.check.cuda.gpu_record_check import Numerics, check_measure, check_numerics
 from mirage_formal.check.cuda.launches import check_launches, check_plans
 from mirage_formal.check.partitioning.subgraphs import ReplacedGraph, Replacement, replace_parts
 from mirage_formal.check.solvers import directory_budget, expect_unsat

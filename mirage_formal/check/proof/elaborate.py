@@ -13,8 +13,8 @@ from typing import Final
 
 from mirage_formal.check.proof.operator_terms import LOOP, UNARY, UNINTERPRETED, Terms
 from mirage_formal.check.proof.parser import MAX_TABLE, parse_integer, parse_list
-from mirage_formal.check.proof.pieces import PieceOperators, PieceValue, align_segments, replace_item
 from mirage_formal.check.proof.ring import ProofError, require
+from mirage_formal.check.proof.segmented_tensors import PieceOperators, PieceValue, align_segments, replace_item
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, BlockContext, OpKind
 from mirage_formal.graph.types import Shape

@@ -9,8 +9,8 @@ from mirage_formal.check.proof.elaborate import Elaboration, elaborate
 from mirage_formal.check.proof.laws import check_lemma
 from mirage_formal.check.proof.operator_terms import Terms
 from mirage_formal.check.proof.parser import MAX_EXTENT, MAX_NUMBER, Reader, parse_integer, parse_list, parse_tables
-from mirage_formal.check.proof.pieces import PieceValue, paired_terms
 from mirage_formal.check.proof.ring import ProofError, Ring, require
+from mirage_formal.check.proof.segmented_tensors import PieceValue, paired_terms
 from mirage_formal.check.proof.tensor_steps import TensorReplay
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.types import DType

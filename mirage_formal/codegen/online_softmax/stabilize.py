@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Final
 
-from mirage_formal.codegen.online_softmax.partials import hoist_exponential, move_partial_results
 from mirage_formal.codegen.online_softmax.rewrite_groups import DisjointSets, OperatorGroup, group_operators, producers
 from mirage_formal.codegen.online_softmax.scaled_values import (
     ChangeRequest,
@@ -29,6 +28,7 @@ from mirage_formal.codegen.online_softmax.scaled_values import (
     Shift,
     ValueRules,
 )
+from mirage_formal.codegen.online_softmax.stabilization_preparation import hoist_exponential, move_partial_results
 from mirage_formal.graph.edit import inline_blocks
 from mirage_formal.graph.graph import (
     BlockGraph,

@@ -22,7 +22,7 @@ from mirage_formal.codegen.translation_validation.field_domain import FieldDomai
 from mirage_formal.codegen.translation_validation.field_points import FieldArray, FieldPoints
 from mirage_formal.codegen.translation_validation.program_evaluation import DeviceWrite
 from mirage_formal.graph.graph import Input, KernelGraph, Op
-from mirage_formal.graph.memory.place import INTEGERS, IndexArithmetic, Move
+from mirage_formal.graph.memory.storage_location import INTEGERS, IndexArithmetic, Move
 from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
 from mirage_formal.graph.types import DTensor, Shape, row_major
 from mirage_formal.semantics.interpreter import evaluate

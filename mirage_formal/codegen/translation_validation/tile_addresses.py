@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Var
 from mirage_formal.codegen.translation_validation.block_classes import compile_index
-from mirage_formal.graph.memory.place import StorageLocation
+from mirage_formal.graph.memory.storage_location import StorageLocation
 from mirage_formal.graph.types import Band, Dim3, DimMap, Shape, row_major
 
 _ZERO = Int(0)
@@ -20,7 +20,7 @@ _AXES = ("bx", "by", "bz")
 
 
 class IndexTerms:
-    """Arithmetic of index expressions without simplification (``graph.memory.place.IndexArithmetic``)."""
+    """Arithmetic of index expressions without simplification (``graph.memory.storage_location.IndexArithmetic``)."""
 
     def number(self, value: int) -> IntExpr:
         """Return a constant."""

@@ -1,7 +1,7 @@
 """Addresses of a block's elements in device memory, as expressions of Triton: offsets and masks.
 
 Expressions are text with the value of constants, so that sums and products with 0 and 1 are not written. Layout
-compositions are followed by ``graph.memory.place``, as for CUDA C++.
+compositions are followed by ``graph.memory.storage_location``, as for CUDA C++.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from mirage_formal.graph.graph import BlockGraph
-from mirage_formal.graph.memory.place import StorageLocation
+from mirage_formal.graph.memory.storage_location import StorageLocation
 from mirage_formal.graph.types import Band, DimMap, DTensor, Shape, row_major
 
 #: Names of the program's ids along the grid axes.
@@ -55,7 +55,7 @@ def integer_constant(value: int) -> Index:
 
 @dataclass(frozen=True, slots=True)
 class TextArithmetic:
-    """An implementation of ``graph.memory.place.IndexArithmetic`` on expressions of Triton."""
+    """An implementation of ``graph.memory.storage_location.IndexArithmetic`` on expressions of Triton."""
 
     def number(self, value: int) -> Index:
         """Implement ``Arithmetic.number``."""

@@ -15,7 +15,7 @@ from mirage_formal.codegen.program.program import BinaryFn
 from mirage_formal.codegen.triton.address import WIDE, Address, BlockTile, Index, band_conditions, tile_address
 from mirage_formal.codegen.triton.block_padding import Padding, on_tensor_cores
 from mirage_formal.graph.graph import BlockGraph
-from mirage_formal.graph.memory.place import StorageLocation
+from mirage_formal.graph.memory.storage_location import StorageLocation
 from mirage_formal.graph.types import Band, DTensor, DType
 
 TYPES: Final = {DType.FLOAT16: "tl.float16", DType.BFLOAT16: "tl.bfloat16", DType.FLOAT32: "tl.float32"}

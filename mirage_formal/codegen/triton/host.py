@@ -24,7 +24,7 @@ from mirage_formal.codegen.triton.function_writer import Operand, contains_name
 from mirage_formal.codegen.triton.kernel_function import Function, triton_function
 from mirage_formal.codegen.triton.launch_options import OWN, LaunchOptions
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op, enumerate_results
-from mirage_formal.graph.memory.place import StorageLocation
+from mirage_formal.graph.memory.storage_location import StorageLocation
 from mirage_formal.graph.ops import SPECS, VALUED, Family, OpKind
 from mirage_formal.graph.storage_views import launched_operators, storage_locations
 from mirage_formal.graph.types import DType, Shape

@@ -14,9 +14,9 @@ from mirage_formal.check.equivalence import describe_theorem
 from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import LOOP, Terms
 from mirage_formal.check.proof.parser import parse_tables
-from mirage_formal.check.proof.pieces import PieceValue
 from mirage_formal.check.proof.replay import Theorem
 from mirage_formal.check.proof.ring import Ring
+from mirage_formal.check.proof.segmented_tensors import PieceValue
 from mirage_formal.check.proof.tensor_steps import CheckedTensor, TensorReplay
 from mirage_formal.check.proof_composition import ComposedTheorem, replay_composed
 from mirage_formal.graph.graph import BlockGraph, InputIterator, KernelGraph, Op, OutputSaver

@@ -26,8 +26,8 @@ def results_of(found: ReplayResult, target: Target) -> tuple[Result, ...]:
         found: The replayed evidence.
         target: Target that kernels are planned for.
     """
-    from mirage_formal.kernel_build.alternatives import Alternatives
     from mirage_formal.kernel_build.built_kernels import COUNT
+    from mirage_formal.kernel_build.candidate_preference import Alternatives
 
     encoded = [(one.digest[:12], encode(one.graph)) for one in found.shown]
     most = len(encoded) if isinstance(found.record, WholeRecord) else COUNT

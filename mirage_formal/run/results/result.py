@@ -14,8 +14,8 @@ from mirage_formal.graph.verdict import Equivalent, Probable
 
 if TYPE_CHECKING:
     from mirage_formal.device.launch import Optimized
-    from mirage_formal.kernel_build.alternatives import Alternatives
     from mirage_formal.kernel_build.built_kernels import Acceptance
+    from mirage_formal.kernel_build.candidate_preference import Alternatives
 
 #: Columns of a table of results.
 HEAD: Final = ("rank", "candidate", "verdict", "kernels", "est. us")

@@ -15,7 +15,7 @@ import pytest
 from mirage_formal import records
 from mirage_formal.check.__main__ import main
 from mirage_formal.check.check_steps import CheckFailed
-from mirage_formal.check.cuda import device
+from mirage_formal.check.cuda import gpu_record_check
 from mirage_formal.check.cuda.cubin import resources
 from mirage_formal.check.cuda.manifest import SOLVERS, check_kernels
 from mirage_formal.codegen.executable import load_executable
@@ -92,7 +92,7 @@ def test_kernels_are_established_with_their_candidates(
 
 
 def test_the_checker_expects_what_numerics_promises() -> None:
-    assert (device.SCALES, device.LAMBDA) == (result_comparison.SCALES, result_comparison.LAMBDA)
+    assert (gpu_record_check.SCALES, gpu_record_check.LAMBDA) == (result_comparison.SCALES, result_comparison.LAMBDA)
 
 
 @pytest.mark.skipif(not available(), reason="needs NVRTC")

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from mirage_formal.check.proof.elaborate import Elaboration
 from mirage_formal.check.proof.operator_terms import Terms
-from mirage_formal.check.proof.pieces import MAX_PIECES, PieceValue
 from mirage_formal.check.proof.ring import ProofError
+from mirage_formal.check.proof.segmented_tensors import MAX_PIECES, PieceValue
 from mirage_formal.graph.graph import (
     BlockGraph,
     GraphDefined,

@@ -72,8 +72,8 @@ NUMBERS = (signal.SIGINT, signal.SIGTERM)
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run, and a tuning directory whose kernels are made and not timed."""
+    from mirage_formal.autotune.kernel_preparation import PRELOAD
     from mirage_formal.autotune.plans import TuningDirectory
-    from mirage_formal.autotune.prepare import PRELOAD
     from mirage_formal.autotune.tune import tune_run
     from mirage_formal.autotune.tuning_result import TuningLimits, TuningResources
     from mirage_formal.workers.pool import Pool

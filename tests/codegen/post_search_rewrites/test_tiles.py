@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mirage_formal import BlockBuilder, BlockTensor, Graph, Tensor
-from mirage_formal.autotune.prepare import _FormTask, describe_forms
+from mirage_formal.autotune.kernel_preparation import _FormTask, describe_forms
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.post_search_rewrites.rewrite_sequences import ANY, CHANGES, Change, apply_rewrite
 from mirage_formal.graph.formats.json import encode

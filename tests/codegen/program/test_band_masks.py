@@ -27,7 +27,7 @@ from mirage_formal.codegen.safety.safety import discharge_safety, safety_obligat
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device.emulate import loaded_bytes, run_kernel
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, Op
-from mirage_formal.graph.memory.place import StorageLocation
+from mirage_formal.graph.memory.storage_location import StorageLocation
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.storage_views import storage_locations
 from mirage_formal.graph.types import Band, DTensor, DType, Shape, row_major

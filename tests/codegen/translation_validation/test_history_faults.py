@@ -32,9 +32,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from mirage_formal.codegen.cuda import emit_cuda
 
 from mirage_formal.codegen import cuda, predefined_kernels
-from mirage_formal.codegen.cuda import emit_cuda
 from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.lowering import (
     assemble,

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from mirage_formal.kernel_build.candidate_forms import CandidateForm
 
 #: Modules that workers load once.
-PRELOAD: Final = ("mirage_formal.autotune.prepare", "mirage_formal.codegen.safety.safety")
+PRELOAD: Final = ("mirage_formal.autotune.kernel_preparation", "mirage_formal.codegen.safety.safety")
 #: Most schedules of one kernel.
 MOST_SCHEDULES: Final = 64
 #: Most forms of one candidate, its own included, without those that differ in grids only.

@@ -16,7 +16,7 @@ from mirage_formal.graph.canonical import canonical
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.reproduce.inputs import rmsnorm
 from mirage_formal.reproduce.search_variants import ARMS, engine
-from mirage_formal.reproduce.structures import reference_operands, structure
+from mirage_formal.reproduce.structural_equality import reference_operands, structure
 from mirage_formal.search.space import load_space
 
 #: Loop ranges by grid.
