@@ -97,9 +97,9 @@ class Finalists:
         from mirage_formal.kernel_build.save import save_built
 
         # Unfinished builds are lost at a deadline, so each gets time to finish, on as many processors.
-        made = dict(self._made(chosen, min(self.deadline, max(deadline, time.monotonic() + _BUILT_S))))
+        made = dict(self._build_kernels(chosen, min(self.deadline, max(deadline, time.monotonic() + _BUILT_S))))
         if chosen and 0 not in made:
-            made |= dict(self._made(chosen[:1], self.deadline))
+            made |= dict(self._build_kernels(chosen[:1], self.deadline))
         for number, one in enumerate(chosen):
             if number not in made:
                 continue
@@ -116,7 +116,9 @@ class Finalists:
             )
             self._chosen[candidate.name] = one
 
-    def _made(self, chosen: Sequence[ComposedCandidate], deadline: float) -> Iterator[tuple[int, BuiltKernels | str]]:
+    def _build_kernels(
+        self, chosen: Sequence[ComposedCandidate], deadline: float
+    ) -> Iterator[tuple[int, BuiltKernels | str]]:
         """Yield the kernels of candidates by position, or the reason why there are none, as they complete."""
         from mirage_formal.autotune.kernel_preparation import FINALIST_S, build_finalist, finalist_task
 
@@ -137,7 +139,7 @@ class Finalists:
         ready = {str(self._directory(name)): name for name, row in self.rows.items() if not row.said}
         if device is None or isinstance(device, str):
             for name in ready.values():
-                self._judge(name, self._known(self._chosen[name]))
+                self._judge(name, self._known_time(self._chosen[name]))
             return
         from mirage_formal.kernel_build.code_digest import digest_of_text
 
@@ -165,7 +167,7 @@ class Finalists:
         """
         from mirage_formal.kernel_build.save import move_built
 
-        name, known = self.facts.plan.candidates[one.candidate].name, self._known(one)
+        name, known = self.facts.plan.candidates[one.candidate].name, self._known_time(one)
         before = self.rows.get(name)
         if before is None:  # there was no time for it
             return False
@@ -241,7 +243,7 @@ class Finalists:
         us, said = (None, "") if one is None else (None, one.failed) if one.failed else (one.us, "")
         self.rows[name] = replace(self.rows[name], us=us, said=said)
 
-    def _known(self, one: ComposedCandidate) -> MeasuredTime | None:
+    def _known_time(self, one: ComposedCandidate) -> MeasuredTime | None:
         """Return the time of a whole candidate on this GPU, driver and compiler, or on the named GPU, if known."""
         device, place = self.bench.device, self.bench.place
         if device is None:

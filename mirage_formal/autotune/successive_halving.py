@@ -106,12 +106,12 @@ def _order_schedules(plan: TuningPlan, piece: int, tried: Mapping[str, float | N
     """
     variants = plan.pieces[piece].variants
     fastest = min(timed_schedules(plan, piece, tried), default=None)
-    own = set() if fastest is None else _parts(variants[fastest[1]].schedule)
-    groups = [(one.key not in tried, own.isdisjoint(_parts(one.schedule))) for one in variants]
+    own = set() if fastest is None else _schedule_choices(variants[fastest[1]].schedule)
+    groups = [(one.key not in tried, own.isdisjoint(_schedule_choices(one.schedule))) for one in variants]
     return sorted(range(len(variants)), key=groups.__getitem__)
 
 
-def _parts(one: ScheduleRecord | None) -> set[tuple[object, ...]]:
+def _schedule_choices(one: ScheduleRecord | None) -> set[tuple[object, ...]]:
     """Return the pipeline and the distribution of work of a schedule."""
     if one is None:
         return set()

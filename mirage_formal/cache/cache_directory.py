@@ -31,7 +31,7 @@ from mirage_formal.support.limits import MAX_JOURNAL_BYTES
 from mirage_formal.support.strict_json import load_strict_json
 
 #: Names the directory of all caches; without it, it is the user's cache directory.
-ROOT: Final = "MIRAGE_FORMAL_CACHE"
+CACHE_VARIABLE: Final = "MIRAGE_FORMAL_CACHE"
 #: Kinds of entries beside searches, by their directories below the root.
 KINDS: Final = ("cubins", "emulator", "tuning/plans", "tuning/kernels", "tuning/finals", "tuning/triton")
 #: Most bytes of all entries of a kind together; the least recently used ones are removed first.
@@ -60,7 +60,7 @@ class CacheWarning(UserWarning):
 
 def cache_root() -> Path:
     """Return the directory of all caches, which need not exist."""
-    if named := os.environ.get(ROOT):
+    if named := os.environ.get(CACHE_VARIABLE):
         return Path(named)
     import platformdirs  # where kernels only run it need not be there
 
@@ -323,8 +323,8 @@ def _last_use(path: Path) -> float:
 
 
 __all__ = [
+    "CACHE_VARIABLE",
     "MOST_BYTES",
-    "ROOT",
     "Cache",
     "CacheWarning",
     "StoredEntry",

@@ -24,7 +24,7 @@ from mirage_formal.support.limits import MAX_JOURNAL_BYTES
 #: Set, it turns the store off for this process and those that it starts.
 SWITCH: Final = "MIRAGE_FORMAL_NO_CACHE"
 #: Names the store's directory; without it, it is ``store`` in the directory of the caches.
-ROOT: Final = "MIRAGE_FORMAL_STORE"
+STORE_VARIABLE: Final = "MIRAGE_FORMAL_STORE"
 #: Digits of the program's digest in names.
 _PROGRAM: Final = 16
 _UNUSUAL: Final = re.compile(r"[^A-Za-z0-9._-]")
@@ -47,7 +47,7 @@ class SearchCache(Cache[EntryKey, SearchOutcome]):
     _pattern = "*/*/*"
 
     def __init__(self, root: Path | None = None) -> None:
-        named = os.environ.get(ROOT)
+        named = os.environ.get(STORE_VARIABLE)
         super().__init__("entries", SearchEntry, root or (Path(named) if named else cache_root() / "store"))
 
     def path(self, key: EntryKey) -> Path:
@@ -82,7 +82,7 @@ def evidence_of(entry: StoredSearch) -> dict[str, bytes]:
 
 
 __all__ = [
-    "ROOT",
+    "STORE_VARIABLE",
     "SWITCH",
     "SearchCache",
     "StoredSearch",

@@ -155,7 +155,7 @@ def _check_units(run: Run) -> None:
         last = {record.unit: record for record in run.units}
         again = [record.unit for record in run.units if record.status == "done" and record is not last[record.unit]]
         expect_equal("units that were done and are listed again", [], again)
-        for found in _found(run.units).values():
+        for found in _candidates_by_digest(run.units).values():
             graph = decode_graph(found.graph)
             if broken := faults(graph):
                 raise FormatError("; ".join(broken)[:600])
@@ -169,7 +169,7 @@ def _check_units(run: Run) -> None:
         expect_equal("pruned", dict(_total(record.pruned for record in latest)), summary.pruned)
         expect_equal("units_done", len(latest) - failed, summary.units_done)
         expect_equal("units_failed", failed, summary.units_failed)
-        expect_equal("found", len(_found(latest)), summary.found)
+        expect_equal("found", len(_candidates_by_digest(latest)), summary.found)
         done = {record.unit for record in latest}
         if max(done, default=-1) >= summary.units or (summary.status == "complete" and len(done) < summary.units):
             raise FormatError(f"units of a {summary.status} run: expected {len(done)}, got {summary.units}")
@@ -181,7 +181,7 @@ def _check_units(run: Run) -> None:
             raise FormatError(f"fingerprint_tests: expected {least} to {most}, got {summary.fingerprint_tests}")
 
 
-def _found(units: Iterable[UnitRecord]) -> dict[str, FoundRecord]:
+def _candidates_by_digest(units: Iterable[UnitRecord]) -> dict[str, FoundRecord]:
     """Return the distinct candidates of the journal, each as the first unit recorded it."""
     found: dict[str, FoundRecord] = {}
     for record in sorted(units, key=lambda record: record.unit):
@@ -199,7 +199,7 @@ def _total(counts: Iterable[dict[str, int]]) -> Counter[str]:
 
 def _check_summary(run: Run) -> None:
     """Check the list of candidates: found by this search, ranked, and no more directories than listed."""
-    found = _found(_latest(run))
+    found = _candidates_by_digest(_latest(run))
     with step(run.root / SUMMARY_FILE, "list of candidates"):
         expect_equal(
             "ranks", list(range(1, len(run.summary.candidates) + 1)), [item.rank for item in run.summary.candidates]

@@ -36,7 +36,7 @@ class SolverAnswers:
     asked: bool = True
 
 
-class _Clock:
+class _SolverBudget:
     """Remaining seconds: of the current directory, and of the whole check, which processes may share."""
 
     def __init__(self) -> None:
@@ -60,40 +60,40 @@ class _Clock:
                 self.shared.value -= seconds
 
 
-_CLOCK: Final = _Clock()
+_BUDGET: Final = _SolverBudget()
 
 
-def start_budget() -> None:
+def reset_solver_budget() -> None:
     """Start the time budget of the whole check."""
-    _CLOCK.directory, _CLOCK.total, _CLOCK.shared = DIRECTORY_S, CHECK_S, None
+    _BUDGET.directory, _BUDGET.total, _BUDGET.shared = DIRECTORY_S, CHECK_S, None
 
 
 @contextmanager
 def directory_budget() -> Iterator[None]:
     """Start the time budget of a directory; a nested use shares the outer budget."""
-    outermost, _CLOCK.inside = not _CLOCK.inside, True
+    outermost, _BUDGET.inside = not _BUDGET.inside, True
     if outermost:
-        _CLOCK.directory = DIRECTORY_S
+        _BUDGET.directory = DIRECTORY_S
     try:
         yield
     finally:
-        _CLOCK.inside = not outermost
+        _BUDGET.inside = not outermost
 
 
 @contextmanager
 def shared_budget() -> Iterator[Any]:
     """Yield the budget of the whole check as a shared value, for processes that call ``join_budget`` with it."""
-    value = get_context("spawn").Value("d", _CLOCK.total)
+    value = get_context("spawn").Value("d", _BUDGET.total)
     join_budget(value)
     try:
         yield value
     finally:
-        _CLOCK.total, _CLOCK.shared = value.value, None
+        _BUDGET.total, _BUDGET.shared = value.value, None
 
 
 def join_budget(value: Any) -> None:
     """Use the shared time budget of the parent process."""
-    _CLOCK.shared = value
+    _BUDGET.shared = value
 
 
 def query_solvers(script: Script) -> SolverAnswers:
@@ -116,12 +116,12 @@ _MOST: Final = 4096
 
 
 def _ask_both(script: Script) -> SolverAnswers:
-    left, whose = _CLOCK.left()
+    left, whose = _BUDGET.left()
     if left <= 0:
         return SolverAnswers(dict.fromkeys(UNSAT, "unknown"), f"no time is left of {whose}", asked=False)
     # Each solver gets half of the time.
     results = discharge(script, max(1, min(QUESTION_MS, int(1e3 * left / 2))))
-    _CLOCK.spend(sum(result.processor_ms for result in results) / 1e3)
+    _BUDGET.spend(sum(result.processor_ms for result in results) / 1e3)
     why = "; ".join(result.reason for result in results if result.reason)
     return SolverAnswers({result.solver: result.answer.value for result in results}, why)
 

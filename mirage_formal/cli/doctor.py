@@ -104,7 +104,7 @@ def _package(name: str, distributions: str, needed: str, extra: str) -> Callable
         mend = install_command(extra)
         if not version:
             return Finding(name=name, state="missing", found="", needed=needed, mend=mend)
-        said = _said([sys.executable, "-c", f"import {name}"])
+        said = _last_error_line([sys.executable, "-c", f"import {name}"])
         if said is None:
             return Finding(name=name, state="ok", found=version, needed=needed)
         return Finding(name=name, state="broken", found=f"{version}: {said}", needed=needed, mend=mend)
@@ -119,7 +119,7 @@ def _version(distribution: str) -> str:
         return ""
 
 
-def _said(command: Sequence[str]) -> str | None:
+def _last_error_line(command: Sequence[str]) -> str | None:
     """Return the last line of a command's error output; None if it succeeds."""
     try:
         done = subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=False)

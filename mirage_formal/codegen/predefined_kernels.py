@@ -172,7 +172,7 @@ def block_forms(op: Op, operands: tuple[Operand, ...], result: DTensor, target: 
         result: The type of its row-major result.
         target: The GPU that estimates are for.
     """
-    return sorted(_forms(op, operands, result, target), key=lambda form: form.us)
+    return sorted(_kernel_forms(op, operands, result, target), key=lambda form: form.us)
 
 
 def _dims(op: Op, operands: tuple[Operand, ...], result: DTensor) -> tuple[_Dim, ...]:
@@ -193,7 +193,7 @@ def _dims(op: Op, operands: tuple[Operand, ...], result: DTensor) -> tuple[_Dim,
     return (*(dim for dim in others if not dim.reduced), *(dim for dim in others if dim.reduced), last)
 
 
-def _forms(op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target) -> Iterator[KernelForm]:
+def _kernel_forms(op: Op, operands: tuple[Operand, ...], result: DTensor, target: Target) -> Iterator[KernelForm]:
     """Yield block graphs that compute an operator, for all tile sizes tried, with their estimates."""
     dims = _dims(op, operands, result)
     last = len(dims) - 1

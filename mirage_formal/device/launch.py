@@ -129,10 +129,10 @@ class Optimized:
             what = f"expected {len(self._outputs)} outputs, got {len(results)}"
             raise TensorError(what, where="out", hint="give a list with a tensor for each output")
         if stream is None or (kind.host and not device_count()):
-            made = self._made(given, kind, results)
+            made = self._run_kernels(given, kind, results)
         else:
             with adapter(kind).on(stream):
-                made = self._made(given, kind, results)
+                made = self._run_kernels(given, kind, results)
         return made if as_list else made[0] if len(made) == 1 else tuple(made)
 
     def on_torch(self, given: Sequence[Tensor]) -> Tensor:
@@ -161,7 +161,7 @@ class Optimized:
             device = int(import_module("cupy").cuda.runtime.getDevice())
         self._load(device)
 
-    def _made(self, given: Sequence[Tensor], kind: TensorLibrary, out: list[Tensor] | None) -> list[Tensor]:
+    def _run_kernels(self, given: Sequence[Tensor], kind: TensorLibrary, out: list[Tensor] | None) -> list[Tensor]:
         return self._on_host(given, kind, out) if kind.host else self._on_device(given, kind, out)
 
     def _kind(self, given: Sequence[Tensor], out: Tensor) -> TensorLibrary:

@@ -71,7 +71,7 @@ def stored_test(executable: Executable) -> StoredTest:
         tolerances = [one + more for one, more in zip(wanted.tolerances, drift, strict=True)]
         lost = nonfinite_reference_elements(program, arrays)
         known = [
-            _known(value, tolerance, dtype) & ~gone
+            _is_comparable(value, tolerance, dtype) & ~gone
             for value, tolerance, dtype, gone in zip(wanted.values, tolerances, dtypes, lost, strict=True)
         ]
         if all(one.all() for one in known):
@@ -95,7 +95,7 @@ def stored_test(executable: Executable) -> StoredTest:
     )
 
 
-def _known(value: Array, tolerance: Array, dtype: DType) -> Array:
+def _is_comparable(value: Array, tolerance: Array, dtype: DType) -> Array:
     """Return the elements whose value is known, and that the element type holds with any error within tolerance."""
     with np.errstate(all="ignore"):
         most = LARGEST[dtype] * (1 - unit_roundoff(dtype)) if dtype.floating else np.inf

@@ -184,7 +184,7 @@ def _changed_form(
     """Return the form of a change; ``before`` is the rewritten candidate without running maxima."""
     return replace(
         _form(change.name, stabilize_proved(candidate, rewriting), target, before),
-        grids=change.grids,
+        grids=change.only_changes_grids,
         tiles=change.tiles > 0,
     )
 

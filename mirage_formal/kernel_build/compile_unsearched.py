@@ -40,14 +40,14 @@ def make_callable(graph: KernelGraph, accept: Acceptance = Acceptance.PROVED) ->
         running maximum, and of each kernel that is only tested.
     """
 
-    def made(arch: str) -> Executable:
+    def build_executable(arch: str) -> Executable:
         built = build(graph, graph, target_of(arch), (arch,), accept=accept)
         for note in (built.stable.note, *built.tested):
             if note:
                 warnings.warn(note, KernelWarning, stacklevel=2)
         return built.executable
 
-    return Optimized(graph, made)
+    return Optimized(graph, build_executable)
 
 
 def target_of(arch: str) -> Target:

@@ -236,14 +236,14 @@ class _CoverSearch:
         yield (least := self._cut(self._least))
         yield from self._merged_forms(least)
         # What one kernel leaves in the L2 the next one reads for less, which prices of parts of one kernel do not know.
-        for prices in (self._found, self._one_kernel):
+        for prices in (self._offers_of, self._one_kernel):
             for cut in partitions(self.program, self.target, self.limits, prices):
                 yield cut
                 yield from self._merged_forms(cut)
         yield self._cut(self._library)
 
     def _merged_forms(self, cut: Partition) -> Iterator[Partition]:
-        return (self.merger.merged(cut, self._found, us) for us in _KERNEL_US)
+        return (self.merger.merged(cut, self._offers_of, us) for us in _KERNEL_US)
 
     def _is_late(self) -> bool:
         """Return whether the time limit is over."""
@@ -253,16 +253,16 @@ class _CoverSearch:
     def _cut(self, price: Price, kernel_us: float = 0.0) -> Partition:
         return partition_program(self.program, self.target, self.limits, price, kernel_us)
 
-    def _found(self, part: KernelGraph) -> Offers:
+    def _offers_of(self, part: KernelGraph) -> Offers:
         """Return the offers that searches found for a part; empty if it was not searched, or is no part."""
         return self.known.get(part, ())
 
     def _one_kernel(self, part: KernelGraph) -> Offers:
-        """Return the offers of ``_found`` that have one kernel only."""
-        return tuple(offer for offer in self._found(part) if offer[0] == 1)
+        """Return the offers of ``_offers_of`` that have one kernel only."""
+        return tuple(offer for offer in self._offers_of(part) if offer[0] == 1)
 
     def _least(self, part: KernelGraph) -> float | None:
-        return min((us for _, us in self._found(part)), default=None)
+        return min((us for _, us in self._offers_of(part)), default=None)
 
     def _expected(self, part: KernelGraph) -> float | None:
         """Return the cost of a part: the least that its search has found, or a lower bound if it was not searched."""
@@ -280,7 +280,7 @@ class _CoverSearch:
         """Return the cost of a part with a penalty for each kernel but its first; see ``_expected``."""
         if part not in self.known:
             return self._floor(part, cuts=False)
-        return min((us + (kernels - 1) * _KERNEL_US[-1] for kernels, us in self._found(part)), default=None)
+        return min((us + (kernels - 1) * _KERNEL_US[-1] for kernels, us in self._offers_of(part)), default=None)
 
     def _floor(self, part: KernelGraph, *, cuts: bool) -> float | None:
         """Return ``floor_us`` of a part, or the cost that a search for the same graph found; None without either.
@@ -326,7 +326,7 @@ class _CoverSearch:
     def _expected_offers(self, part: KernelGraph) -> Offers:
         """Return the offers for a merged part: those found, or one kernel at the cost of ``_expected``."""
         us = self._expected(part)
-        return self._found(part) or (() if us is None else ((1, us),))
+        return self._offers_of(part) or (() if us is None else ((1, us),))
 
     def _filled(self, cut: Partition) -> tuple[WholePart, ...]:
         """Return every part of a partition with its replacement."""
@@ -420,9 +420,8 @@ class _CoverSearch:
         return record
 
     def _results(self, covers: Sequence[Cover], record: WholeRecord) -> tuple[Result, ...]:
-        from mirage_formal.kernel_build.candidate_preference import (
-            Alternatives,  # as in a single run, not before there is a result
-        )
+        # As in a single run, not before there is a result.
+        from mirage_formal.kernel_build.candidate_preference import Alternatives
 
         evidence = read_file(self.root / WHOLE_FILE)
         names = [one.graph_digest for one in record.covers]

@@ -159,7 +159,7 @@ def print_outcome(outcome: CheckOutcome) -> None:
 
 def _check_with_solvers(path: Path, how: _CheckOptions) -> _EstablishedFacts:
     """Check a directory with a time budget for solvers; return the established facts."""
-    solvers.start_budget()
+    solvers.reset_solver_budget()
     list_files(path)  # a directory beyond the bounds is refused before anything in it is read
     return _check(path, how)
 

@@ -19,7 +19,7 @@ from mirage_formal.support.errors import FormatError, UnsupportedError
 
 
 @dataclass(frozen=True, slots=True)
-class Machine:
+class MachineCodeComparison:
     """Result of compiling the files of machine code again.
 
     Attributes:
@@ -33,7 +33,9 @@ class Machine:
     compiler: str
 
 
-def machine_code(bound: BoundKernels, texts: Mapping[str, str], *, recompile: bool, arch: str = "") -> Machine:
+def compare_machine_code(
+    bound: BoundKernels, texts: Mapping[str, str], *, recompile: bool, arch: str = ""
+) -> MachineCodeComparison:
     """Compile the derived texts and compare the results, where the compiler that the plans name is installed.
 
     Sound: a file counts as made again only if its bytes are those that the compiler makes just now, from the text that
@@ -66,7 +68,7 @@ def machine_code(bound: BoundKernels, texts: Mapping[str, str], *, recompile: bo
                 written[why] += 1
             else:
                 again, compiler = again + 1, stated.compiler
-    return Machine(again, dict(sorted(written.items())), compiler)
+    return MachineCodeComparison(again, dict(sorted(written.items())), compiler)
 
 
 def _not_compiled_reason(stated: str, here: str, recompile: bool) -> str:

@@ -54,7 +54,7 @@ from mirage_formal.records import (
     sha256,
 )
 from mirage_formal.revalidate.cuda_reader import has_cuda_grammar, read_cuda, text_of_program
-from mirage_formal.revalidate.machine_code_comparison import machine_code
+from mirage_formal.revalidate.machine_code_comparison import compare_machine_code
 from mirage_formal.support.errors import FormatError
 
 #: Means of a coverage claim: a count of the writes, together with a query that no element is written twice.
@@ -110,7 +110,7 @@ def derive_kernels(root: Path, *, recompile: bool = True, arch: str = "", solver
     realized = _check_realized(bound, kernels)
     claims = _check_obligations(bound, [one.program for one in kernels])
     again, recorded = _settle_claims(root, claims, solvers=solvers)
-    machine = machine_code(bound, texts, recompile=recompile, arch=arch)
+    machine = compare_machine_code(bound, texts, recompile=recompile, arch=arch)
     return replace(
         bound.about,
         again=dict(sorted(again.items())),

@@ -94,7 +94,7 @@ def list_axioms(files: Sequence[str], without: Sequence[str]) -> AxiomReport:
     choice, every = read_choice(files, without), read_choice(files)
     remark = check_consistency(choice)
     unfit, off = laws_of(choice).unfit, set(without)
-    places = _places() | {one.name: one.where for one in every.added}
+    places = _axiom_locations() | {one.name: one.where for one in every.added}
     added = {one.name for one in every.added}
 
     def use(name: str) -> Use:
@@ -109,7 +109,7 @@ def list_axioms(files: Sequence[str], without: Sequence[str]) -> AxiomReport:
     return AxiomReport(axioms=tuple(rows), remark=remark)
 
 
-def _places() -> dict[str, str]:
+def _axiom_locations() -> dict[str, str]:
     """Return file and line of each axiom of the project."""
     found: dict[str, str] = {}
     for file in FILES:

@@ -21,34 +21,34 @@ class ShapeDomain(UntiledDomain[Shape]):
     def __init__(self) -> None:
         self.elements = 0
 
-    def _made(self, shape: Shape) -> Shape:
+    def _count_elements(self, shape: Shape) -> Shape:
         self.elements += prod(shape)
         return shape
 
     def unary(self, kind: OpKind, a: Shape) -> Shape:
         """Implement ``Domain.unary``."""
-        return self._made(a)
+        return self._count_elements(a)
 
     def binary(self, kind: OpKind, a: Shape, b: Shape) -> Shape:
         """Implement ``Domain.binary``."""
-        return self._made(tuple(max(x, y) for x, y in zip(a, b, strict=True)))
+        return self._count_elements(tuple(max(x, y) for x, y in zip(a, b, strict=True)))
 
     def matmul(self, a: Shape, b: Shape, inner: int) -> Shape:
         """Implement ``Domain.matmul``."""
         lead = (max(x, y) for x, y in zip(a[:-2], b[:-2], strict=True))
-        return self._made((*lead, a[-2], b[-1]))
+        return self._count_elements((*lead, a[-2], b[-1]))
 
     def scale(self, a: Shape, factor: Fraction) -> Shape:
         """Implement ``Domain.scale``."""
-        return self._made(a)
+        return self._count_elements(a)
 
     def offset(self, a: Shape, constant: Fraction) -> Shape:
         """Implement ``Domain.offset``."""
-        return self._made(a)
+        return self._count_elements(a)
 
     def sum(self, a: Shape, axis: int, extent: int, kept: int) -> Shape:
         """Implement ``Domain.sum``."""
-        return self._made((*a[:axis], kept, *a[axis + 1 :]))
+        return self._count_elements((*a[:axis], kept, *a[axis + 1 :]))
 
     def ordered(self, kind: OpKind, operands: tuple[Shape, ...], axis: int, extent: int) -> tuple[Shape, ...]:
         """Implement ``Domain.ordered``."""
@@ -57,15 +57,15 @@ class ShapeDomain(UntiledDomain[Shape]):
             return (self.sum(self.binary(OpKind.MUL, x, factor), axis, extent, 1),)
         assert kind in (OpKind.MAX, OpKind.RUNNING_MAX), kind
         reduced = self.sum(operands[0], axis, extent, 1)
-        return (reduced,) if kind is OpKind.MAX else (reduced, self._made(reduced))
+        return (reduced,) if kind is OpKind.MAX else (reduced, self._count_elements(reduced))
 
     def softmax(self, a: Shape, axis: int, extent: int) -> Shape:
         """Implement ``Domain.softmax``."""
-        return self._made(a)
+        return self._count_elements(a)
 
     def reshape(self, a: Shape, shape: Shape) -> Shape:
         """Implement ``Domain.reshape``."""
-        return self._made(shape)
+        return self._count_elements(shape)
 
     def transpose(self, a: Shape, perm: tuple[int, ...]) -> Shape:
         """Implement ``Domain.transpose``."""
@@ -73,7 +73,7 @@ class ShapeDomain(UntiledDomain[Shape]):
 
     def concat(self, a: Shape, b: Shape, axis: int) -> Shape:
         """Implement ``Domain.concat``."""
-        return self._made((*a[:axis], a[axis] + b[axis], *a[axis + 1 :]))
+        return self._count_elements((*a[:axis], a[axis] + b[axis], *a[axis + 1 :]))
 
     def slice(self, a: Shape, axis: int, start: int, stop: int) -> Shape:
         """Implement ``Domain.slice``."""

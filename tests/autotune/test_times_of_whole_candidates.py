@@ -198,12 +198,12 @@ def test_a_form_that_is_not_built_in_time_changes_nothing(
     """Forms of a finalist beside it are built in a directory of their own, and a deadline may end that."""
     shutil.copytree(run, tmp_path / "run")
     shutil.copytree(made, tmp_path / "place")
-    make = finalists.Finalists._made
+    make = finalists.Finalists._build_kernels
 
     def late(self: finalists.Finalists, *asked: Any) -> Iterator[Any]:
         yield from make(self, *asked) if self.root == tmp_path / "run" else ()
 
-    monkeypatch.setattr(finalists.Finalists, "_made", late)
+    monkeypatch.setattr(finalists.Finalists, "_build_kernels", late)
     found = tuned(tmp_path / "run", TuningDirectory(tmp_path / "place"), Wholes(early_ones), FEW)
     assert found.rows[0].us is not None
     assert not any(flags(tmp_path / "run" / "kernels" / found.rows[0].name))

@@ -132,7 +132,7 @@ def test_hard_questions_end_with_the_time_of_the_directory(monkeypatch: pytest.M
 
     monkeypatch.setattr(solvers, "DIRECTORY_S", 1.0)
     monkeypatch.setattr(solvers, "discharge", noted)
-    solvers.start_budget()
+    solvers.reset_solver_budget()
     scripts = [parse_script(HARD.replace("bv1 112", f"bv{number} 112")) for number in range(2, 40)]
     with solvers.directory_budget():
         found = [solvers.query_solvers(script) for script in scripts]
@@ -150,7 +150,7 @@ def test_hard_questions_end_with_the_time_of_the_directory(monkeypatch: pytest.M
 def test_without_time_obligations_are_undecided(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solvers, "DIRECTORY_S", 0.0)
     monkeypatch.setattr(solvers, "_KNOWN", {})
-    monkeypatch.setattr(solvers, "_CLOCK", solvers._Clock())
+    monkeypatch.setattr(solvers, "_BUDGET", solvers._SolverBudget())
     found = derive_kernels(kernels(root))
     assert SOLVERS not in found.again
     why = "undecided now, as no time is left of the 0 s that solvers have for one directory"
@@ -163,7 +163,7 @@ def test_without_time_obligations_are_undecided(root: Path, monkeypatch: pytest.
 def test_without_time_certificates_fail_and_say_why(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solvers, "DIRECTORY_S", 0.0)
     monkeypatch.setattr(solvers, "_KNOWN", {})
-    monkeypatch.setattr(solvers, "_CLOCK", solvers._Clock())
+    monkeypatch.setattr(solvers, "_BUDGET", solvers._SolverBudget())
     with pytest.raises(CheckFailed, match="no time is left of the 0 s that solvers have for one directory"):
         check_candidate(min((root / "candidates").iterdir()))
 
@@ -175,7 +175,7 @@ def test_without_time_for_everything_the_check_fails(
     """The processes of a check share the time."""
     monkeypatch.setattr(solvers, "CHECK_S", 0.0)
     monkeypatch.setattr(solvers, "_KNOWN", {})
-    monkeypatch.setattr(solvers, "_CLOCK", solvers._Clock())  # the tests after this one have their own time
+    monkeypatch.setattr(solvers, "_BUDGET", solvers._SolverBudget())  # the tests after this one have their own time
     monkeypatch.setattr(check_command, "LimitedCheck", InProcess)
     assert main([str(root), "--jobs", str(jobs)]) == 1
     assert "that solvers have for everything that is checked" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import jupytext
 import nbclient
 import pytest
 
-from mirage_formal.cache.search_store import ROOT, SWITCH
+from mirage_formal.cache.search_store import STORE_VARIABLE, SWITCH
 from tests.kit.paths import REPOSITORY
 from tests.kit.processes import HUNG_S
 
@@ -41,7 +41,7 @@ def test_the_tours_run_and_show_what_their_text_says(
 ) -> None:
     """One after the other: the app finds in the store what the notebook has searched."""
     monkeypatch.delenv(SWITCH)
-    monkeypatch.setenv(ROOT, str(tmp_path / "store"))
+    monkeypatch.setenv(STORE_VARIABLE, str(tmp_path / "store"))
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from mirage_formal.cache.search_store import ROOT, SWITCH
+from mirage_formal.cache.search_store import STORE_VARIABLE, SWITCH
 
 
 @pytest.fixture
@@ -16,4 +16,6 @@ def searched_once(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     """
     root = tmp_path_factory.getbasetemp()
     monkeypatch.delenv(SWITCH, raising=False)
-    monkeypatch.setenv(ROOT, str((root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "searched-once"))
+    monkeypatch.setenv(
+        STORE_VARIABLE, str((root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "searched-once")
+    )

@@ -63,7 +63,7 @@ def spent(path: Path) -> bool:
     """Uses a second of what solvers have for all."""
     meet(path)
     time.sleep(0.05)
-    solvers._CLOCK.spend(1.0)
+    solvers._BUDGET.spend(1.0)
     return here()
 
 
@@ -127,15 +127,15 @@ def test_a_process_that_dies_is_a_failure(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_the_solvers_time_is_one_for_all(tmp_path: Path, jobs: int) -> None:
-    solvers.start_budget()
-    before = solvers._CLOCK.left()[0]
-    total = solvers._CLOCK.total
+    solvers.reset_solver_budget()
+    before = solvers._BUDGET.left()[0]
+    total = solvers._BUDGET.total
     where = check_each(spent, paths(tmp_path, jobs), jobs)
     assert (set(where) == {True, False}) == (jobs > 1)
-    assert solvers._CLOCK.total == pytest.approx(total - COUNT)
-    assert solvers._CLOCK.shared is None
-    solvers.start_budget()
-    assert solvers._CLOCK.left()[0] == before
+    assert solvers._BUDGET.total == pytest.approx(total - COUNT)
+    assert solvers._BUDGET.shared is None
+    solvers.reset_solver_budget()
+    assert solvers._BUDGET.left()[0] == before
 
 
 @pytest.mark.parametrize("command", [check_command.main, lambda given: app(["check", *given], standalone_mode=False)])

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.cache.search_store import ROOT, SWITCH, SearchCache
+from mirage_formal.cache.search_store import STORE_VARIABLE, SWITCH, SearchCache
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.partition import search_strategy
 from mirage_formal.partition.whole_report import WholeReport
@@ -72,7 +72,7 @@ def using(store: Path) -> Iterator[None]:
     """The store at a place is in use, and nothing is remembered of earlier ones."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(SWITCH, raising=False)
-        patch.setenv(ROOT, str(store))
+        patch.setenv(STORE_VARIABLE, str(store))
         cache_lookup._replayed.clear()
         yield
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.cache.search_store import ROOT, SWITCH, SearchCache
+from mirage_formal.cache.search_store import STORE_VARIABLE, SWITCH, SearchCache
 from mirage_formal.semantics import float64_reference
 from mirage_formal.support.errors import FormatError, RunError, SpaceError, TargetError
 from tests.kit.paths import REPOSITORY
@@ -81,7 +81,7 @@ def candidate(case: Case) -> Path:
 def test_a_process_without_solvers_has_everything(one: Case, whole: Case, tmp_path: Path) -> None:
     entries = [path for path in SearchCache(one.store).entries() if SearchCache().read_record(path).value.candidates]
     paths = [one.out, candidate(one), whole.out, *entries]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), ROOT: str(one.store)}
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), STORE_VARIABLE: str(one.store)}
     environment.pop(SWITCH, None)
     command = [sys.executable, "-c", FRESH, str(tmp_path), *map(str, paths)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=REPOSITORY)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.cache.lock import lock_directory
-from mirage_formal.cache.search_store import ROOT, SWITCH, SearchCache
+from mirage_formal.cache.search_store import STORE_VARIABLE, SWITCH, SearchCache
 from mirage_formal.run.settings import make_job
 from mirage_formal.support.errors import RunError
 from tests.kit.paths import REPOSITORY
@@ -77,7 +77,7 @@ def warmed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_eight_processes_fill_one_store(tmp_path: Path, warmed: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), ROOT: str(tmp_path / "store")}
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), STORE_VARIABLE: str(tmp_path / "store")}
     environment.pop(SWITCH, None)
     command = [sys.executable, "-c", FILL, str(tmp_path), str(warmed), str(PROCESSES)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=REPOSITORY)

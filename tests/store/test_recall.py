@@ -22,7 +22,7 @@ from mirage_formal.run.settings import Settings
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty store of this test's own, in use."""
     monkeypatch.delenv(search_store.SWITCH)
-    monkeypatch.setenv(search_store.ROOT, str(tmp_path / "store"))
+    monkeypatch.setenv(search_store.STORE_VARIABLE, str(tmp_path / "store"))
     return tmp_path / "store"
 
 
@@ -104,7 +104,7 @@ def test_engines_of_the_users_own_are_not_kept(tmp_path: Path, store: Path) -> N
 
 def test_a_store_that_cannot_be_written_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
-    monkeypatch.setenv(search_store.ROOT, str(tmp_path / "file"))
+    monkeypatch.setenv(search_store.STORE_VARIABLE, str(tmp_path / "file"))
     assert searched(tmp_path / "first").results
 
 

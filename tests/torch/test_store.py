@@ -13,7 +13,7 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip install 'mirage_formal[torch]'")
 
 import mirage_formal as mf  # noqa: E402
-from mirage_formal.cache.search_store import ROOT, SWITCH, SearchCache  # noqa: E402
+from mirage_formal.cache.search_store import STORE_VARIABLE, SWITCH, SearchCache  # noqa: E402
 from mirage_formal.run.result_cache import cache_lookup  # noqa: E402
 from mirage_formal.torch.modules import region_search  # noqa: E402
 from tests.kit.paths import REPOSITORY  # noqa: E402
@@ -56,7 +56,7 @@ def module() -> tuple[Any, tuple[Any, ...]]:
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv(SWITCH)
-    monkeypatch.setenv(ROOT, str(tmp_path / "store"))
+    monkeypatch.setenv(STORE_VARIABLE, str(tmp_path / "store"))
     monkeypatch.chdir(tmp_path)
     cache_lookup._replayed.clear()
     return tmp_path / "store"

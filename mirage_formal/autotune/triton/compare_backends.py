@@ -99,7 +99,7 @@ def compare_with_cuda(
     if bench.device is None or isinstance(bench.device, str):
         return _untimed_result(bench.backend, "there is no GPU that is asked here")
     remove_triton_results(root)
-    return _TritonTrials(root, run, bench, bench.device, deadline).made(rows)
+    return _TritonTrials(root, run, bench, bench.device, deadline).compare(rows)
 
 
 def remove_triton_results(root: Path) -> None:
@@ -126,7 +126,7 @@ class _TritonTrials:
         self._found: dict[Path, list[_Trial]] = {}
         self._notes: list[str] = []
 
-    def made(self, rows: Sequence[FinalistRow]) -> BackendComparison:
+    def compare(self, rows: Sequence[FinalistRow]) -> BackendComparison:
         """Time the Triton files beside these CUDA kernels, and choose a back end; see ``compare_with_cuda``."""
         machine = self._device.machine
         good = sorted((row.us, row.name) for row in rows if row.us is not None and not row.said)
@@ -134,13 +134,13 @@ class _TritonTrials:
             return self._cuda("no CUDA kernels were measured, beside which Triton would be")
         cuda_us, first = good[0][0], self._root / KERNELS / good[0][1]
         if not machine.triton:
-            return self._nothing(first, machine.lacks or "torch and Triton are not there")
+            return self._record_no_trials(first, machine.lacks or "torch and Triton are not there")
         self._write([self._root / KERNELS / name for _, name in good])
         if not self._found:
-            return self._nothing(first, "; ".join(self._notes))
+            return self._record_no_trials(first, "; ".join(self._notes))
         self._time([one for trials in self._found.values() for one in trials])
-        self._further(cuda_us)
-        return self._decided(cuda_us, first)
+        self._try_more_options(cuda_us)
+        return self._choose_backend(cuda_us, first)
 
     # --- files and times
 
@@ -166,7 +166,7 @@ class _TritonTrials:
                 if one_of_first:
                     fewest, first = min(fewest, count), first + 1
 
-    def _further(self, cuda_us: float) -> None:
+    def _try_more_options(self, cuda_us: float) -> None:
         """Try all numbers of warps, and other stages with the best of them, for the best candidates not far behind."""
         more: list[_Trial] = []
         leasts = {directory: min(one.us for one in trials) for directory, trials in self._found.items()}
@@ -190,14 +190,14 @@ class _TritonTrials:
         for one in trials:
             one.said = self._results.get(result_key(one.text, self._run_digest, self._device.machine)) or TritonResult()
         self._bench.watch("triton", sum(bool(one.said.us or one.said.failed) for one in trials), len(trials))
-        missing = self._compiled([one for one in trials if not one.said.us and not one.said.failed])
+        missing = self._compile_files([one for one in trials if not one.said.us and not one.said.failed])
         jobs = {self._file(one.text): one for one in missing}
         for job, answer in self._run([_job(one, file, FIRST) for file, one in jobs.items()]):
             one = jobs[job.triton]
             self._keep(one, TritonResult(us=answer.us, failed=answer.failed))
             self._bench.watch("triton", sum(bool(t.said.us or t.said.failed) for t in trials), len(trials))
 
-    def _compiled(self, trials: Sequence[_Trial]) -> list[_Trial]:
+    def _compile_files(self, trials: Sequence[_Trial]) -> list[_Trial]:
         """Compile files in the workers and return those that compiled; failures and timeouts never reach the GPU."""
         limit = min(_COMPILE_S, max(1.0, self._deadline - time.monotonic()))
         tasks = [Task(one.text.text, self._device.machine.arch) for one in trials]
@@ -229,38 +229,38 @@ class _TritonTrials:
 
     # --- what is chosen
 
-    def _decided(self, cuda_us: float, first: Path) -> BackendComparison:
+    def _choose_backend(self, cuda_us: float, first: Path) -> BackendComparison:
         asked = self._bench.backend == "triton"
         every = sorted((one for trials in self._found.values() for one in trials), key=lambda one: one.us)
         timed = [one for one in every if one.us < float("inf") and (asked or one.us <= cuda_us)]
         groups: dict[Path | None, list[_Trial]] = {}
         for one in timed:
             groups.setdefault(one.text.directory if asked else None, []).append(one)
-        best = (self._best(files, first, asked=asked) for files in groups.values())
+        best = (self._fastest_correct_file(files, first, asked=asked) for files in groups.values())
         chosen = sorted((one for one in best if one is not None), key=lambda one: one.us)
         won = bool(chosen) and chosen[0].turns is not None and is_faster(*chosen[0].turns)
         for directory, trials in self._found.items():
             write_triton(directory, self._record(trials, chosen, won=won))
-        return self._told(every, chosen, cuda_us, won=won)
+        return self._comparison(every, chosen, cuda_us, won=won)
 
-    def _best(self, files: Sequence[_Trial], first: Path, *, asked: bool) -> _Trial | None:
+    def _fastest_correct_file(self, files: Sequence[_Trial], first: Path, *, asked: bool) -> _Trial | None:
         """Return the fastest correct file, timed in turns with CUDA kernels; ``files`` are in order of short times."""
         good: list[_Trial] = []
         for one in files[:JUDGED]:
             if good and (len(good) == TURNS or one.said.us > CLOSE * good[0].said.us):
                 break
-            if self._judged(one) and (self._turned(one, first) or (asked and not one.said.failed)):
+            if self._check_results(one) and (self._time_in_turns(one, first) or (asked and not one.said.failed)):
                 good.append(one)
         return min(good, key=lambda one: (one.turns is None, one.us), default=None)
 
-    def _judged(self, one: _Trial) -> bool:
+    def _check_results(self, one: _Trial) -> bool:
         """Return whether a file's results are within tolerance; compared now, if they were not."""
         if not one.said.answer and not one.said.failed:
             for _, answer in self._run([_job(one, self._file(one.text), 0)]):
                 self._keep(one, TritonResult(one.said.us, _numerics_fault(answer), answer.answer, answer.numerics))
         return one.within
 
-    def _turned(self, one: _Trial, first: Path) -> bool:
+    def _time_in_turns(self, one: _Trial, first: Path) -> bool:
         """Return whether it was measured in turns with the fastest CUDA kernels."""
         for _, answer in self._run([_job(one, self._file(one.text), SECOND, str(first))]):
             if answer.failed:
@@ -290,7 +290,7 @@ class _TritonTrials:
         """Return what is established about a file."""
         return triton_log(one.text, one.graph, read_verdict(self._root, one.directory.name), one.accesses)
 
-    def _told(
+    def _comparison(
         self, every: Sequence[_Trial], chosen: Sequence[_Trial], cuda_us: float, *, won: bool
     ) -> BackendComparison:
         rows = tuple(_row(one, chosen=one in chosen) for one in sorted(every, key=lambda one: one.us))
@@ -311,7 +311,7 @@ class _TritonTrials:
             said = f"{head}CUDA C++: a Triton file would have to save {TRITON_GAIN:.0%}, and the fastest {takes}"
         return BackendComparison("triton" if asked or won else "cuda", said, rows, turns and turns[1], found, logs)
 
-    def _nothing(self, first: Path, why: str) -> BackendComparison:
+    def _record_no_trials(self, first: Path, why: str) -> BackendComparison:
         """Record that no Triton file was tried, and return the result with the CUDA kernels."""
         write_triton(first, TritonRecord(versions=self._device.machine.triton, reason=why[:500]))
         return self._cuda(why)

@@ -60,10 +60,10 @@ class Terms:
         if number == len(self.shapes):
             self.shapes.append(tuple(shape))
             self._keys.append(key)
-            self.known.append(self._known(*key))
+            self.known.append(self._definedness_and_sign(*key))
         return number
 
-    def _known(self, kind: str, *rest: Any) -> tuple[bool, int]:  # noqa: C901 (one row per term)
+    def _definedness_and_sign(self, kind: str, *rest: Any) -> tuple[bool, int]:  # noqa: C901 (one row per term)
         """Return the definedness and sign of a term, from its operator and from those of its operands.
 
         Sound: a quotient has a value where its divisor is above 0, a root where its radicand is not negative, a

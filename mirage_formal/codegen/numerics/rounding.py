@@ -168,7 +168,7 @@ class RoundingDomain(UntiledDomain[Estimate]):
             return a.mantissa
         return self.xp.where(a.variance == 0, a.mantissa, -self.xp.inf if a.least is None else a.least)
 
-    def _made(
+    def _estimate(
         self, mantissa: Array, exponent: Array | None, *variances: Array | None, least: Array | None = None
     ) -> Estimate:
         known = [v for v in variances if v is not None] if self.dtype is not None else []
@@ -209,7 +209,7 @@ class RoundingDomain(UntiledDomain[Estimate]):
             error = xp.where(exact & (True if a.variance is None else a.variance == 0), 0.0, error)
         # Rounding keeps the order, so what is not below 0 stays so.
         least = None if a.least is None else a.least - xp.minimum(xp.abs(a.least), u * xp.abs(a.least) + floor)
-        return self._made(m, a.exponent, a.variance, error, least=least)
+        return self._estimate(m, a.exponent, a.variance, error, least=least)
 
     # --- the domain --------------------------------------------------------------------------------------------------
 
@@ -219,9 +219,9 @@ class RoundingDomain(UntiledDomain[Estimate]):
         if kind is OpKind.SQUARE:
             y, exponent = a.mantissa * a.mantissa, None if a.exponent is None else 2 * a.exponent
             if a.variance is None:
-                return self._made(y, exponent, self._error(y))
+                return self._estimate(y, exponent, self._error(y))
             deviation, least = nonlinear_error.square_deviation(a.mantissa, xp.sqrt(a.variance), xp)
-            return self._made(y, exponent, deviation**2, self._error(y), least=least)
+            return self._estimate(y, exponent, deviation**2, self._error(y), least=least)
         if kind is OpKind.SQRT:
             return self._sqrt(a)
         if kind is OpKind.RECIPROCAL:
@@ -229,9 +229,9 @@ class RoundingDomain(UntiledDomain[Estimate]):
         if kind in (OpKind.RELU, OpKind.ABS):
             y = FUNCTION_SPECS[kind].evaluate(xp, a.mantissa)
             if a.variance is None:
-                return self._made(y, a.exponent)
+                return self._estimate(y, a.exponent)
             least = xp.maximum(y - nonlinear_error.LAMBDA * xp.sqrt(a.variance), 0.0)
-            return self._made(y, a.exponent, a.variance, least=least)
+            return self._estimate(y, a.exponent, a.variance, least=least)
         if kind is OpKind.LOG:
             return self._log(a)
         a = self.plain(a)
@@ -250,7 +250,7 @@ class RoundingDomain(UntiledDomain[Estimate]):
             slope = 1.0 - y * y if kind is OpKind.TANH else (2.0 / sqrt(pi)) * xp.exp(-x * x)
             # The slope a standard deviation away bounds how fast it changes where errors are not small.
             passed = None if variance is None else variance * xp.minimum(1.13, slope + xp.sqrt(variance)) ** 2
-            return self._made(y, None, passed, self._error(y, row.roundings))
+            return self._estimate(y, None, passed, self._error(y, row.roundings))
         assert row.slope is not None, kind
         if kind is OpKind.GELU:
             own = self._error(x, 2.0)
@@ -259,7 +259,7 @@ class RoundingDomain(UntiledDomain[Estimate]):
         else:
             own = self._error(y, row.roundings)
         passed = None if variance is None else row.slope * row.slope * variance
-        return self._made(y, None, passed, own)
+        return self._estimate(y, None, passed, own)
 
     def _log(self, a: Estimate) -> Estimate:
         xp, m = self.xp, a.mantissa
@@ -270,7 +270,7 @@ class RoundingDomain(UntiledDomain[Estimate]):
             more = xp.where(m > 0, a.exponent * _LN2, 0.0)
             y, size = y + more, size + more
         # Where the logarithm is near 0 its argument is near 1, and its own error is absolute.
-        return self._made(y, None, passed, self._error(xp.abs(size) + 1.0, 2.0))
+        return self._estimate(y, None, passed, self._error(xp.abs(size) + 1.0, 2.0))
 
     def _round(self, a: Estimate, dtype: DType) -> Estimate:
         """Return values rounded to an element type, by an operator of the program."""
@@ -284,7 +284,7 @@ class RoundingDomain(UntiledDomain[Estimate]):
             if a.variance is None
             else nonlinear_error.step_deviation(a.mantissa, xp.sqrt(a.variance), rounded, xp) ** 2
         )
-        return self._made(rounded(a.mantissa), None, passed)
+        return self._estimate(rounded(a.mantissa), None, passed)
 
     def _exp(self, x: Array, variance: Array | None) -> Estimate:
         xp = self.xp
@@ -292,7 +292,7 @@ class RoundingDomain(UntiledDomain[Estimate]):
         # Of numbers without digits behind the point, what is left is not known.
         y = xp.exp(xp.where(xp.isfinite(x), xp.clip(x - exponent * _LN2, -1.0, 1.0), x))
         passed = None if variance is None else (y * xp.expm1(xp.minimum(xp.sqrt(variance), 50.0))) ** 2
-        return self._made(y, exponent, passed, self._error(y, xp.abs(xp.where(xp.isfinite(x), x, 0.0)) + 2.0))
+        return self._estimate(y, exponent, passed, self._error(y, xp.abs(xp.where(xp.isfinite(x), x, 0.0)) + 2.0))
 
     def _sqrt(self, a: Estimate) -> Estimate:
         xp, m, exponent, v, least = self.xp, a.mantissa, a.exponent, a.variance, a.least
@@ -304,10 +304,10 @@ class RoundingDomain(UntiledDomain[Estimate]):
             exponent = xp.floor(exponent / 2)
         y = xp.sqrt(m)
         if v is None:
-            return self._made(y, exponent, self._error(y))
+            return self._estimate(y, exponent, self._error(y))
         passed = nonlinear_error.root(m, xp.sqrt(v), least, xp) ** 2
         least = None if least is None else xp.sqrt(xp.maximum(least, 0.0))
-        return self._made(y, exponent, passed, self._error(y), least=least)
+        return self._estimate(y, exponent, passed, self._error(y), least=least)
 
     def binary(self, kind: OpKind, a: Estimate, b: Estimate) -> Estimate:
         """Implement ``Domain.binary``."""
@@ -324,7 +324,7 @@ class RoundingDomain(UntiledDomain[Estimate]):
                 crossed = None if va is None or vb is None else va * vb
                 left = None if va is None else va * z * z
                 right = None if vb is None else vb * x * x
-                return self._made(
+                return self._estimate(
                     y, self._combined_exponent(a, b, y, 1.0), left, right, crossed, self._exactly(y, a, b)
                 )
             case OpKind.DIV:
@@ -344,10 +344,10 @@ class RoundingDomain(UntiledDomain[Estimate]):
         y = c.mantissa + d.mantissa if kind is OpKind.ADD else c.mantissa - d.mantissa
         own = self._exactly(y, a, b)
         if c.exponent is not None:
-            return self._made(y, c.exponent + self.xp.zeros_like(y), c.variance, d.variance, own)
+            return self._estimate(y, c.exponent + self.xp.zeros_like(y), c.variance, d.variance, own)
         known = kind is OpKind.ADD and (a.least is not None or b.least is not None)
         least = self._lowest(a) + self._lowest(b) if known else None
-        return self._made(y, None, a.variance, b.variance, own, least=least)
+        return self._estimate(y, None, a.variance, b.variance, own, least=least)
 
     def _quotient(self, a: Estimate, b: Estimate) -> Estimate:
         x, z, va, vb = a.mantissa, b.mantissa, a.variance, b.variance
@@ -355,7 +355,7 @@ class RoundingDomain(UntiledDomain[Estimate]):
         left = None if va is None else va / (z * z)
         moved = None if vb is None else nonlinear_error.reciprocal(z, self.xp.sqrt(vb), b.least, self.xp) ** 2
         right = None if moved is None else moved * (x * x if va is None else x * x + va)
-        return self._made(y, self._combined_exponent(a, b, y, -1.0), left, right, self._error(y, 2.0))
+        return self._estimate(y, self._combined_exponent(a, b, y, -1.0), left, right, self._error(y, 2.0))
 
     def _quotient_or_zero(self, a: Estimate, b: Estimate) -> Estimate:
         """Return a quotient, or 0 where the divisor is 0; nothing is known where only rounding makes it 0."""
@@ -365,7 +365,7 @@ class RoundingDomain(UntiledDomain[Estimate]):
         variance = found.variance
         if variance is not None:
             variance = xp.where(zero, 0.0 if b.variance is None else xp.where(b.variance > 0, xp.inf, 0.0), variance)
-        return self._made(y, found.exponent, variance)
+        return self._estimate(y, found.exponent, variance)
 
     def _selected(self, mask: Estimate, a: Estimate) -> Estimate:
         """Return values where a mask is 1, and 0 elsewhere, whatever they are there."""
@@ -375,7 +375,7 @@ class RoundingDomain(UntiledDomain[Estimate]):
         if mask.variance is None:
             variance = None if a.variance is None else xp.where(chosen, a.variance, 0.0)
             least = None if a.least is None else xp.where(chosen, a.least, 0.0)
-            return self._made(y, exponent, variance, least=least)
+            return self._estimate(y, exponent, variance, least=least)
         # Twice the value: the other part of the selection is as unsure, and may have the other sign.
         doubtful = nonlinear_error.LAMBDA * xp.sqrt(mask.variance) >= 0.5
         own = 0.0 if a.variance is None else a.variance
@@ -383,7 +383,7 @@ class RoundingDomain(UntiledDomain[Estimate]):
         both = xp.where(xp.isfinite(a.mantissa), both, xp.inf)
         variance = xp.where(doubtful, both, xp.where(chosen, own, 0.0))
         least = xp.where(doubtful, xp.minimum(self._lowest(a), 0.0), xp.where(chosen, self._lowest(a), 0.0))
-        return self._made(y, exponent, variance, least=None if a.least is None else least)
+        return self._estimate(y, exponent, variance, least=None if a.least is None else least)
 
     def _compared(self, kind: OpKind, a: Estimate, b: Estimate) -> Estimate:
         """Return 1 where a comparison holds and 0 elsewhere, with an error of 1 where rounding may decide it."""
@@ -441,7 +441,7 @@ class RoundingDomain(UntiledDomain[Estimate]):
         left = None if a.variance is None else times(a.variance, right)
         other = None if b.variance is None else times(squares[0], b.variance)
         own = _U2 * inner * (times(*squares) + y * y)
-        return self._made(y, exponent, left, other, own)
+        return self._estimate(y, exponent, left, other, own)
 
     def scale(self, a: Estimate, factor: Fraction) -> Estimate:
         """Implement ``Domain.scale``."""
@@ -450,10 +450,10 @@ class RoundingDomain(UntiledDomain[Estimate]):
         f = float(factor)
         if abs(f) == 1.0:
             least = a.least if f > 0 else None
-            return self._made(a.mantissa * f, a.exponent, a.variance, least=least)
+            return self._estimate(a.mantissa * f, a.exponent, a.variance, least=least)
         y, least = a.mantissa * f, self._scaled(a.least, f) if f > 0 else None
         variance = None if a.variance is None else a.variance * f * f
-        return self._made(y, a.exponent, variance, self._error(y), least=least)
+        return self._estimate(y, a.exponent, variance, self._error(y), least=least)
 
     def offset(self, a: Estimate, constant: Fraction) -> Estimate:
         """Implement ``Domain.offset``."""
@@ -482,7 +482,7 @@ class RoundingDomain(UntiledDomain[Estimate]):
         own = _U2 * terms * (split(a.mantissa**2).sum(axis=axis) + y * y)
         passed = None if a.variance is None else split(a.variance).sum(axis=axis)
         least = None if a.least is None else split(a.least).sum(axis=axis)
-        return self._made(y, exponent, passed, own, least=least)
+        return self._estimate(y, exponent, passed, own, least=least)
 
     def ordered(self, kind: OpKind, operands: tuple[Estimate, ...], axis: int, extent: int) -> tuple[Estimate, ...]:
         """Implement ``Domain.ordered``."""
@@ -502,7 +502,7 @@ class RoundingDomain(UntiledDomain[Estimate]):
                 maxima.append(xp.maximum(maxima[-1], step))
                 factors.append(xp.exp(maxima[-2] - maxima[-1]))
             largest, factor = xp.concatenate(maxima, LOOP_AXIS), xp.concatenate(factors, LOOP_AXIS)
-            return Estimate(largest), self._made(factor, None, self._error(factor, 4.0))
+            return Estimate(largest), self._estimate(factor, None, self._error(factor, 4.0))
         assert kind is OpKind.ACCUM_RESCALED_SUM, kind
         # Iteration by iteration, as kernels do it.
         parts = [_steps(x, axis) for x in (a.mantissa, values[1].mantissa)]
@@ -514,8 +514,8 @@ class RoundingDomain(UntiledDomain[Estimate]):
             total = total * factor + term
             own = None if a.variance is None else _steps(a.variance, axis)[min(i, len(parts[0]) - 1)]
             carried = None if variance is None else variance * factor * factor
-            variance = self._made(total, None, carried, own, self._error(total, 4.0)).variance
-        return (self._made(total, None, variance),)
+            variance = self._estimate(total, None, carried, own, self._error(total, 4.0)).variance
+        return (self._estimate(total, None, variance),)
 
     def softmax(self, a: Estimate, axis: int, extent: int) -> Estimate:
         """Implement ``Domain.softmax``."""

@@ -152,7 +152,7 @@ def move_partial_results(graph: KernelGraph, kernel: int, iterator: int, dim: in
             continue
         if isinstance(other, Op):
             raise MatchFailure("partial results in which several elements form one part are read by a kernel operator")
-        ops[k] = _ReaderRewriter(other, now, parts, _preceding_blocks(made)).made()
+        ops[k] = _ReaderRewriter(other, now, parts, _preceding_blocks(made)).rewritten_kernel()
     return replace(graph, ops=tuple(ops))
 
 
@@ -217,7 +217,7 @@ class _ReaderRewriter:
         self._parts = parts
         self._before = before
 
-    def made(self) -> GraphDefined:
+    def rewritten_kernel(self) -> GraphDefined:
         """Return the kernel for the new layout.
 
         Raises:

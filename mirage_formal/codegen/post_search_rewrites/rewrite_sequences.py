@@ -63,7 +63,7 @@ class Change:
     tiles: int = 0
 
     @property
-    def grids(self) -> bool:
+    def only_changes_grids(self) -> bool:
         """Return whether the change only puts kernels on other grids."""
         return self.fewer > 1 or self.more > 1 or self.tiles > 0
 
@@ -107,7 +107,7 @@ def apply_rewrite(graph: KernelGraph, change: Change, target: Target, slack: flo
         return _rewrite_product(graph, change.parts, target, slack) or graph
     if not isinstance(graph.ops[-1], GraphDefined):
         return graph
-    if change.grids:
+    if change.only_changes_grids:
         return _retile_kernel(graph, change, target, slack) or graph
     changed: KernelGraph | None = graph
     if change.factors is not HoistedFactors.NONE:

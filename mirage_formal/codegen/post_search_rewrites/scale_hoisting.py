@@ -56,7 +56,7 @@ def hoist_scales(graph: KernelGraph, target: Target | None = None) -> KernelGrap
         graph: A well-formed graph of one graph-defined kernel.
         target: The GPU for which kernels that compute factors first are tiled; None: factors only move behind products.
     """
-    return _FactorHoisting(graph, target).made()
+    return _FactorHoisting(graph, target).hoisted_graph()
 
 
 class _FactorHoisting:
@@ -77,7 +77,7 @@ class _FactorHoisting:
                 self._readers.setdefault(n, []).append(item)
         self._moved = False
 
-    def made(self) -> KernelGraph:
+    def hoisted_graph(self) -> KernelGraph:
         """Return the new graph.
 
         Raises:

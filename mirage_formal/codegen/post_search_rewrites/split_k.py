@@ -112,7 +112,7 @@ def split_loop(op: GraphDefined, operands: Sequence[DTensor], parts: int, target
 
 @none_on_match_failure
 def _split_on_grid(block: BlockGraph, operands: Sequence[DTensor], parts: int, target: Target) -> SplitKernels | None:
-    return _Splitter(block, operands, parts, target).made()
+    return _Splitter(block, operands, parts, target).split_kernels()
 
 
 def _tile_scales(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> tuple[int, ...]:
@@ -154,7 +154,7 @@ class _Splitter:
         known = isinstance(item, Op) and item.kind is OpKind.ACCUM_MAX and first < len(inputs)
         return known and inputs[first].fmap is None
 
-    def made(self) -> SplitKernels:
+    def split_kernels(self) -> SplitKernels:
         """Return both kernels.
 
         Raises:

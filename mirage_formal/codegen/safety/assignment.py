@@ -279,7 +279,7 @@ def _settle_read(program: Program, array: _Array, read: _Event) -> tuple[Query |
     if wanted is not None and not wanted & ~done:
         return None, DischargedObligation(DischargeMethod.ENUMERATION)
     sizes = {**extents(program), **{loop.var: loop.extent for loop in read.loops}}
-    near = [_Write.of(write, read) for write in before]
+    near = [_Write.same_iteration(write, read) for write in before]
     plain = [write for write in near if not write.guards]
     if _enumerate_read(read, (), plain, sizes) == DischargedObligation(DischargeMethod.ENUMERATION):
         return None, DischargedObligation(DischargeMethod.ENUMERATION)
@@ -364,21 +364,21 @@ class _Write:
     guards: tuple[IntExpr, ...]
 
     @staticmethod
-    def of(write: _Event, read: _Event) -> _Write:
+    def same_iteration(write: _Event, read: _Event) -> _Write:
         """Return an earlier statement's write in the same iteration of the common loops."""
-        return _Write._made(write, read, _shared_loops(write, read))
+        return _Write._instance(write, read, _shared_loops(write, read))
 
     @staticmethod
     def earlier(write: _Event, read: _Event, depth: int) -> Iterator[_Write]:
         """Yield a write's instances in earlier iterations of each common loop inside the array's declaration."""
         for place in range(depth, _shared_loops(write, read)):
-            found = _Write._made(write, read, place)
+            found = _Write._instance(write, read, place)
             var = write.loops[place].var
             first = less_than(Var(var + SECOND), Var(var))
             yield _Write(found.index, found.used, found.bound, (first, *found.guards))
 
     @staticmethod
-    def _made(write: _Event, read: _Event, same: int) -> _Write:
+    def _instance(write: _Event, read: _Event, same: int) -> _Write:
         """Return a write with the outermost loops at the read's iteration, and any iteration of the others."""
         own = write.loops[same:]
         renamed: dict[str, IntExpr] = {loop.var: Var(loop.var + SECOND) for loop in own}

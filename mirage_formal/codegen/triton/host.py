@@ -79,7 +79,7 @@ def host_calls(graph: KernelGraph, target: Target, options: LaunchOptions = OWN)
     Raises:
         UnsupportedError: A kernel has no function of Triton; names it.
     """
-    return _Calls(graph, target, options).made()
+    return _Calls(graph, target, options).host_calls()
 
 
 def input_names(inputs: Sequence[Input]) -> tuple[str, ...]:
@@ -120,7 +120,7 @@ class _Calls:
     position: int = 0
     names: dict[int, str] = field(default_factory=dict)
 
-    def made(self) -> HostCalls:
+    def host_calls(self) -> HostCalls:
         graph, needed = self.graph, set(launched_operators(self.graph))
         given = input_names(graph.inputs)
         self.names = dict(enumerate(given))
@@ -169,7 +169,7 @@ class _Calls:
         tensor = kernel_types(self.graph)[number]
         return Operand(self.names[place.base], tensor, place, span, band_at(self.graph.inputs, place, tensor.shape))
 
-    def _made(self, number: int) -> None:
+    def _allocate(self, number: int) -> None:
         """Allocate memory for the base of a result, unless it has some."""
         base = self._place(number).base
         if base in self.names:
@@ -193,7 +193,7 @@ class _Calls:
 
     def _kernel(self, name: str, op: GraphDefined, first: int) -> None:
         for number in range(first, first + op.results):
-            self._made(number)
+            self._allocate(number)
         reads = [self._operand(number) for number in op.operands]
         writes = [self._operand(number) for number in range(first, first + op.results)]
         tops = {place for place, number in enumerate(op.operands) if number in maxima_of(self.graph)}
@@ -235,7 +235,7 @@ class _Calls:
         found = block_forms(op, operands, types[first], self.target)
         if not found:
             return False
-        self._made(first)
+        self._allocate(first)
         form = found[0]
         (kernel,) = form.graph.ops
         assert isinstance(kernel, GraphDefined)

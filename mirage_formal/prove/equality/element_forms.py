@@ -54,7 +54,7 @@ def verify_form(terms: SubstitutionTerms, p: Polynomial, form: ElementForm, *, n
     new, divided, masks = form
     try:
         for case in product((0, 1), repeat=len(masks)):
-            (needed, old), (again, value) = (_told(terms, q, masks, case) for q in (p, new))
+            (needed, old), (again, value) = (_needs_and_element(terms, q, masks, case) for q in (p, new))
             known = divisor_factors(terms, (*old, *value))
             by = tuple((f, e) for f, e in divided if f in known)
             rest = terms.times(add(old, value, -1), by)
@@ -99,7 +99,7 @@ def _split_by_masks(terms: SubstitutionTerms, masks: tuple[int, ...], p: Polynom
     in several cases, these are joined. So f(select(m, a, b)) is select(m, f(a), f(b)).
     """
     try:
-        told = {case: _told(terms, p, masks, case) for case in product((0, 1), repeat=len(masks))}
+        told = {case: _needs_and_element(terms, p, masks, case) for case in product((0, 1), repeat=len(masks))}
         everywhere = frozenset.intersection(*(needed for needed, _ in told.values()))
         guards: dict[tuple[Monomial, Rational], Polynomial] = {}
         divisors: dict[int, int] = {}
@@ -120,7 +120,7 @@ def _split_by_masks(terms: SubstitutionTerms, masks: tuple[int, ...], p: Polynom
         return None
 
 
-def _told(
+def _needs_and_element(
     terms: SubstitutionTerms, p: Polynomial, masks: tuple[int, ...], case: tuple[int, ...]
 ) -> tuple[frozenset[int], Polynomial]:
     """Return what an element needs, and what it is, in a case of some masks."""

@@ -322,7 +322,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
             made_part = self.tensors.congruent(made_part, [(x, y)], part.fact)
         return replace(single_piece(shape, made_part), source=base)
 
-    def _made(
+    def _step_result(
         self, body: Body, make: Callable[..., TensorTerm], *operands: TensorTerm | UndefinedPiece
     ) -> TensorTerm | UndefinedPiece:
         """Return a step's result; Undefined where an operand is, or where the exact terms fail."""
@@ -374,7 +374,9 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         parts = []
         for *before, i, j in self._places(lengths):
             terms = (
-                self._made(("matmul",), self.tensors.matmul, self._at(a, (*before, i, k)), self._at(b, (*before, k, j)))
+                self._step_result(
+                    ("matmul",), self.tensors.matmul, self._at(a, (*before, i, k)), self._at(b, (*before, k, j))
+                )
                 for k in range(len(shared))
             )
             parts.append(reduce(partial(self._both, OpKind.ADD), terms))
@@ -391,9 +393,9 @@ class ExactDomain(UntiledDomain[TensorGrid]):
     def sum(self, a: TensorGrid, axis: int, extent: int, kept: int) -> TensorGrid:
         """Implement ``Domain.sum``."""
         a = a if kept == 1 else self._joined(a, axis)
-        return self._folded(OpKind.ADD, lambda x: self.tensors.fold(x, axis, kept), a, axis, kept)
+        return self._reduced_by_pieces(OpKind.ADD, lambda x: self.tensors.fold(x, axis, kept), a, axis, kept)
 
-    def _folded(
+    def _reduced_by_pieces(
         self, join: OpKind, make: Callable[[TensorTerm], TensorTerm], a: TensorGrid, axis: int, kept: int
     ) -> TensorGrid:
         """Return the value with an axis folded, and the results of its segments joined by an operator."""
@@ -401,7 +403,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         parts = []
         for where in self._places(lengths):
             places = ((*where[:axis], k, *where[axis + 1 :]) for k in range(len(a.lengths[axis])))
-            terms = (self._made(("sum",), make, self._at(a, place)) for place in places)
+            terms = (self._step_result(("sum",), make, self._at(a, place)) for place in places)
             parts.append(reduce(partial(self._both, join), terms))
         return TensorGrid(lengths, tuple(parts))
 
@@ -410,7 +412,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         a = operands[0]
         match kind:
             case OpKind.MAX:
-                return (self._folded(OpKind.MAX, lambda x: self.tensors.largest(x, axis), a, axis, 1),)
+                return (self._reduced_by_pieces(OpKind.MAX, lambda x: self.tensors.largest(x, axis), a, axis, 1),)
             case OpKind.RUNNING_MAX:
                 if len(a.lengths[axis]) > 1:
                     a = self.ordered(OpKind.MAX, (a,), axis, extent)[0]
@@ -430,7 +432,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         lengths = [a if sum(a) > 1 else b for a, b in zip(x.lengths, carry.lengths, strict=True)]
         lengths[LOOP_AXIS] = (1,)
         parts = tuple(
-            self._made(("rescaled",), self.tensors.rescaled, self._at(x, where), self._at(carry, where))
+            self._step_result(("rescaled",), self.tensors.rescaled, self._at(x, where), self._at(carry, where))
             for where in self._places(lengths)
         )
         return TensorGrid(tuple(lengths), parts)
@@ -454,7 +456,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         parts = []
         for part, where in zip(a.parts, self._places(lengths), strict=True):
             size = tuple(lengths[axis][k] for axis, k in enumerate(where))
-            parts.append(self._made(("reshape",), lambda x, size=size: self.tensors.reshape(x, size), part))
+            parts.append(self._step_result(("reshape",), lambda x, size=size: self.tensors.reshape(x, size), part))
         return TensorGrid(lengths, tuple(parts))
 
     def transpose(self, a: TensorGrid, perm: tuple[int, ...]) -> TensorGrid:
@@ -462,7 +464,9 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         lengths = tuple(a.lengths[i] for i in perm)
         back = [perm.index(i) for i in range(len(perm))]
         sources = (self._at(a, tuple(where[i] for i in back)) for where in self._places(lengths))
-        turned = (self._made(("transpose",), lambda x: self.tensors.transpose(x, perm), part) for part in sources)
+        turned = (
+            self._step_result(("transpose",), lambda x: self.tensors.transpose(x, perm), part) for part in sources
+        )
         return TensorGrid(lengths, tuple(turned))
 
     def concat(self, a: TensorGrid, b: TensorGrid, axis: int) -> TensorGrid:
@@ -496,12 +500,12 @@ class ExactDomain(UntiledDomain[TensorGrid]):
     # --- pieces ------------------------------------------------------------------------------------------------
 
     def _each(self, body: Body, a: TensorGrid, make: Callable[[TensorTerm], TensorTerm]) -> TensorGrid:
-        return TensorGrid(a.lengths, tuple(self._made(body, make, part) for part in a.parts))
+        return TensorGrid(a.lengths, tuple(self._step_result(body, make, part) for part in a.parts))
 
     def _both(
         self, kind: OpKind, a: TensorTerm | UndefinedPiece, b: TensorTerm | UndefinedPiece
     ) -> TensorTerm | UndefinedPiece:
-        return self._made(("binary", kind.value), partial(self.tensors.binary, kind), a, b)
+        return self._step_result(("binary", kind.value), partial(self.tensors.binary, kind), a, b)
 
     def _joined(self, a: TensorGrid, *axes: int) -> TensorGrid:
         """Return the value with one segment along these axes; joined pieces have no exact terms."""
@@ -557,7 +561,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
             piece = self._at(a, (*where[:axis], source, *where[axis + 1 :]))
             offset = start - (ends[source - 1] if source else 0)
             cut = partial(self.tensors.slice, axis=axis, start=offset, length=length)
-            parts.append(self._made(("slice",), cut, piece))
+            parts.append(self._step_result(("slice",), cut, piece))
         return TensorGrid(lengths, tuple(parts))
 
     def compared(
@@ -567,7 +571,7 @@ class ExactDomain(UntiledDomain[TensorGrid]):
         for axis in range(len(a.lengths)):
             segments = common_segments(a.lengths[axis], b.lengths[axis])
             a, b = self._refined(a, axis, segments), self._refined(b, axis, segments)
-        final = partial(self._made, ("rename",), self.tensors.final)
+        final = partial(self._step_result, ("rename",), self.tensors.final)
         pairs = zip(a.parts, b.parts, strict=True)
         return [(x, y) if x == y else (final(x), final(y)) for x, y in pairs]
 

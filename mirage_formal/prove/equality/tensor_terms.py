@@ -94,7 +94,7 @@ class TensorTerms(BinderTerms):
         """Return the extents of the dims."""
         return tuple(self.extent_of(string) for string in a.strings)
 
-    def _made(
+    def _add_step(
         self,
         body: tuple[Any, ...],
         operands: tuple[TensorTerm, ...],
@@ -113,7 +113,7 @@ class TensorTerms(BinderTerms):
     ) -> TensorTerm:
         with self.scope() as uses:
             element = self.change(a.element, change)
-        return self._made(body, (a,), strings, element, uses)
+        return self._add_step(body, (a,), strings, element, uses)
 
     def congruent(
         self, a: TensorTerm, pairs: Iterable[tuple[TensorTerm, TensorTerm]], known: TensorFacts
@@ -123,7 +123,7 @@ class TensorTerms(BinderTerms):
         ``known`` holds what the operators of the result show, which may be more or less than those of ``a`` show.
         """
         operands = (a, *(x for pair in pairs for x in pair))
-        return self._made(("congruent",), operands, a.strings, a.element, known=known)
+        return self._add_step(("congruent",), operands, a.strings, a.element, known=known)
 
     def _reduced(self, a: TensorTerm) -> TensorTerm:
         """Return the tensor with its element in other forms, and with merged digits.
@@ -136,7 +136,7 @@ class TensorTerms(BinderTerms):
             with self.scope() as uses:
                 shown = form is not None and verify_form(self, a.element, form)
             if form is not None and shown:
-                a = self._made(("rewrite", *form), (a,), a.strings, form[0], uses)
+                a = self._add_step(("rewrite", *form), (a,), a.strings, form[0], uses)
         return self.coarsen(a)
 
     # --- digits ------------------------------------------------------------------------------------------------
@@ -244,13 +244,13 @@ class TensorTerms(BinderTerms):
         strings = tuple((self.fresh(n),) if n > 1 else () for n in shape)
         indices = tuple((0, tuple((1, d) for d in string)) for string in strings)
         element = factor_power(self.factor(FactorKind.INPUT, (number, indices)))
-        return self._made(("input", number), (), strings, element, known=known)
+        return self._add_step(("input", number), (), strings, element, known=known)
 
     def unary(self, kind: OpKind, a: TensorTerm) -> TensorTerm:
         """Return an elementwise function of a tensor."""
         with self.scope() as uses:
             element = self._unary(kind, a.element)
-        found = self._made(("unary", kind.value), (a,), a.strings, element, uses)
+        found = self._add_step(("unary", kind.value), (a,), a.strings, element, uses)
         return self._reduced(found)
 
     def _unary(self, kind: OpKind, p: Polynomial) -> Polynomial:
@@ -281,7 +281,7 @@ class TensorTerms(BinderTerms):
         strings = [x or y for x, y in zip(a.strings, b.strings, strict=True)]
         with self.scope() as uses:
             element = self._binary(kind, a.element, b.element, b.fact)
-        return self._reduced(self._made(("binary", kind.value), (a, b), strings, element, uses))
+        return self._reduced(self._add_step(("binary", kind.value), (a, b), strings, element, uses))
 
     def _binary(self, kind: OpKind, p: Polynomial, q: Polynomial, known: TensorFacts) -> Polynomial:
         """Return the element of a result; ``known`` holds the facts about the second operand.
@@ -322,16 +322,16 @@ class TensorTerms(BinderTerms):
         lead = (x or y for x, y in zip(a.strings[: last - 1], b.strings[: last - 1], strict=True))
         with self.scope() as uses:
             element = self.sum(self.mul(a.element, b.element), a.strings[last])
-        made = self._made(("matmul",), (a, b), (*lead, a.strings[last - 1], b.strings[last]), element, uses)
+        made = self._add_step(("matmul",), (a, b), (*lead, a.strings[last - 1], b.strings[last]), element, uses)
         return self.coarsen(made)
 
     def scale(self, a: TensorTerm, factor: Fraction) -> TensorTerm:
         """Return the product with a constant."""
-        return self._made(("scale", factor), (a,), a.strings, scale_polynomial(a.element, factor))
+        return self._add_step(("scale", factor), (a,), a.strings, scale_polynomial(a.element, factor))
 
     def offset(self, a: TensorTerm, value: Fraction) -> TensorTerm:
         """Return the sum with a constant."""
-        return self._made(("offset", value), (a,), a.strings, add(a.element, constant(value)))
+        return self._add_step(("offset", value), (a,), a.strings, add(a.element, constant(value)))
 
     def fold(self, a: TensorTerm, axis: int, kept: int) -> TensorTerm:
         """Return the sum over a dim that keeps the ``kept`` residues of its index."""
@@ -343,14 +343,14 @@ class TensorTerms(BinderTerms):
         strings = (*a.strings[:axis], string[place:], *a.strings[axis + 1 :])
         with self.scope() as uses:
             element = self.sum(a.element, string[:place])
-        return self.coarsen(self._made(("sum", axis, kept), (a,), strings, element, uses))
+        return self.coarsen(self._add_step(("sum", axis, kept), (a,), strings, element, uses))
 
     def largest(self, a: TensorTerm, axis: int) -> TensorTerm:
         """Return the maximum over a dim."""
         strings = (*a.strings[:axis], (), *a.strings[axis + 1 :])
         with self.scope() as uses:
             element = self.max(a.element, a.strings[axis])
-        return self.coarsen(self._made(("max", axis), (a,), strings, element, uses))
+        return self.coarsen(self._add_step(("max", axis), (a,), strings, element, uses))
 
     def running(self, a: TensorTerm, axis: int, kind: FactorKind) -> TensorTerm:
         """Return the running maximum over a dim and all iterations so far, or the rescaling factor of each iteration.
@@ -365,12 +365,12 @@ class TensorTerms(BinderTerms):
         if not loop:
             with self.scope() as uses:
                 element = self.max(a.element, a.strings[axis]) if kind == FactorKind.PMAX else ()
-            return self._made((name, axis), (a,), strings, element, uses)
+            return self._add_step((name, axis), (a,), strings, element, uses)
         u = self.fresh(self.extent[loop[0]])
         with self.scope() as uses:
             inner = self.change(a.element, make_renaming(((loop[0], u),)))
             element = self.prefix(kind, (0, ((1, loop[0]),)), u, a.strings[axis], inner)
-        return self._made((name, axis, u), (a,), strings, element, uses)
+        return self._add_step((name, axis, u), (a,), strings, element, uses)
 
     def rescaled(self, x: TensorTerm, carry: TensorTerm) -> TensorTerm:
         """Return the state after the loop of s = s * carry + x, by telescoping.
@@ -381,7 +381,7 @@ class TensorTerms(BinderTerms):
         x, carry = self.unify(x, carry, [(i, i) for i in range(len(x.strings))])
         joined = [s or c for s, c in zip(x.strings, carry.strings, strict=True)]
         if not joined[LOOP_AXIS]:
-            return self._made(("rescaled",), (x, carry), joined, x.element, known=x.fact)
+            return self._add_step(("rescaled",), (x, carry), joined, x.element, known=x.fact)
         f = self.alone(carry.element, FactorKind.CARRY)
         loop = carry.strings[LOOP_AXIS]
         if f is None or len(loop) != 1 or self.payload[f][0] != (0, ((1, loop[0]),)):
@@ -393,7 +393,7 @@ class TensorTerms(BinderTerms):
             last = self.max(p, (u, *digits))
             weight = self.exp(add(now, last, -1))
             element = self.sum(self.mul(x.element, weight), loop)
-        return self.coarsen(self._made(("rescaled",), (x, carry), strings, element, uses))
+        return self.coarsen(self._add_step(("rescaled",), (x, carry), strings, element, uses))
 
     # --- layout ------------------------------------------------------------------------------------------------
 
@@ -436,12 +436,12 @@ class TensorTerms(BinderTerms):
                 string.insert(0, digits.pop())
                 size *= self.extent[string[0]]
             strings.insert(0, tuple(string))
-        made = self._made(("reshape", tuple(shape)), (a,), strings, a.element)
+        made = self._add_step(("reshape", tuple(shape)), (a,), strings, a.element)
         return self.coarsen(made)
 
     def transpose(self, a: TensorTerm, perm: Sequence[int]) -> TensorTerm:
         """Return the tensor with dims permuted."""
-        return self._made(("transpose", tuple(perm)), (a,), (a.strings[i] for i in perm), a.element)
+        return self._add_step(("transpose", tuple(perm)), (a,), (a.strings[i] for i in perm), a.element)
 
     def repeat(self, a: TensorTerm, axis: int, times: int) -> TensorTerm:
         """Return the tensor with a dim of extent 1 repeated."""
@@ -449,7 +449,7 @@ class TensorTerms(BinderTerms):
             return a
         digit = self.fresh(times)
         strings = (*a.strings[:axis], (digit,), *a.strings[axis + 1 :])
-        return self._made(("repeat", axis, digit), (a,), strings, a.element)
+        return self._add_step(("repeat", axis, digit), (a,), strings, a.element)
 
     def slice(self, a: TensorTerm, axis: int, start: int, length: int) -> TensorTerm:
         """Return ``length`` elements of a dim from ``start``."""

@@ -52,10 +52,10 @@ class Result:
     @property
     def optimized(self) -> Optimized:
         """The program as a callable that runs this candidate."""
-        return self._made.in_triton if self.backend == "triton" else self._made.optimized
+        return self._alternatives.in_triton if self.backend == "triton" else self._alternatives.optimized
 
     @property
-    def _made(self) -> Alternatives:
+    def _alternatives(self) -> Alternatives:
         if self.alternatives is None:
             raise RuntimeError("this result was not made by a run")
         return self.alternatives
@@ -111,7 +111,7 @@ class Result:
         Raises:
             UnsupportedError: Neither this candidate nor one behind it has one.
         """
-        return self._made.triton_source()
+        return self._alternatives.triton_source()
 
     def generate_triton_program(self, path: str | PathLike[str]) -> dict[str, str]:
         """Write its Triton file; see ``triton_source``.
@@ -138,7 +138,7 @@ class Result:
         Raises:
             UnsupportedError: Neither this candidate nor one behind it has kernels that may run.
         """
-        return self.triton_source() if self.backend == "triton" else self._made.built().executable.source
+        return self.triton_source() if self.backend == "triton" else self._alternatives.built().executable.source
 
     def explain(self, form: str = "text") -> str:
         """Explain why it computes what the program does: how sums are split, every step of the proof, its conditions.

@@ -102,7 +102,7 @@ def a_forgotten_constant(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         tensor_terms.TensorTerms,
         "offset",
-        lambda self, a, value: self._made(("offset", value), (a,), a.strings, a.element),
+        lambda self, a, value: self._add_step(("offset", value), (a,), a.strings, a.element),
     )
 
 

@@ -13,7 +13,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip in
 import torch.nn.functional as F  # noqa: E402
 
 import mirage_formal as mf  # noqa: E402
-from mirage_formal.cache.search_store import ROOT, SWITCH  # noqa: E402
+from mirage_formal.cache.search_store import STORE_VARIABLE, SWITCH  # noqa: E402
 from mirage_formal.graph.canonical import digest  # noqa: E402
 from mirage_formal.torch.dynamic_shapes.bucket_search import ShapesReport  # noqa: E402
 from mirage_formal.torch.dynamic_shapes.dynamic_extents import Buckets  # noqa: E402
@@ -131,7 +131,7 @@ def test_generate_with_a_dynamic_cache(searches: list[Any], tmp_path: Path, monk
     Two graphs have the same small region; it is asked for by both, as the first has less time for it.
     """
     monkeypatch.delenv(SWITCH)
-    monkeypatch.setenv(ROOT, str(tmp_path / "store"))
+    monkeypatch.setenv(STORE_VARIABLE, str(tmp_path / "store"))
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     torch.manual_seed(0)
     config = transformers.LlamaConfig(

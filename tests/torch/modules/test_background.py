@@ -25,7 +25,7 @@ import mirage_formal as mf  # noqa: E402
 from mirage_formal.api.request import stored_results  # noqa: E402
 from mirage_formal.cache.cache_directory import UNFINISHED  # noqa: E402
 from mirage_formal.cache.lock import lock_holder  # noqa: E402
-from mirage_formal.cache.search_store import ROOT, SWITCH  # noqa: E402
+from mirage_formal.cache.search_store import STORE_VARIABLE, SWITCH  # noqa: E402
 from mirage_formal.codegen.cost import estimate  # noqa: E402
 from mirage_formal.codegen.target import load_target  # noqa: E402
 from mirage_formal.run.result_cache import cache_lookup  # noqa: E402
@@ -94,7 +94,7 @@ def descendants(store: Path) -> list[int]:
     found = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         try:
-            named = os.fsencode(f"{ROOT}={store}\0") in path.read_bytes()
+            named = os.fsencode(f"{STORE_VARIABLE}={store}\0") in path.read_bytes()
         except OSError:
             continue
         if named and int(path.parent.name) != os.getpid():
@@ -112,7 +112,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store = tmp_path_factory.mktemp("searched")
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv(SWITCH)
-        patch.setenv(ROOT, str(store))
+        patch.setenv(STORE_VARIABLE, str(store))
         for module, given in (layer(), two()):
             report = mf.optimize(module, given, workers=1, time_limit=600).mirage_report()
             assert [row.kept for row in report.regions] == [""] * len(report.regions)
@@ -123,7 +123,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def begun(searched: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Optimize a module whose searches have no time, while the child finds their results in the store."""
     monkeypatch.delenv(SWITCH)
-    monkeypatch.setenv(ROOT, str(searched))
+    monkeypatch.setenv(STORE_VARIABLE, str(searched))
     cache_lookup._replayed.clear()
     made: list[Any] = []
 
@@ -149,7 +149,7 @@ def test_a_search_that_is_cut_gives_a_better_plan_later(tmp_path: Path, monkeypa
     module, given = layer()
     monkeypatch.delenv(SWITCH)
     monkeypatch.setattr(background_search, "_BOOT", AT_ONCE)
-    monkeypatch.setenv(ROOT, str(tmp_path / "store"))
+    monkeypatch.setenv(STORE_VARIABLE, str(tmp_path / "store"))
     optimized = mf.optimize(module, given, workers=1, time_limit=0.5, continue_in_background=True)
     assert optimized._mirage_plan is None
     assert "search continues in the background since 2" in str(optimized.mirage_report())
@@ -167,7 +167,7 @@ def test_a_search_that_is_cut_gives_a_better_plan_later(tmp_path: Path, monkeypa
     assert f"region 0: candidate {row.candidate[:12]} was found in the background" in report.background
     assert "search in the background has finished: 1 of 1 searches ended" in str(report)
 
-    monkeypatch.setenv(ROOT, str(tmp_path / "other"))
+    monkeypatch.setenv(STORE_VARIABLE, str(tmp_path / "other"))
     longer = mf.optimize(module, given, workers=1, time_limit=600)
     assert [one.candidate for one in longer.mirage_report().regions] == [row.candidate]
     assert longer._mirage_plan.source == source
@@ -373,7 +373,7 @@ def test_it_runs_at_the_lowest_priority_under_the_lock_of_its_run(
 ) -> None:
     store = tmp_path / "store"
     monkeypatch.delenv(SWITCH)
-    monkeypatch.setenv(ROOT, str(store))
+    monkeypatch.setenv(STORE_VARIABLE, str(store))
     module, given = layer()
     held = BOOT.format(
         "import mirage_formal.api.request as r, time\nr._search_and_measure = lambda *_: time.sleep(3600)"
@@ -419,7 +419,7 @@ def test_stop(begun: Any, searched: Path) -> None:
 def test_a_search_that_was_stopped_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = tmp_path / "store"
     monkeypatch.delenv(SWITCH)
-    monkeypatch.setenv(ROOT, str(store))
+    monkeypatch.setenv(STORE_VARIABLE, str(store))
     monkeypatch.setattr(background_search, "_BOOT", AT_ONCE)
     module, given = layer()
     optimized = mf.optimize(module, given, workers=1, time_limit=0.5, continue_in_background=True)
@@ -474,7 +474,7 @@ if sys.argv[1:] == ["wait"]:
 @pytest.mark.parametrize("ending", ["exit", "killed"])
 def test_no_process_outlives_the_interpreter(ending: str, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    environment = {**os.environ, ROOT: str(store), "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "ignore"}
+    environment = {**os.environ, STORE_VARIABLE: str(store), "PYTHONPATH": str(REPOSITORY), "PYTHONWARNINGS": "ignore"}
     del environment[SWITCH]
     wait = ["wait"] * (ending == "killed")
     command = [sys.executable, "-c", SCRIPT, *wait]

@@ -106,7 +106,7 @@ def _compare_plan(plan: object, block: _Object, at: str) -> None:
     for name in ("input_map", "forloop_dim"):
         if all(name in one for one in loads):
             wanted.append((name, [one[name] for one in loads]))
-    wanted.append(("ops", _plan_ops(operators)))
+    wanted.append(("ops", _expected_plan_ops(operators)))
     wanted += [("output_map", one["output_map"]) for one in operators if "output_map" in one]
     for name, value in wanted:
         if plan.get(name, value) != value:
@@ -114,7 +114,7 @@ def _compare_plan(plan: object, block: _Object, at: str) -> None:
             raise FieldError(f"{at}.{name}", what)
 
 
-def _plan_ops(operators: list[_Object]) -> list[object]:
+def _expected_plan_ops(operators: list[_Object]) -> list[object]:
     """Return the operators between iterators and savers as a plan lists them: name, and operands by their operators."""
     places = {guid: index for index, one in enumerate(operators) for guid in _guids(one.get("output_tensors"))}
     inner = (one for one in operators if one.get("op_type") not in ("tb_input_op", "tb_output_op"))
