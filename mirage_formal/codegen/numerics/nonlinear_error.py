@@ -12,12 +12,11 @@ the result itself, since six standard deviations exceed the operand.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
+
+from mirage_formal.codegen.numerics.tolerance import LAMBDA
 
 Array = Any
-
-#: Standard deviations of an error that are tolerated.
-LAMBDA: Final = 6.0
 
 
 def square_deviation(x: Array, deviation: Array, xp: Any) -> tuple[Array, Array]:
@@ -73,4 +72,4 @@ def _interval_deviation(
     return xp.where(above, xp.maximum(down, up) / LAMBDA, otherwise)
 
 
-__all__ = ["LAMBDA", "logarithm", "reciprocal", "root", "square_deviation", "step_deviation"]
+__all__ = ["logarithm", "reciprocal", "root", "square_deviation", "step_deviation"]

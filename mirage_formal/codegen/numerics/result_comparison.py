@@ -30,7 +30,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from mirage_formal.codegen.numerics.correlated_rounding import rounding_drift
-from mirage_formal.codegen.numerics.nonlinear_error import LAMBDA
 from mirage_formal.codegen.numerics.rounding import (
     LARGEST,
     Estimate,
@@ -41,6 +40,7 @@ from mirage_formal.codegen.numerics.rounding import (
     store_as,
     unit_roundoff,
 )
+from mirage_formal.codegen.numerics.tolerance import LAMBDA
 from mirage_formal.graph.edit import extract_kernel
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import MOVES, OpKind

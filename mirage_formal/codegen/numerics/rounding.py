@@ -31,6 +31,7 @@ from typing import Any, Final
 import numpy as np
 
 from mirage_formal.codegen.numerics import nonlinear_error
+from mirage_formal.codegen.numerics.tolerance import LAMBDA
 from mirage_formal.graph.graph import GraphDefined, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape
@@ -230,7 +231,7 @@ class RoundingDomain(UntiledDomain[Estimate]):
             y = FUNCTION_SPECS[kind].evaluate(xp, a.mantissa)
             if a.variance is None:
                 return self._estimate(y, a.exponent)
-            least = xp.maximum(y - nonlinear_error.LAMBDA * xp.sqrt(a.variance), 0.0)
+            least = xp.maximum(y - LAMBDA * xp.sqrt(a.variance), 0.0)
             return self._estimate(y, a.exponent, a.variance, least=least)
         if kind is OpKind.LOG:
             return self._log(a)
@@ -377,9 +378,9 @@ class RoundingDomain(UntiledDomain[Estimate]):
             least = None if a.least is None else xp.where(chosen, a.least, 0.0)
             return self._estimate(y, exponent, variance, least=least)
         # Twice the value: the other part of the selection is as unsure, and may have the other sign.
-        doubtful = nonlinear_error.LAMBDA * xp.sqrt(mask.variance) >= 0.5
+        doubtful = LAMBDA * xp.sqrt(mask.variance) >= 0.5
         own = 0.0 if a.variance is None else a.variance
-        both = own + (2.0 * a.mantissa / nonlinear_error.LAMBDA) ** 2
+        both = own + (2.0 * a.mantissa / LAMBDA) ** 2
         both = xp.where(xp.isfinite(a.mantissa), both, xp.inf)
         variance = xp.where(doubtful, both, xp.where(chosen, own, 0.0))
         least = xp.where(doubtful, xp.minimum(self._lowest(a), 0.0), xp.where(chosen, self._lowest(a), 0.0))
@@ -395,8 +396,8 @@ class RoundingDomain(UntiledDomain[Estimate]):
         if a.variance is None and b.variance is None:
             return Estimate(y)
         total = sum(v for v in (a.variance, b.variance) if v is not None)
-        near = (total > 0) & ~(xp.abs(x - z) > nonlinear_error.LAMBDA * xp.sqrt(total))
-        return Estimate(y, None, xp.where(near, (1.0 / nonlinear_error.LAMBDA) ** 2, 0.0))
+        near = (total > 0) & ~(xp.abs(x - z) > LAMBDA * xp.sqrt(total))
+        return Estimate(y, None, xp.where(near, (1.0 / LAMBDA) ** 2, 0.0))
 
     def _extreme(self, kind: OpKind, a: Estimate, b: Estimate) -> Estimate:
         """Return the larger or smaller of two values, with the larger of their variances."""
