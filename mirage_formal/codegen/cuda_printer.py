@@ -1,8 +1,8 @@
 """CUDA C++ of a Program: one readable kernel against gpu/include/mirage_formal/device.cuh.
 
 The text is the same for the GPU and for the emulator: it names buffers and elements, never raw pointers, and every
-statement that accesses memory starts on a line of its own, so that a fault's line names the statement. The functions of
-one element that it calls (exp, silu, ...) are written in ``device.cuh`` and the headers beside it.
+statement that accesses memory starts on a line of its own, so that a fault's line names the statement. The CUDA C++ of
+the functions of one element that it calls (exp, silu, ...) is in ``device.cuh`` and the headers beside it, not here.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def emit_cuda(program: Program) -> str:
             constant is no number, or a divisor is 0.
     """
     for path, subject, what in list_accesses(program).faults:
-        raise ValueError(f"kernel {program.name}, statement {path or 'none'}, {subject}: {what}")
+        where = f"statement {path}" if path else "header"
+        raise ValueError(f"cannot print kernel {program.name}: {where}, {subject}: {what}")
     return "\n".join(_Emitter(program).lines()) + "\n"
 
 

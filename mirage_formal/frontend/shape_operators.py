@@ -224,7 +224,7 @@ class Shapes(Functions[AnyTensor]):
         first, last = (parse_dim("flatten", d, a.num_dims, repr(a)) for d in (start_dim, end_dim))
         if first > last:
             text = f"flatten: expected a first dim that is not behind the last, got {first} and {last}"
-            raise error_at_user_line(ShapeError, text, "swap the two")
+            raise error_at_user_line(ShapeError, text, "swap start_dim and end_dim")
         return self._reshaped(a, (*a.shape[:first], prod(a.shape[first : last + 1]), *a.shape[last + 1 :]))
 
     def _dims(self, operator: str, a: AnyTensor, dim: object) -> tuple[int, ...]:

@@ -257,6 +257,11 @@ def test_long_statements_are_wrapped() -> None:
     assert "mf::store_vector(Y, tid, {0.0f, 0.1f, 0.2f, 0.3f});" in with_body(vector)
 
 
+def test_a_fault_of_the_header_is_told_as_such() -> None:
+    with pytest.raises(ValueError, match="cannot print kernel k: header, k: expected a grid of at least one block"):
+        with_body(grid=(0, 1, 1))
+
+
 def test_a_scope_ends_with_its_body() -> None:
     inner = If(ix(tid < 3), (Registers("r", 1, initial=1.0), SetReg("r", Int(0), Real(2.0))))
     assert with_body(inner, inner).count("MF_FLOATS(r, 1)") == 2
@@ -307,7 +312,7 @@ def test_malformed_statements_are_refused(name: str) -> None:
     with pytest.raises(ValueError, match=re.escape(message)) as error:
         with_body(If(ix(tid < 3), body))
     printed = {"keyword", "not an identifier", "division by zero"}  # what only the printer refuses
-    assert name in printed or str(error.value).startswith("kernel k, statement 0:if/")
+    assert name in printed or str(error.value).startswith("cannot print kernel k: statement 0:if/")
 
 
 @pytest.mark.parametrize(

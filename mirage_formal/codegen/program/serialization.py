@@ -48,11 +48,17 @@ def encode_programs(programs: Sequence[ir.Program]) -> bytes:
     """Return the text of programs.json.
 
     Raises:
-        FormatError: A Program is beyond the bounds of the reader.
+        FormatError: A Program is beyond the bounds of the reader, or the text does not give the same Programs when it
+            is read back.
     """
     text = _encode(programs)
     if decode_programs(text) != tuple(programs):
-        raise FormatError("expected Programs that read as they were written", where=PROGRAMS_FILE)
+        raise FormatError(
+            "expected the written text to give the same Programs when read back, got others; "
+            "this is a bug of mirage_formal",
+            where=PROGRAMS_FILE,
+            hint="report it with the program",
+        )
     return text
 
 

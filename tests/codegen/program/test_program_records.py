@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.program import program as ir
+from mirage_formal.codegen.program import serialization
 from mirage_formal.codegen.program.serialization import MAX_BYTES, TABLES, decode_programs, encode_programs
 from mirage_formal.codegen.target import load_target
 from mirage_formal.records import SCHEMA_VERSION
@@ -51,6 +52,12 @@ def test_every_program_reads_as_it_was_written() -> None:
         assert len(text) < 64 << 10
         assert emit_cuda(decode_programs(text)[0]) == emit_cuda(program)
     assert decode_programs(encode_programs(real())) == real()
+
+
+def test_a_text_that_gives_other_programs_is_told_as_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serialization, "decode_programs", lambda text: ())
+    with pytest.raises(FormatError, match=r"this is a bug of mirage_formal\n.*report it with the program"):
+        encode_programs([safety_programs.softmax()])
 
 
 def test_texts_of_before_kernels_said_that_they_are_alone_are_read() -> None:
