@@ -120,7 +120,10 @@ def _check_kernel_names(run: Run) -> None:
 
 
 def _check_identity(run: Run) -> None:
-    """Check that program, space and key of a request belong together."""
+    """Check what a request says of itself: the digests of its program and space, its package names, and its key.
+
+    Then check that summary.json names the same run.
+    """
     who = run.record.identity
     with step(run.root / RUN_FILE, "program"):
         if found := faults(run.program):

@@ -37,7 +37,14 @@ class SolverAnswers:
 
 
 class _SolverBudget:
-    """Remaining seconds: of the current directory, and of the whole check, which processes may share."""
+    """Remaining processor seconds of solvers: of the current directory, and of the whole check, which processes share.
+
+    Attributes:
+        directory: Seconds left for the current directory.
+        inside: Whether a directory's budget is running, so that a nested ``directory_budget`` starts none.
+        total: Seconds left for the whole check, as this process knows them.
+        shared: The same in memory that processes share; None in a check of one process.
+    """
 
     def __init__(self) -> None:
         self.directory = DIRECTORY_S
@@ -64,7 +71,10 @@ _BUDGET: Final = _SolverBudget()
 
 
 def reset_solver_budget() -> None:
-    """Start the time budget of the whole check."""
+    """Reset the seconds that solvers may spend: those of the whole check and those of the current directory.
+
+    Only processor time of the solvers counts.
+    """
     _BUDGET.directory, _BUDGET.total, _BUDGET.shared = DIRECTORY_S, CHECK_S, None
 
 

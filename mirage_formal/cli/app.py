@@ -2,6 +2,8 @@
 
 Exit codes: 0 done, 1 done but incomplete (a unit of the search failed, a search found nothing, a graph is not
 equivalent), 2 a mistake in the arguments or input, and those of ``guard``.
+
+The options of a search, with their types, defaults and help texts, are in support/options.py.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cost model: a roofline per kernel, from the figures of a target.
+"""Cost model: a roofline per kernel; its coefficients are in gpu/targets/*.toml, [model].
 
 It is a ranking model: it orders candidates so that only the promising ones are compiled and measured. No verdict
 depends on it. Its constants are measured or fitted on one GPU (see gpu/targets/h200.toml). On hand-written kernels for

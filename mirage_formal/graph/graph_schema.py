@@ -153,7 +153,7 @@ class FieldError(Exception):
 
 
 def record_of(graph: KernelGraph) -> GraphRecord:
-    """Return the record of a graph."""
+    """Return a graph as the record that its JSON has (``mirage_formal/mugraph``, version 1)."""
     return GraphRecord(
         schema="mirage_formal/mugraph",
         version=1,

@@ -61,7 +61,9 @@ def generate_cuda_program(
 
 
 def generate_triton_program(graph: KernelBuilder | KernelGraph, *, target_cc: int = 90) -> TritonProgram:
-    """Return the Triton file of a graph's own kernels, without a search; torch and Triton need not be installed.
+    """Return the Triton file of a graph as it is written, its predefined operators included, without a search.
+
+    torch and Triton need not be installed.
 
     Args:
         graph: The graph, or a candidate's (``result.graph``).

@@ -5,6 +5,9 @@ scaled. The result is the same if the inputs are moved first: a move of f(x, y) 
 or norm along a dim becomes one along the moved dim. Kernels read moved inputs under other strides
 (``graph.storage_views``), also after several moves, so one kernel can compute the rest.
 
+``search.preprocess`` uses this, instead of ``normalize_layout_ops``, for a program without a matrix product in which
+moves remain after that pass.
+
 A tensor is computed once for each sequence of moves that is applied to it. A move that cannot pass an operator stays
 behind it.
 """

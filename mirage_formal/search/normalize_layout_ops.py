@@ -5,6 +5,9 @@ express. Both put a copy between operators that one kernel could compute. The eq
 x (W[:, :n]), and keep groups and heads as two dims up to its result. Then slices and reshapes stand at inputs and
 outputs, where they are views.
 
+``search.preprocess`` uses this for every program of at most 32 operators. Where the result has no matrix product and
+still moves elements, ``hoist_layout_ops`` is tried instead.
+
 A concatenation is a sum of pads, [a; b] = [a; 0] + [0; b]. If a and b are elementwise operators over inputs that map
 zeros to zeros, the pads stand at these inputs, and a kernel that reads them writes the zeros itself.
 """

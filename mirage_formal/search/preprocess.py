@@ -1,5 +1,16 @@
 """Preprocessing of a program for the search: removal of maxima that cancel, and of views at inputs and outputs.
 
+The passes of ``preprocess``, in order; a rewritten program is used only where the prover shows that it is equal:
+
+1. ``_simplify``: constants are folded, and equal operators are merged.
+2. ``_without_maxima``: maxima that cancel are left out.
+3. ``normalize_layout_ops``: slices, transposes and pads move to the inputs, merged leading dims to the outputs.
+4. ``_strip_views``: views of inputs and of results are removed from the program.
+5. ``hoist_layout_ops``, if the result of 4 has no matrix product and still moves elements: it starts again from the
+   result of 2, and moves all that it can to the inputs. Then 4 is done again; the result is used if no move remains.
+
+Programs of more than ``_MOST_OPERATORS`` operators have pass 4 only.
+
 Maxima. Programs subtract the largest element of a row before they take exponentials, so that these stay in range:
 softmax(x) = e^(x - m) / sum of e^(x - m), and log of the sum of e^x = m + log of the sum of e^(x - m). The values are
 the same for m = max x, for any other number, and for max(max x, c), which is finite where x is not. A search would have

@@ -2,4 +2,6 @@
 
 Takes tasks and a number of processes. Returns answers in order, from processes of this machine or a dask cluster.
 Imports support.
+
+How many processes: support/resources.py, ``worker_count``.
 """

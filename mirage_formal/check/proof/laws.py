@@ -1,4 +1,7 @@
-"""Lemmas about sums, maxima and roots: each is checked once, and used by key afterwards."""
+"""Lemmas about sums, maxima and roots: each is checked once, and used by key afterwards.
+
+The table in prove/equality/README.md names the prover's function for each.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Parser of proof files: bounded, strictly typed JSON. Every integer is range-checked before it is used."""
+"""Parser of proof files: bounded, strictly typed JSON. Every integer is range-checked before it is used.
+
+The largest proof is ``MAX_PROOF_BYTES`` of support/limits.py; the bounds on tables and integers are here.
+"""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Change:
 
     @property
     def only_changes_grids(self) -> bool:
-        """Return whether the change only puts kernels on other grids."""
+        """Return whether the change does nothing but put kernels on other grids: ``fewer``, ``more`` or ``tiles``."""
         return self.fewer > 1 or self.more > 1 or self.tiles > 0
 
     @property

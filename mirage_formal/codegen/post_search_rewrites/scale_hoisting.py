@@ -78,7 +78,7 @@ class _FactorHoisting:
         self._moved = False
 
     def hoisted_graph(self) -> KernelGraph:
-        """Return the new graph.
+        """Return the graph with factors of product operands moved behind the products, or to the other operand.
 
         Raises:
             MatchFailure: No factor moves.

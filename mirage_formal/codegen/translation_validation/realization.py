@@ -3,6 +3,9 @@
 One block of each class of blocks is evaluated twice: as the Program says, thread by thread, and as the µGraph says,
 operator by operator. Inputs are independent random elements, named by their address in device memory. The claim holds
 if the block writes exactly the elements of its tile that lie in memory, each equal to the µGraph's at all points.
+
+The classes of blocks and the comparison of written elements are in block_comparison.py; the two evaluations are in
+program_evaluation.py, and in graph_defined_blocks.py and predefined_blocks.py.
 """
 
 from __future__ import annotations

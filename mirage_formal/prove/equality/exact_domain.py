@@ -398,7 +398,15 @@ class ExactDomain(UntiledDomain[TensorGrid]):
     def _reduced_by_pieces(
         self, join: OpKind, make: Callable[[TensorTerm], TensorTerm], a: TensorGrid, axis: int, kept: int
     ) -> TensorGrid:
-        """Return the value with an axis folded, and the results of its segments joined by an operator."""
+        """Return the value reduced along an axis to ``kept`` elements.
+
+        Args:
+            join: ADD or MAX: the operator that combines the reductions of the axis's segments.
+            make: The reduction of one piece along the axis.
+            a: The value.
+            axis: The axis, whose segments are the pieces along it.
+            kept: The number of elements that remain along the axis; 1 if it has several segments.
+        """
         lengths = (*a.lengths[:axis], (kept,), *a.lengths[axis + 1 :])
         parts = []
         for where in self._places(lengths):

@@ -21,7 +21,7 @@ from mirage_formal.prove.equality.tensor_terms import TensorTerms
 from mirage_formal.support.limits import MAX_PROOF_BYTES
 
 VERSION: Final = 2
-#: The checker's limits.
+#: The prover's own bounds on a proof's tables; each is at most the checker's (check/proof/parser.py and replay.py).
 MAX_TABLE: Final = 2_000
 MAX_ENTRIES: Final = 5_000
 MAX_DIGITS: Final = 64

@@ -115,7 +115,11 @@ def _compare_plan(plan: object, block: _Object, at: str) -> None:
 
 
 def _expected_plan_ops(operators: list[_Object]) -> list[object]:
-    """Return the operators between iterators and savers as a plan lists them: name, and operands by their operators."""
+    """Return the ``ops`` that a plan must have for the operators of a block graph.
+
+    For each operator between iterators and savers: its type, and for each operand the pair [index of the operator that
+    computes it, 0]; the index is -1 where none does.
+    """
     places = {guid: index for index, one in enumerate(operators) for guid in _guids(one.get("output_tensors"))}
     inner = (one for one in operators if one.get("op_type") not in ("tb_input_op", "tb_output_op"))
     return [
