@@ -210,7 +210,11 @@ def print_tuned(found: Sequence[tuple[str, Any]], *, as_json: bool) -> int:
 
 
 def outcome_line(report: dict[str, Any]) -> str:
-    """Return an outcome as one line."""
+    """Return the outcome of one directory as one line.
+
+    It has the answer, each scale's largest ratio of error to tolerance, the time in microseconds and the remarks; or
+    the error.
+    """
     name = Path(report["directory"]).name
     if "error" in report:
         return f"{name}: FAILED: {report['error']}"

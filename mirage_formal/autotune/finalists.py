@@ -53,7 +53,11 @@ class TuningFacts:
     timed: int
 
     def record(self, one: ComposedCandidate) -> TuningRecord:
-        """Return the record of a tuned candidate."""
+        """Return the record of a composed candidate.
+
+        It has the counts of candidates and kernels, the candidate's rank by the cost model, the rank of each kernel's
+        schedule (both from 1), and the sum of its kernels' measured times in microseconds.
+        """
         pieces = self.plan.candidates[one.candidate].pieces
         choices = zip(pieces, one.variants, strict=True)
         ranks = tuple(at + 1 for piece, at in choices if len(self.plan.pieces[piece].variants) > 1)

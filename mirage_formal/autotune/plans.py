@@ -301,12 +301,12 @@ def _parse_times_line(text: bytes) -> MeasuredTime | TimesHeader | None:
 
 
 def _device_file_name(device: str) -> str:
-    """Return the name of a GPU as a file name."""
+    """Return the name of a GPU as a file name: small letters and digits, all else as "-"."""
     return _SLUG.sub("-", device.lower()).strip("-")
 
 
 def kernel_graph(piece: PiecePlan) -> KernelGraph:
-    """Return the µGraph of a kernel of the plan."""
+    """Return the µGraph of one kernel of a tuning plan, decoded from the JSON that the plan holds."""
     return from_json(bytes(piece.graph), "tuning plan")
 
 

@@ -78,7 +78,7 @@ class Listener:
         self._lock = lock
 
     def say(self, event: tuple[object, ...]) -> None:
-        """Send an event."""
+        """Send an event of this check to the process that waits for it; threads take turns."""
         with self._lock:
             self._pipe.send(event)
 

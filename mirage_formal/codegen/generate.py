@@ -378,7 +378,7 @@ def plan_record(kernel: GeneratedKernel, compiled: Mapping[str, Compiled]) -> Ke
 
 
 def schedule_record(schedule: Schedule) -> ScheduleRecord:
-    """Return the record of a schedule."""
+    """Return a schedule as the record that files hold; ``schedule_from_record`` is the inverse."""
     return msgspec.convert(msgspec.to_builtins(schedule), ScheduleRecord)
 
 
@@ -389,7 +389,7 @@ def requested_options(plans: Sequence[KernelPlanRecord]) -> tuple[dict[int, Sche
 
 
 def schedule_from_record(record: ScheduleRecord) -> Schedule:
-    """Return the schedule of a record."""
+    """Return the schedule that a record of a file describes; ``schedule_record`` is the inverse."""
     return msgspec.convert(msgspec.to_builtins(record), Schedule)
 
 

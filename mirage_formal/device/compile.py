@@ -32,7 +32,7 @@ _INCLUDE: Final = re.compile(r'^#include "(mirage_formal/\w+\.cuh)"$', re.MULTIL
 
 
 def nvrtc_hint() -> str:
-    """Return how to install NVRTC."""
+    """Return the hint of messages that says how to install NVRTC."""
     return f"install NVRTC for CUDA 13 ({install_command('cuda13')}) or 12, or a CUDA toolkit"
 
 

@@ -143,7 +143,7 @@ class InputSets:
         return sum(item.tensor.bytes for item, warm in pairs if not warm and item.band is None)
 
     def __call__(self, seed: int) -> list[Array]:
-        """Return the inputs of one set."""
+        """Return one array for each input, drawn by ``seed``; those that are ``warm`` are the same for all seeds."""
         return [self._one(number, 0 if warm else seed) for number, warm in enumerate(self._warm)]
 
     def _one(self, number: int, seed: int) -> Array:
@@ -154,7 +154,7 @@ class InputSets:
 
 
 class _RawRecorder(CupyRecorder):
-    """Recorder for outputs that are raw elements."""
+    """Recorder for outputs that are arrays of integers, with the bits of elements of ``dtypes``."""
 
     def __init__(self, outputs: Sequence[Array], dtypes: Sequence[DType], *, finite: bool = True) -> None:
         super().__init__()

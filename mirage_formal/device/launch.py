@@ -258,7 +258,7 @@ class Optimized:
         return every
 
     def _mask(self, i: int) -> Any:
-        """Return a band mask as bytes."""
+        """Return the band mask that is input ``i`` as a contiguous NumPy array of bytes (uint8)."""
         from numpy import ascontiguousarray
 
         return ascontiguousarray(self._bands[i].mask(self._inputs[i].tensor.shape)).view("uint8")

@@ -81,7 +81,7 @@ class Adapter(Protocol):
     """Interface that reads and makes GPU tensors of one kind."""
 
     def device(self, value: Any) -> int:
-        """Return the device of a tensor."""
+        """Return the number of the GPU that a tensor is on."""
 
     def specs(self, slots: Sequence[TensorSlot]) -> tuple[Any, ...]:
         """Return the values that ``addresses`` compares tensors with, in the terms of the tensor library; made once."""
@@ -97,7 +97,7 @@ class Adapter(Protocol):
         """Return new row-major tensors, from the allocator of this kind's library."""
 
     def stream(self, device: int) -> int:
-        """Return the current stream."""
+        """Return the handle of the current stream of a GPU."""
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
         """Make a stream the current one.

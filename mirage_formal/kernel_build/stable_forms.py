@@ -146,7 +146,10 @@ def _parts(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
 
 
 def _whole_as_part(graph: KernelGraph, rewriting: Rewriting) -> tuple[list[_Part], str]:
-    """Return the same as ``_parts``, with the µGraph as one part."""
+    """Return the stable form of the µGraph as one part.
+
+    The result is like that of ``_parts``: the part with its proved form and "", or no part and the reason.
+    """
     from mirage_formal.codegen.online_softmax.stabilize import stabilize
 
     whole = extract_operators(graph, range(len(graph.ops)))

@@ -111,7 +111,7 @@ def _listed_operators(space: SearchSpace) -> frozenset[OpKind]:
 
 @lru_cache(maxsize=64)
 def _preset_operators(preset: str) -> frozenset[OpKind]:
-    """Return the operators that a preset lists."""
+    """Return the kinds of operators that the search space of a preset may use."""
     return _listed_operators(load_space(preset))
 
 

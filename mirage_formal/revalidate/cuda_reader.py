@@ -71,7 +71,7 @@ class KernelText:
 
 
 def has_cuda_grammar() -> bool:
-    """Return whether the grammar is installed."""
+    """Return whether tree-sitter and its grammar of CUDA are installed."""
     return all(find_spec(name) is not None for name in ("tree_sitter", "tree_sitter_cuda"))
 
 
@@ -201,7 +201,7 @@ def _items(node: Node, kind: str, open: str, close: str) -> list[Node]:
 
 
 def _item(node: Node, kind: str, open: str, close: str) -> Node:
-    """Return the only item of a list."""
+    """Return the only item between ``open`` and ``close``; a list of none or several is refused."""
     found = _items(node, kind, open, close)
     return found[0] if len(found) == 1 else _refuse(node, f"one item in {open} and {close}")
 

@@ -108,7 +108,7 @@ def _compile_cached(text: str, arch: str) -> Compiled:
 
 
 def _first_different_section(found: Compiled, data: bytes) -> str:
-    """Return the name of the first section that differs."""
+    """Return what differs first: "section" and its name, "other sections", or "its headers"."""
     ours, theirs = list(sections(found.cubin)), list(sections(data))
     if [name for name, _ in ours] != [name for name, _ in theirs]:
         return "other sections"

@@ -420,7 +420,7 @@ def _fingerprint_session(job: SearchJob) -> FingerprintSession:
 
 
 def verdict_record(verdict: Verdict) -> VerdictRecord:
-    """Return a verdict as a record for files."""
+    """Return a verdict as the record of files: its kind, and its conditions, rounds or reason as far as it has them."""
     match verdict:
         case Equivalent(conditions=conditions, added=added):
             return VerdictRecord(kind="equivalent", conditions=conditions, added=added)

@@ -109,13 +109,13 @@ class Reader:
         self._size = 0
 
     def digit(self, raw: object) -> int:
-        """Return the number of a digit."""
+        """Return a number of the proof as a digit: it is one of the declared digits, and is noted as used."""
         number = parse_integer(raw, 0, len(self.ring.extents) - 1)
         self.named_digits.add(number)
         return number
 
     def digits(self, raw: object) -> tuple[int, ...]:
-        """Return distinct digits."""
+        """Return a list of the proof as digits: at most 64, all distinct, and noted as used."""
         found = tuple(self.digit(d) for d in parse_list(raw, high=64))
         require(len(set(found)) == len(found), f"expected distinct digits, got {found}")
         return found

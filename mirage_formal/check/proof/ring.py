@@ -142,13 +142,13 @@ class Ring:
         return (), (payload[0] if kind == "max" else NONE), [m for m, _ in body]
 
     def free_of(self, mono: Mono) -> Digits:
-        """Return the free digits of a monomial."""
+        """Return the digits that occur free in a monomial: those that nothing in it binds."""
         if mono not in self._free_of:
             self._free_of[mono] = NONE.union(*(self.free[f] for f, _ in mono))
         return self._free_of[mono]
 
     def free_in(self, poly: Poly) -> Digits:
-        """Return the free digits of a polynomial."""
+        """Return the digits that occur free in some monomial of a polynomial."""
         return NONE.union(*map(self.free_of, poly))
 
     def partial(self, monos: Iterable[Mono]) -> Digits:

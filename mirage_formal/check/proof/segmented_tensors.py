@@ -33,7 +33,7 @@ class PieceValue:
 
     @property
     def shape(self) -> Shape:
-        """Return the extents of the axes."""
+        """Return the extent of each axis: the sum of its segment lengths."""
         return tuple(map(sum, self.cuts))
 
     def piece(self, place: Sequence[int]) -> int:
@@ -52,7 +52,7 @@ def common_refinement(a: Cut, b: Cut) -> Cut:
 
 
 def replace_item(items: tuple[int, ...], axis: int, item: int) -> tuple[int, ...]:
-    """Return the items with one replaced."""
+    """Return the tuple with the item at position ``axis`` replaced."""
     return (*items[:axis], item, *items[axis + 1 :])
 
 
@@ -94,7 +94,7 @@ def _broadcast(a: Sequence[Cut], b: Sequence[Cut]) -> tuple[Cut, ...]:
 
 
 def grid_indices(cuts: Sequence[Cut]) -> Iterator[Place]:
-    """Yield the places of a grid of pieces."""
+    """Yield the places of a grid of pieces in row-major order: for each axis the number of a segment."""
     return product(*(range(len(cut)) for cut in cuts))
 
 

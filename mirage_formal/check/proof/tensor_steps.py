@@ -69,7 +69,7 @@ class TensorReplay:
         self.tensors.append(found)
 
     def tensor(self, raw: object) -> CheckedTensor:
-        """Return an earlier tensor."""
+        """Return the tensor of an earlier step by a number of the proof, and note that it is used."""
         number = parse_integer(raw, 0, len(self.tensors) - 1)
         self.used.add(number)
         return self.tensors[number]

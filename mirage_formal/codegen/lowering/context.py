@@ -63,7 +63,7 @@ class LoweringContext:
         return f"{stem}_{self._fresh}"
 
     def tensor(self, number: int) -> PlanTensor:
-        """Return a tensor of the plan."""
+        """Return the plan's entry for the tensor of this number: its type and where it is stored."""
         return self.plan.tensors[number]
 
     def iterator(self, extent: int, stem: str = "i") -> IntExpr:
@@ -213,7 +213,7 @@ class LoweringContext:
         )
 
     def input_tile(self, number: int) -> Tile:
-        """Return the tile of an input that a block reads."""
+        """Return the tile that a block reads of the operand at this position."""
         return self.plan.inputs[number]
 
     # --- shared memory
@@ -280,7 +280,7 @@ def _first_offset(place: StorageLocation) -> int:
 
 
 def apply_elementwise(op: Elementwise, values: list[Value]) -> Value:
-    """Return the value of an elementwise operator."""
+    """Return the expression of an elementwise operator's result; a constant of the operator is its last operand."""
     if op.constant is not None:
         values = [*values, Real(op.constant)]
     match op.fn:

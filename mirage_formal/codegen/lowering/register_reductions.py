@@ -230,7 +230,10 @@ def block_reduce(cx: LoweringContext, step: BlockReduce) -> tuple[Stmt, ...]:
 
 
 def update_running_maximum(cx: LoweringContext, step: RunningMaximum) -> tuple[Stmt, ...]:
-    """Return the update of a running maximum in registers by one iteration."""
+    """Return the statements that update a running maximum in registers by the values of one iteration.
+
+    They also set the rescaling factor to exp(maximum before - maximum now).
+    """
     op, over = step.op, step.over
     largest, factor = array_name(op.largest), array_name(op.rescale)
 

@@ -28,19 +28,19 @@ Vars = tuple[IntExpr, ...]
 
 
 def array_name(number: int) -> str:
-    """Return the register array of a tensor."""
+    """Return the name of the register array that holds the plan's tensor of this number."""
     return f"t{number}"
 
 
 def register_layout(cx: LoweringContext, number: int) -> Distribution:
-    """Return the distribution of a tensor in registers."""
+    """Return how a tensor is distributed over the registers of a block's threads; the plan has put it there."""
     found = cx.tensor(number).placement.registers
     assert found is not None
     return found
 
 
 def digit_value(cx: LoweringContext, digit: ThreadDigit) -> IntExpr:
-    """Return a digit of the thread number."""
+    """Return a digit of the thread number as an index expression: (tid / div) mod extent."""
     return cx.ix.mod(cx.ix.div(TID, digit.div), digit.extent)
 
 
@@ -165,7 +165,7 @@ def read_element(cx: LoweringContext, number: int, row: IntExpr, col: IntExpr) -
 
 
 def matrix_extent(tensor: PlanTensor, axis: Axis) -> int:
-    """Return the columns of a matrix, or its rows."""
+    """Return the number of columns of a matrix if the axis is COL, and otherwise the number of its rows."""
     return tensor.cols if axis is Axis.COL else tensor.rows
 
 

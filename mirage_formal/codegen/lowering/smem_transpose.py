@@ -324,7 +324,10 @@ class _Writer:
         return tuple(found)
 
     def program(self, name: str) -> Program:
-        """Return the kernel."""
+        """Return the Program: it loads into registers, and writes staged operands to shared memory.
+
+        After a barrier it stores the result.
+        """
         lanes = {box.slot: 1 for box in self.direct}
         lanes |= {box.slot: self.out for box in self.direct if box.strides[-1] != 0}
         body: list[Stmt] = []
@@ -355,7 +358,7 @@ class _Writer:
         return tuple(reversed(found))
 
     def _each(self, width: int, order: Sequence[int]) -> int:
-        """Return the vectors of a thread."""
+        """Return the number of vectors of ``width`` elements that each thread moves, rounded up."""
         return -(-prod(self._vectors_per_dim(width, order)) // self.threads)
 
     def _vectors(self, width: int, order: Sequence[int]) -> tuple[IntExpr, IntExpr, tuple[IntExpr, ...]]:

@@ -340,7 +340,7 @@ class RoundingDomain(UntiledDomain[Estimate]):
                 raise AssertionError(kind)
 
     def _sum(self, kind: OpKind, a: Estimate, b: Estimate) -> Estimate:
-        """Return a sum or a difference."""
+        """Return a + b for ADD, or a - b, with the variances of both and of the result's own rounding."""
         c, d = self._aligned(a, b)
         y = c.mantissa + d.mantissa if kind is OpKind.ADD else c.mantissa - d.mantissa
         own = self._exactly(y, a, b)

@@ -32,7 +32,7 @@ def minimise(costs: Sequence[Sequence[int]], pairs: Pairs, work: int = LAYOUT_WO
 
 
 def total_cost(costs: Sequence[Sequence[int]], pairs: Pairs, chosen: Sequence[int]) -> int:
-    """Return the total cost of a choice."""
+    """Return the cost of a choice: the sum of the costs of each item's chosen option, and of those of the pairs."""
     own = sum(row[option] for row, option in zip(costs, chosen, strict=True))
     return own + sum(table[chosen[i]][chosen[j]] for (i, j), table in pairs.items())
 

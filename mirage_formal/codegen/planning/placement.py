@@ -96,7 +96,7 @@ class Placements:
 
     @property
     def threads(self) -> int:
-        """Return the threads of a block."""
+        """Return the number of threads of a block."""
         return self.schedule.threads
 
     @property

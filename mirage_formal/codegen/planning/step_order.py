@@ -155,7 +155,7 @@ class KernelSteps:
         return out
 
     def _operands(self, step: Computation) -> list[SharedAccess]:
-        """Return the accesses to the operands of a step."""
+        """Return the accesses to shared memory by which a step reads its operands."""
         match step:
             case GenericOperation(op):
                 return [a for n in operands_of(op) for a in self._read(n, defined_tensors(op)[0], None, op)]

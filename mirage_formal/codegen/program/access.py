@@ -175,7 +175,7 @@ Node = StatementAccesses | Sync | Loop | Branch
 
 
 class Content(Enum):
-    """Contents of a register array."""
+    """Contents of a register array: float32 values, or 32-bit words of two 16-bit values."""
 
     FLOATS = "floats"
     WORDS = "words"

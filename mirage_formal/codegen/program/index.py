@@ -17,7 +17,7 @@ class IndexBuilder:
         self._count = 0
 
     def variable(self, extent: int, stem: str = "i") -> Var:
-        """Return a new loop variable."""
+        """Return a new loop variable with values 0..extent - 1, named by ``stem`` and a number."""
         name = f"{stem}{self._count}"
         self._count += 1
         self._ranges[name] = extent
@@ -76,7 +76,7 @@ class IndexBuilder:
         return out if constant == 0 else IntBin(IntOp.ADD, out, Int(constant))
 
     def mul(self, e: IntExpr, factor: int) -> IntExpr:
-        """Return e * factor."""
+        """Return e * factor; a constant factor of e is multiplied by it, so that there is one."""
         if isinstance(e, IntBin) and e.op is IntOp.MUL and isinstance(e.b, Int):
             return multiply(e.a, e.b.value * factor)
         return multiply(e, factor)
@@ -108,7 +108,7 @@ class IndexBuilder:
         return IntBin(IntOp.DIV, e, Int(n))
 
     def mod(self, e: IntExpr, n: int) -> IntExpr:
-        """Return e % n."""
+        """Return e % n, as an expression without a remainder where ``split`` finds one."""
         if n == 1:
             return ZERO
         if (found := self.split(e, n)) is not None:

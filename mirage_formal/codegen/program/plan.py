@@ -59,7 +59,7 @@ class SharedPlacement:
 
     @property
     def elements(self) -> int:
-        """Return the elements of one copy."""
+        """Return the number of elements of one copy in the ring, padding included: rows * pitch."""
         return self.rows * self.pitch
 
 
@@ -285,7 +285,7 @@ class Plan:
 
     @property
     def threads(self) -> int:
-        """Return the threads of a block."""
+        """Return the number of threads of a block."""
         return self.schedule.threads
 
     @property

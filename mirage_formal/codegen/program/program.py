@@ -455,7 +455,7 @@ class SharedBuffer:
 
     @property
     def bytes(self) -> int:
-        """Return the bytes of the buffer."""
+        """Return the size of the buffer in bytes."""
         return self.elements * self.dtype.bytes
 
 

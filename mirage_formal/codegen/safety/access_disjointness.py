@@ -47,7 +47,7 @@ def extents(program: Program, access: Access | None = None) -> dict[str, int]:
 
 
 def query_variables(names: Iterable[str], sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return the variables of a query, in a fixed order."""
+    """Return the named variables with their extents, without repetitions, in the order of their names."""
     return tuple((name, sizes[name]) for name in sorted(set(names)))
 
 
@@ -105,7 +105,7 @@ class PairAnalysis:
         return self._start[access]
 
     def width(self, access: Access) -> int:
-        """Return the length of an access."""
+        """Return the length of an access: in bytes if addresses are bytes (``whole``), else in elements."""
         return access.bytes if self.whole else access.count
 
     def hull(self, access: Access) -> Range | None:

@@ -50,7 +50,7 @@ class Linear:
 
     @property
     def largest(self) -> int:
-        """Return the largest value."""
+        """Return an upper bound of the sum: its value if every atom were mod - 1."""
         return self.constant + sum(c * (atom.mod - 1) for c, atom in self.terms)
 
 

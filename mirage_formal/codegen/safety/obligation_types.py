@@ -11,7 +11,7 @@ from mirage_formal.logic.session import SolverResult
 
 
 class ObligationKind(StrEnum):
-    """The kind of an obligation."""
+    """Kinds of safety obligations: all obligations of a kernel have to hold."""
 
     #: Statements fit together: names, types, sizes, collectives in uniform control flow, countable copy groups; a wait
     #: for the launch before is the first one.
@@ -53,7 +53,7 @@ class DischargeMethod(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DischargedObligation:
-    """The obligation holds."""
+    """Answer that an obligation holds; ``means`` is the method that established it."""
 
     means: DischargeMethod
 

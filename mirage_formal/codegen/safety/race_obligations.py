@@ -67,7 +67,7 @@ def _threads(a: Access, b: Access, who: ThreadRelation) -> str:
 
 
 def _apart_by_number(pairs: PairAnalysis, distinct: list[Access]) -> Callable[[int, int], bool]:
-    """Return ``apart`` as a function of access numbers."""
+    """Return ``pairs.apart`` as a cached function of two accesses' positions in ``distinct``."""
 
     @cache
     def apart(first: int, second: int) -> bool:

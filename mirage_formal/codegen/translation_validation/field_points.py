@@ -206,20 +206,20 @@ class FieldPoints:
         return np.concatenate([*parts, more])
 
     def add(self, a: FieldArray, b: FieldArray) -> FieldArray:
-        """Return the sum."""
+        """Return a + b at all points, modulo each prime."""
         return self._reduced(a[: self.residues] + b[: self.residues], a, b)
 
     def subtract(self, a: FieldArray, b: FieldArray) -> FieldArray:
-        """Return the difference."""
+        """Return a - b at all points, modulo each prime."""
         moduli = self._for_residues(self._moduli, b.ndim)
         return self._reduced(a[: self.residues] + (moduli - b[: self.residues]), a, b)
 
     def multiply(self, a: FieldArray, b: FieldArray) -> FieldArray:
-        """Return the product."""
+        """Return the elementwise product of a and b at all points, modulo each prime."""
         return self._reduced(a[: self.residues] * b[: self.residues], a, b)
 
     def negate(self, a: FieldArray) -> FieldArray:
-        """Return -a."""
+        """Return -a at all points, modulo each prime."""
         return self._reduced(self._for_residues(self._moduli, a.ndim) - a[: self.residues], a)
 
     def matmul(self, a: FieldArray, b: FieldArray) -> FieldArray:

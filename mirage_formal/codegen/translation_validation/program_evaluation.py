@@ -146,7 +146,7 @@ def values_of(statement: Stmt) -> tuple[Value, ...]:
 
 
 def nested_values(value: Value) -> Iterator[Value]:
-    """Yield a value and all values in it."""
+    """Yield a value, and recursively all values that it is computed from."""
     yield value
     match value:
         case Apply(a=a):

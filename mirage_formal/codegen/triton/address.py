@@ -44,12 +44,12 @@ class Index:
 
     @property
     def factor(self) -> str:
-        """Return the text as a factor of a product."""
+        """Return the text as a factor of a product: a sum in parentheses."""
         return f"({self.text})" if self.sum else self.text
 
 
 def integer_constant(value: int) -> Index:
-    """Return a constant."""
+    """Return an integer constant with its value, and with value + 1 as its exclusive bound."""
     return Index(str(value), value, sum=value < 0, bound=value + 1)
 
 
@@ -203,7 +203,7 @@ def band_conditions(
 
 
 def _before(a: Index, b: Index) -> Index:
-    """Return the condition a < b."""
+    """Return the condition a < b: the constant 0 or 1 if both are constants."""
     if a.value is not None and b.value is not None:
         return integer_constant(int(a.value < b.value))
     return Index(f"({a.text} < {b.text})", block=a.block or b.block)

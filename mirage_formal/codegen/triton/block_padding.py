@@ -53,7 +53,7 @@ class Padding:
         return tuple(self.extents[tensor][dim] for dim in self.axes[tensor]) or (1,)
 
     def axis(self, tensor: int, dim: int) -> int:
-        """Return the block axis of a dim."""
+        """Return the axis of a tensor's block that holds a dim of the tensor."""
         return self.axes[tensor].index(dim)
 
 

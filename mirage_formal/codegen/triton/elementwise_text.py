@@ -111,7 +111,7 @@ def apply_function(fn: UnaryFn | BinaryFn | MapFn, *operands: str, finite: bool 
 
 
 def python_float(value: float) -> str:
-    """Return a constant as text."""
+    """Return a float as a Python expression; a negative one in parentheses."""
     if value in (float("inf"), float("-inf")):
         return f'float("{value}")'
     return f"({value!r})" if value < 0 else repr(value)

@@ -319,7 +319,7 @@ def _row_major(text: str, kind: OpKind) -> str:
 
 
 def _norm(op: Op, operands: Sequence[str], dtype: DType) -> str:
-    """Return the expression of a norm in float32."""
+    """Return the torch expression of an RMS or layer norm, which is computed in float32 and converted to ``dtype``."""
     dim, eps = op.attrs.dim, "" if op.attrs.eps is None else f" + {float(op.attrs.eps)!r}"
     x = f"{operands[0]}.float()"
     if op.kind is OpKind.LAYER_NORM:

@@ -202,7 +202,7 @@ class AbstractDomain:
         return _single_piece(shape, a.term)
 
     def transpose(self, a: Abstract, perm: tuple[int, ...]) -> Abstract:
-        """Return the same terms."""
+        """Return the value with permuted dims; expressions name no indices, so they stay the same."""
         return Abstract(tuple(a.shape[i] for i in perm), a.pieces, 0 if a.single else perm.index(a.axis))
 
     def tiled(self, a: Abstract, axis: int) -> Abstract:
@@ -236,7 +236,7 @@ class AbstractDomain:
         return _join_pieces(shape, axis, [*rest, (m + after, last)])
 
     def repeat(self, a: Abstract, axis: int, times: int) -> Abstract:
-        """Return the same terms."""
+        """Return the value with a longer axis; expressions name no indices, so they stay the same."""
         return replace(a, shape=_with_extent(a.shape, axis, times))
 
     @staticmethod

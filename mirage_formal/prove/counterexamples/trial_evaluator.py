@@ -185,7 +185,7 @@ class TrialEvaluator(ABC):
         return rng.sample(places, min(len(places), _CELLS))
 
     def entries(self, trial: Trial) -> tuple[CounterexampleEntry, ...]:
-        """Return the changed elements."""
+        """Return the elements that a trial changes: input, index and value of each, in the order of their positions."""
         return tuple(CounterexampleEntry(*self.places.of(place), value) for place, value in sorted(trial.cells.items()))
 
 
@@ -205,7 +205,7 @@ class DenseEvaluator(TrialEvaluator):
         return self._bases[fills]
 
     def inputs(self, trials: Sequence[Trial], dtype: Any = np.float64) -> list[NDArray[Any]]:
-        """Return the inputs [trials, ...]."""
+        """Return one array for each input, of shape [trials, ...]: its values in each of the trials."""
         flat = np.empty((len(trials), self.places.total), dtype=dtype)
         for row, trial in zip(flat, trials, strict=True):
             row[:] = self._base(trial.fills)

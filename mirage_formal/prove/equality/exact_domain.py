@@ -68,7 +68,7 @@ class TensorGrid:
 
 
 def single_piece(shape: Shape, tensor: TensorTerm) -> TensorGrid:
-    """Return a value of one piece."""
+    """Return a value with one segment along each axis, and so with one tensor term."""
     return TensorGrid(tuple((n,) for n in shape), (tensor,))
 
 

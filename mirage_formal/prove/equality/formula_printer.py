@@ -27,7 +27,7 @@ class Style:
     latex: bool
 
     def power(self, base: str, e: Fraction) -> str:
-        """Return the text of a power of a base."""
+        """Return the text of ``base`` to the power e, as a root for e = 1/2."""
         if e == Fraction(1, 2):
             return rf"\sqrt{{{_strip_parentheses(base)}}}" if self.latex else f"sqrt({_strip_parentheses(base)})"
         if self.latex:
@@ -39,7 +39,7 @@ class Style:
         return (r" \, " if self.latex else " * ").join(factors)
 
     def over(self, above: str, below: str) -> str:
-        """Return the text of a quotient."""
+        """Return the text of the quotient of two texts."""
         return rf"\frac{{{above}}}{{{below}}}" if self.latex else f"{above} / {below}"
 
 
@@ -57,12 +57,12 @@ class FormulaPrinter:
         self._names: dict[int, str] = {}
 
     def digit(self, d: int) -> str:
-        """Return the name of a digit."""
+        """Return the printed name of a digit: i0, i1, ... in the order in which digits are first printed."""
         number = self._names.setdefault(d, str(len(self._names)))
         return f"i_{{{number}}}" if self.style.latex else f"i{number}"
 
     def index(self, index: Index) -> str:
-        """Return the text of an index of an input."""
+        """Return the text of an index of an input: digits times their strides, then the offset."""
         offset, entries = index
         parts = [
             self.digit(d) if s == 1 else f"{s}{' ' if self.style.latex else '*'}{self.digit(d)}" for s, d in entries

@@ -102,7 +102,7 @@ ODD: Final = ("erf", *ROUNDINGS)
 
 
 def make_index(offset: int, entries: Iterable[tuple[int, int]]) -> Index:
-    """Return an index with its entries in order."""
+    """Return the index of an offset and (stride, digit) pairs, which are sorted by falling stride."""
     return offset, tuple(sorted(entries, reverse=True))
 
 
@@ -121,7 +121,7 @@ def _normalise_rational(c: Rational) -> Rational:
 
 
 def constant(value: Rational) -> Polynomial:
-    """Return a rational constant as a polynomial."""
+    """Return a rational constant as a polynomial; 0 is the one without monomials."""
     return ((ONE, _normalise_rational(value)),) if value else ()
 
 
@@ -139,7 +139,7 @@ def scale_polynomial(p: Polynomial, factor: Rational) -> Polynomial:
 
 
 def factor_power(factor: int, e2: int = 2) -> Polynomial:
-    """Return factor ^ (e2 / 2)."""
+    """Return factor ^ (e2 / 2) as a polynomial: monomials count exponents in halves."""
     return ((((factor, e2),), 1),)
 
 
@@ -204,7 +204,7 @@ class TermInterner:
     # --- digits ------------------------------------------------------------------------------------------------
 
     def fresh(self, extent: int) -> int:
-        """Return a new digit."""
+        """Return the number of a new digit with values 0..extent - 1."""
         self.extent.append(extent)
         return len(self.extent) - 1
 
@@ -249,7 +249,7 @@ class TermInterner:
         return number
 
     def inside(self, kind: FactorKind, payload: Any) -> Iterable[Monomial]:
-        """Return the monomials inside a factor."""
+        """Return the monomials of all polynomials that a factor is a function of; none for inputs and surds."""
         match kind:
             case FactorKind.SUM:
                 return (payload[1],)

@@ -310,6 +310,6 @@ class _ProofWriter:
 
 
 def rational(value: Rational) -> int | str:
-    """Return a rational as a JSON value."""
+    """Return a rational as proof files have it: an integer, or text "numerator/denominator"."""
     value = Fraction(value)
     return value.numerator if value.denominator == 1 else f"{value.numerator}/{value.denominator}"

@@ -102,5 +102,5 @@ def _remove_small_primes(n: int) -> int:
 
 @cache
 def primes() -> tuple[int, ...]:
-    """Return the small primes."""
+    """Return the primes below ``SMALL``."""
     return tuple(n for n in range(2, SMALL) if all(n % d for d in range(2, isqrt(n) + 1)))

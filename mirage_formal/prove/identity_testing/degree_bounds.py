@@ -51,7 +51,7 @@ class ExponentialSum:
     exponent: int
 
     def times(self, other: ExponentialSum) -> ExponentialSum:
-        """Return the bounds of the product."""
+        """Return bounds of the product: numbers of terms multiply, degrees add, the larger exponent remains."""
         return _cap(self.terms * other.terms, self.degree + other.degree, max(self.exponent, other.exponent))
 
     def plus(self, other: ExponentialSum) -> ExponentialSum:

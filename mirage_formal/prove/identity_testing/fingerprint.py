@@ -56,7 +56,7 @@ class FingerprintSettings:
 
 @dataclass(frozen=True, slots=True)
 class FingerprintResult:
-    """A verdict with its log."""
+    """Verdict of a fingerprint test, with the record of its rounds."""
 
     verdict: Verdict
     record: FingerprintRecord

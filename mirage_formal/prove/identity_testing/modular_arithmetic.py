@@ -105,25 +105,25 @@ class Modulus:
         return value.numerator * pow(value.denominator, -1, self.m) % self.m
 
     def add(self, a: Residues, b: Residues) -> Words:
-        """Return the sum."""
+        """Return a + b modulo m, elementwise."""
         return apply_in_blocks(lambda x, y: self.reduced(to_uint64(x) + to_uint64(y)), a, b)
 
     def subtract(self, a: Residues, b: Residues) -> Words:
-        """Return the difference."""
+        """Return a - b modulo m, elementwise."""
         return apply_in_blocks(lambda x, y: self.reduced(to_uint64(x) + (self._m - to_uint64(y))), a, b)
 
     def multiply(self, a: Residues, b: Residues) -> Words:
-        """Return the product."""
+        """Return a * b modulo m, elementwise."""
         return apply_in_blocks(lambda x, y: self.reduced(to_uint64(x) * to_uint64(y)), a, b)
 
     def scale(self, a: Residues, factor: int) -> Words:
-        """Return the product with a residue."""
+        """Return a * factor modulo m, elementwise."""
         if factor == self.m - 1:
             return apply_in_blocks(lambda x: self.reduced(self._m - to_uint64(x)), a)
         return apply_in_blocks(lambda x: self.reduced(to_uint64(x) * np.uint64(factor)), a)
 
     def offset(self, a: Residues, constant: int) -> Words:
-        """Return the sum with a residue."""
+        """Return a + constant modulo m, elementwise."""
         return apply_in_blocks(lambda x: self.reduced(to_uint64(x) + np.uint64(constant)), a)
 
     def power(self, a: Residues, exponent: int) -> Words:

@@ -172,7 +172,7 @@ class Point:
         return self.digests[key]
 
     def redraw(self, masks: Cone, cause: str) -> None:
-        """Redraw the masked elements."""
+        """Draw new values for the masked elements of each input, and log the masks with their cause."""
         self.attempt += 1
         self.kept = ValueCache()
         for (index, part), mask in sorted(masks.items(), key=lambda item: item[0]):

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 
 class RunPhase(StrEnum):
-    """Phase of a run."""
+    """Phases of a run, by the names that progress displays show; FORESEE simulates rounding errors."""
 
     PLAN = "planning"
     SEARCH = "searching"

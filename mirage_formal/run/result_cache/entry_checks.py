@@ -62,7 +62,7 @@ def check_record(path: Path) -> CheckedEntry:
 
 
 def check_evidence(path: Path) -> CheckedEntry:
-    """Check an entry, and replay its evidence."""
+    """Return the check of an entry of the store, whose evidence is replayed; an error is the reason in the result."""
     record: CacheEntry[EntryKey, SearchOutcome] | None = None
     try:
         entry = SearchCache().read(path)

@@ -68,7 +68,7 @@ class _Writer:
         self._shared_guids = count(_SHARED_GUID)
 
     def graph(self, graph: KernelGraph) -> list[_Json]:
-        """Return the list of operators of a graph."""
+        """Return a graph as the list of operators of a checkpoint: for inputs, for kernels, for outputs."""
         types = kernel_types(graph)
         self._check_supported(graph, types)
         tensors = [self._device(tensor) for tensor in types]

@@ -40,7 +40,7 @@ class Dialect:
     accumulator: str
 
     def code(self, dtype: DType) -> int:
-        """Return the code of an element type."""
+        """Return the number by which a checkpoint names an element type."""
         return next(code for code, known in self.dtypes.items() if known is dtype)
 
 
