@@ -124,7 +124,7 @@ class Cache(Generic[K, V]):
             try:
                 record = self.read(path).record
                 expect_key(path, record, key)
-                self.used(path)
+                self.record_use(path)
                 return record.value
             except (MirageError, OSError) as error:
                 if not left:
@@ -242,7 +242,7 @@ class Cache(Generic[K, V]):
         """Return the directory of a search that a time limit has ended, which need not exist."""
         return self.root / UNFINISHED / entry_code(key)[:_KEY]
 
-    def used(self, entry: Path) -> None:
+    def record_use(self, entry: Path) -> None:
         """Record the time of an entry's use."""
         with suppress(OSError):
             os.utime(entry / ENTRY_FILE)

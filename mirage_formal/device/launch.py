@@ -79,7 +79,7 @@ class Optimized:
         #: Band masks, which callers do not pass, by position; and those that kernels read, on each device.
         self._bands = {i: item.band for i, item in enumerate(program.inputs) if item.band is not None}
         self._masks: dict[int, dict[int, Any]] = {}
-        self._given = self._asked()
+        self._given = self._passed_slots()
         self._outputs = [
             TensorSlot(f"out[{i}]", types[number], row_major(types[number].shape), 1)
             for i, number in enumerate(program.outputs)
@@ -207,7 +207,7 @@ class Optimized:
         """Set the alignments of inputs and outputs that the kernels require."""
         for i, slot in enumerate(self._inputs):
             self._inputs[i] = TensorSlot(slot.where, slot.tensor, slot.strides, max(executable.align(i), slot.align))
-        self._given = self._asked()
+        self._given = self._passed_slots()
         for i, slot in enumerate(self._outputs):
             align = executable.align(executable.outputs[i])
             self._outputs[i] = TensorSlot(slot.where, slot.tensor, slot.strides, max(align, slot.align))
@@ -237,7 +237,7 @@ class Optimized:
         loaded.run(sources, targets, read.stream(device))
         return made
 
-    def _asked(self) -> list[TensorSlot]:
+    def _passed_slots(self) -> list[TensorSlot]:
         """Return the slots of the inputs that a caller passes, which excludes band masks."""
         return [slot for i, slot in enumerate(self._inputs) if i not in self._bands]
 

@@ -87,7 +87,7 @@ class Emulator:
         The estimate is the time at reduced extents with the same tiles, scaled by the number of statements that threads
         execute; the time of float64 grows about alike.
         """
-        return self._asked(_seconds, _Task(case, self._seed, True))
+        return self._run_in_worker(_seconds, _Task(case, self._seed, True))
 
     def run(self, case: EmulationCase) -> Emulation:
         """Run a candidate and compare its results.
@@ -95,10 +95,10 @@ class Emulator:
         Raises:
             EmulatorError: There is no compiler.
         """
-        found = self._asked(_emulated, _Task(case, self._seed, self._real))
+        found = self._run_in_worker(_emulated, _Task(case, self._seed, self._real))
         return Emulation(case, failure=found) if isinstance(found, str) else found
 
-    def _asked(self, function: Callable[[_Task], _T], task: _Task) -> _T | str:
+    def _run_in_worker(self, function: Callable[[_Task], _T], task: _Task) -> _T | str:
         """Run a function in the worker process; return its value, or a message that says why it has none."""
         try:
             for outcome in self._pool.run(function, [task], limit_s=self._limit_s, tries=1, once=True):

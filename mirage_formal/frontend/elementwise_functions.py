@@ -246,11 +246,11 @@ class Functions(Masks[AnyTensor]):
             # Over the rationals the difference is exact.
             low, difference = parse_number("where", B), parse_number("where", A) - parse_number("where", B)
             return self.shift(self._times("where", m, difference), low)
-        chosen = [self._chosen(m, A), self._chosen(None if self._is_zero(B) else self.sub(1, m), B)]
+        chosen = [self._weighted_summand(m, A), self._weighted_summand(None if self._is_zero(B) else self.sub(1, m), B)]
         parts = [part for part in chosen if part is not None]
         return parts[0] if len(parts) == 1 else self._pair(OpKind.ADD, *parts)
 
-    def _chosen(self, weight: AnyTensor | None, value: AnyTensor | Number) -> AnyTensor | None:
+    def _weighted_summand(self, weight: AnyTensor | None, value: AnyTensor | Number) -> AnyTensor | None:
         """Return the summand of one of the two values; None if it is 0."""
         return None if weight is None or self._is_zero(value) else self.mul(weight, value)
 

@@ -116,7 +116,7 @@ class Alternatives:
         found._file = text
         return found
 
-    def own(self, archs: tuple[str, ...] = (), position: int = 0) -> BuiltKernels:
+    def kernels_of(self, archs: tuple[str, ...] = (), position: int = 0) -> BuiltKernels:
         """Return the kernels of one candidate, built at the first call.
 
         Raises:
@@ -146,7 +146,7 @@ class Alternatives:
         reasons: list[str] = []
         for position, (name, _) in enumerate(self._candidates):
             try:
-                self._running = self.own(archs, position)
+                self._running = self.kernels_of(archs, position)
                 return self._running
             except KernelRejected as error:
                 reasons.append(f"candidate {name}: {error}")

@@ -237,7 +237,7 @@ class _PartitionSolver:
     def partitions(self) -> Iterator[tuple[Subgraph, ...]]:
         """Yield the cheapest partition, or the Pareto front of cost and number of kernels."""
         for root in range(len(self._program.ops)):  # the roots below a root have smaller numbers
-            self._best[root] = self._kept(self._choices(root))
+            self._best[root] = self._cheapest_choices(self._choices(root))
         roots = self._dominated.get(self._end, [])
         for total in self._together(roots):
             found: list[Subgraph] = []
@@ -248,7 +248,7 @@ class _PartitionSolver:
                 todo += choice.below
             yield tuple(sorted(found, key=lambda part: part.results))
 
-    def _kept(self, choices: Iterable[_C]) -> list[_C]:
+    def _cheapest_choices(self, choices: Iterable[_C]) -> list[_C]:
         """Return the cheapest choice, or the Pareto front of all choices, fewest kernels last."""
         if not self._front:
             return [min(choices, key=lambda choice: choice.key)]
@@ -259,10 +259,10 @@ class _PartitionSolver:
         return found
 
     def _together(self, roots: Sequence[int]) -> list[_ChoiceSum]:
-        """Return the combined choices for all of several roots, reduced by ``_kept``."""
+        """Return the combined choices for all of several roots, reduced by ``_cheapest_choices``."""
         sums = [_ChoiceSum((0, 0), 0, ())]
         for root in roots:
-            sums = self._kept(
+            sums = self._cheapest_choices(
                 _ChoiceSum(
                     (one.key[0] + choice.key[0], one.key[1] + choice.key[1]),
                     one.kernels + choice.kernels,

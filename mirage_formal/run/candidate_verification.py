@@ -148,10 +148,10 @@ class CandidateVerifier:
                 if found.digest not in self._verified
             ]
             if not todo or self.late or len(self.rejected) > PATIENCE * self._job.space.keep:
-                return self.chosen(ranked)
+                return self.verified_among(ranked)
             self._verify(todo)
 
-    def chosen(self, ranked: Sequence[FoundRecord]) -> list[CandidateEvidence]:
+    def verified_among(self, ranked: Sequence[FoundRecord]) -> list[CandidateEvidence]:
         """Return the candidates among ``ranked`` that are verified so far, best first."""
         order = [found.digest for found in ranked]
         self.rejected = {name: self.rejected[name] for name in order if name in self.rejected}
@@ -211,7 +211,7 @@ class CandidateVerifier:
             self._discharge(RunPhase.PROVE, (o.text for proof in proofs for o in proof.obligations))
             self._accepted = 0
             for found, result in accepted:
-                if result.proof is None or self._settled(found, result.proof):
+                if result.proof is None or self._obligations_hold(found, result.proof):
                     self._verified[found.digest] = self._files(found, claims[found.digest], result)
 
     def _verified_beside(
@@ -325,7 +325,7 @@ class CandidateVerifier:
                 return False
         return True
 
-    def _settled(self, found: FoundRecord, proof: Proof) -> bool:
+    def _obligations_hold(self, found: FoundRecord, proof: Proof) -> bool:
         """Return whether both solvers refute the obligations that the proof leaves to them."""
         if self._unanswered(obligation.text for obligation in proof.obligations):
             return False

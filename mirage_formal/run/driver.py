@@ -236,7 +236,7 @@ class _Run:
             verified = evidence.reported(ranked)
         except KeyboardInterrupt:
             self.status = "interrupted"
-            verified = evidence.chosen(ranked)
+            verified = evidence.verified_among(ranked)
         if evidence.late and self.status == "complete":
             self.status = "time-limit"
         return self._write(verified, evidence, found)
@@ -290,7 +290,7 @@ class _Run:
                 record = _failed_unit_record(self.key, unit, outcome)
         if record.audit is not None and record.audit.contradictions:
             raise self._contradiction(record.audit.contradictions[0])
-        self._append(msgspec.structs.replace(record, times=self.times.of(outcome, record.stats)))
+        self._append(msgspec.structs.replace(record, times=self.times.times_of_unit(outcome, record.stats)))
 
     def _contradiction(self, question: str) -> RunError:
         """Write the question on which the engine and z3 differ to a file and return the error that names it."""

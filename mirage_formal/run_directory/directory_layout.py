@@ -148,7 +148,7 @@ class DirectoryContents:
             raise RunError(what, where=str(self.root), hint="move that away, or choose another directory")
 
     @property
-    def measured(self) -> tuple[Path, ...]:
+    def gpu_records(self) -> tuple[Path, ...]:
         """Return the files with a GPU's records of kernels."""
         return tuple(path for path in self.files if path.name in DEVICE_FILES)
 
@@ -241,10 +241,10 @@ def remove_temporary_files(root: Path, kind: Folder) -> None:
 
 def warn_of_removed_results(found: DirectoryContents, why: str) -> None:
     """Warn that GPU results of kernels are removed, which this machine cannot produce again."""
-    if found.measured:
-        names = ", ".join(path.relative_to(found.root).as_posix() for path in found.measured[:_NAMED])
-        more = f" and {len(found.measured) - _NAMED} more" if len(found.measured) > _NAMED else ""
-        text = f"{found.root}: {why}: removed {len(found.measured)} results of a device: {names}{more}"
+    if found.gpu_records:
+        names = ", ".join(path.relative_to(found.root).as_posix() for path in found.gpu_records[:_NAMED])
+        more = f" and {len(found.gpu_records) - _NAMED} more" if len(found.gpu_records) > _NAMED else ""
+        text = f"{found.root}: {why}: removed {len(found.gpu_records)} results of a device: {names}{more}"
         warnings.warn(text, DirectoryWarning, stacklevel=3)
 
 
@@ -258,8 +258,8 @@ def expect_replaceable_kernels(where: Path, *, force: bool) -> None:
         raise RunError("expected a directory, got a symbolic link", where=str(where), hint="move it away yourself")
     found = list_contents(where, KERNEL_SET)
     found.refuse_foreign()
-    if found.measured and not force:
-        what = f"expected kernels that may be replaced, got {len(found.measured)} results of a device beside them"
+    if found.gpu_records and not force:
+        what = f"expected kernels that may be replaced, got {len(found.gpu_records)} results of a device beside them"
         raise RunError(what, where=str(where), hint="--force replaces them (in Python force=True)")
     warn_of_removed_results(found, "kernels are built again")
 

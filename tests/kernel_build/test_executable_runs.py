@@ -89,7 +89,7 @@ def test_the_next_candidate_takes_the_place_of_a_refused_one(monkeypatch: pytest
     with pytest.warns(KernelWarning), pytest.raises(UnsupportedError, match=r"candidate bad: .*obligation"):
         alone.first().built()
     with pytest.raises(KernelRejected):
-        both.own()
+        both.kernels_of()
 
 
 def test_results_can_be_called(results: list[Any]) -> None:

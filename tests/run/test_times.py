@@ -113,9 +113,9 @@ def test_a_clock_begins_when_units_are_handed_out(clock: Clock) -> None:
     clock.ahead = 130.0  # planning took half a minute
     watched.start()
     clock.ahead = 137.5
-    found = watched.of(done(0, since=131.0, place=3), {"states": 5})
+    found = watched.times_of_unit(done(0, since=131.0, place=3), {"states": 5})
     assert found == records.TimesRecord(begin=1.0, end=7.5, worker=3, samples=())
-    assert watched.of(done(1, since=None), {}) is None
+    assert watched.times_of_unit(done(1, since=None), {}) is None
 
 
 def test_samples_are_those_of_the_last_try(clock: Clock) -> None:
@@ -124,10 +124,10 @@ def test_samples_are_those_of_the_last_try(clock: Clock) -> None:
     for at, states in ((101.0, 900), (102.0, 950), (104.0, 10), (105.0, 20), (106.0, 2000)):
         clock.ahead = at
         watched.look({7: UnitProgress(states, states // 10, {}), 8: UnitProgress(1, 0, {})})
-    found = watched.of(done(7, since=103.0), {"states": 1000, "classes": 100})
+    found = watched.times_of_unit(done(7, since=103.0), {"states": 1000, "classes": 100})
     assert found is not None
     assert found.samples == ((4.0, 10, 1), (5.0, 20, 2))  # nor does any exceed what was visited in the end
-    failed = watched.of(TaskFailed(8, "died", 3, since=103.0, place=1), {})
+    failed = watched.times_of_unit(TaskFailed(8, "died", 3, since=103.0, place=1), {})
     assert failed is not None
     assert failed.samples == ()
 

@@ -107,7 +107,7 @@ class _FibreWriter:
 
     # --- elements
 
-    def _place(self, number: int, along: IntExpr) -> IntExpr:
+    def _operand_index(self, number: int, along: IntExpr) -> IntExpr:
         """Return the position of an element of an operand; a broadcast weight has extent 1 along the other dims."""
         tensor, strides, offset = self.operands[number]
         terms = [
@@ -122,11 +122,17 @@ class _FibreWriter:
         wide, param = self._wide(self.operands[number], self.width), f"In{number}"
         if wide == 1:
             k = ZERO if self.width == 1 else self.ix.variable(self.width, "k")
-            item = SetReg(array, self.ix.add(to, k), GlobalRead(param, self._place(number, self.ix.add(along, k))))
+            item = SetReg(
+                array, self.ix.add(to, k), GlobalRead(param, self._operand_index(number, self.ix.add(along, k)))
+            )
             return make_loop(k, self.width, (item,), unroll=True)
         return tuple(
             GlobalVector(
-                array, self.ix.add(to, Int(part)), param, self._place(number, self.ix.add(along, Int(part))), wide
+                array,
+                self.ix.add(to, Int(part)),
+                param,
+                self._operand_index(number, self.ix.add(along, Int(part))),
+                wide,
             )
             for part in range(0, self.width, wide)
         )

@@ -89,7 +89,7 @@ class _ProductWriter:
     def load_left(self, k: IntExpr, *, half: bool = False) -> tuple[Stmt, ...]:
         """Load all left tiles of a step of 16 along the inner dim; with ``half`` only 8 positions count."""
         m = self.cx.iterator(self.high, "m")
-        body = self._packed(m, k, half=half) if self.fragments is not None else self._left(m, k)
+        body = self._packed(m, k, half=half) if self.fragments is not None else self._load_left_tile(m, k)
         return make_loop(m, self.high, body, unroll=True)
 
     def multiply(self, tile: IntExpr, count: int) -> tuple[Stmt, ...]:
@@ -105,7 +105,7 @@ class _ProductWriter:
     def _inner(self, k: IntExpr) -> IntExpr:
         return self.cx.ix.add(self.first_inner, self.cx.ix.mul(k, MMA[2]))
 
-    def _left(self, m: IntExpr, k: IntExpr) -> tuple[Stmt, ...]:
+    def _load_left_tile(self, m: IntExpr, k: IntExpr) -> tuple[Stmt, ...]:
         """Load a left tile of 16 rows and 16 inner positions; if transposed, columns of the right operand."""
         cx, ix, lane = self.cx, self.cx.ix, self.lane
         turned = self.warps.transposed

@@ -339,7 +339,7 @@ class _Writer:
             body += self._fetch(stage)
         body += self._along(lanes)
         for stage in self.stages:
-            body += self._put(stage)
+            body += self._write_staged(stage)
         grid = (self.grid[0][0], self.grid[1][0], self.grid[2][0])
         shared = tuple(stage.buffer for stage in self.stages)
         return Program(name, self.params, shared, grid, self.threads, (*body, Barrier(), *self._store(lanes)))
@@ -377,7 +377,7 @@ class _Writer:
             at[d] = ix.mul(coordinate, width) if d == order[-1] else coordinate
         return u, inside, tuple(at)
 
-    def _placed(self, at: tuple[IntExpr, ...]) -> tuple[tuple[IntExpr, ...], IntExpr]:
+    def _result_coordinates(self, at: tuple[IntExpr, ...]) -> tuple[tuple[IntExpr, ...], IntExpr]:
         """Return (coordinates in the result of a place in the tile, condition that these lie within the result)."""
         ix, shape = self.ix, self.layout.shape
         there = tuple(ix.add(*pair) for pair in zip(self.first, at, strict=True))
@@ -388,7 +388,7 @@ class _Writer:
         """Return statements that load a thread's share of a transposed operand, along the operand, into registers."""
         ix, near = self.ix, stage.order[-1]
         u, vector, at = self._vectors(stage.width, stage.order)
-        there, inside = self._placed(at)
+        there, inside = self._result_coordinates(at)
         found: list[Stmt] = []
         for box in stage.boxes:
             condition, first = locate(ix, self.layout, box, there)
@@ -404,7 +404,7 @@ class _Writer:
             return
         ix, last = self.ix, len(self.tile) - 1
         u, vector, at = self._vectors(self.out, self.order)
-        there, inside = self._placed(at)
+        there, inside = self._result_coordinates(at)
         found: list[Stmt] = []
         for box in self.direct:
             n = lanes[box.slot]
@@ -417,7 +417,7 @@ class _Writer:
             u, self._each(self.out, self.order), make_conditional(ix.both((vector, inside)), found), unroll=True
         )
 
-    def _put(self, stage: _Stage) -> tuple[Stmt, ...]:
+    def _write_staged(self, stage: _Stage) -> tuple[Stmt, ...]:
         """Write a thread's share of a transposed operand to shared memory, element by element."""
         ix, near = self.ix, stage.order[-1]
         u, vector, at = self._vectors(stage.width, stage.order)
@@ -425,11 +425,11 @@ class _Writer:
         at = (*at[:near], ix.add(at[near], k), *at[near + 1 :])
         value = Reg(f"v{stage.slot}", ix.add(ix.mul(u, stage.width), k))
         items = make_loop(
-            k, stage.width, (SharedWrite(stage.buffer.name, self._shared(stage, at), (value,)),), unroll=True
+            k, stage.width, (SharedWrite(stage.buffer.name, self._buffer_index(stage, at), (value,)),), unroll=True
         )
         return make_loop(u, self._each(stage.width, stage.order), make_conditional(vector, items), unroll=True)
 
-    def _shared(self, stage: _Stage, at: Sequence[IntExpr]) -> IntExpr:
+    def _buffer_index(self, stage: _Stage, at: Sequence[IntExpr]) -> IntExpr:
         """Return the position of a tile element in its buffer."""
         ix, last, near = self.ix, len(self.tile) - 1, stage.order[-1]
         rows = [*(d for d in range(last) if d != near), near]
@@ -441,14 +441,14 @@ class _Writer:
         """Compute and write a thread's vectors of the result."""
         ix = self.ix
         u, vector, at = self._vectors(self.out, self.order)
-        there, inside = self._placed(at)
+        there, inside = self._result_coordinates(at)
         found: list[Stmt] = []
         given: dict[int, list[Value]] = {
             slot: [Reg(f"v{slot}", ix.add(ix.mul(u, n), Int(k if n > 1 else 0))) for k in range(self.out)]
             for slot, n in lanes.items()
         }
         for stage in self.stages:
-            slot, buffer, grain, start = stage.slot, stage.buffer.name, stage.grain, self._shared(stage, at)
+            slot, buffer, grain, start = stage.slot, stage.buffer.name, stage.grain, self._buffer_index(stage, at)
             if grain == 1:
                 given[slot] = [SharedRead(buffer, ix.add(start, Int(k))) for k in range(self.out)]
                 continue

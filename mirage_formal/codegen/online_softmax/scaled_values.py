@@ -346,11 +346,13 @@ class ValueRules:
             shift = Shift(-1, origin, (("selected", mask, exponent), 1))
             found = self._shifted(value.number, (chooses.number,), shift)
             chosen = self.new.emit(op.kind, chooses.number, found.number, attrs=op.attrs)
-            self.unshifted[chosen] = self._chosen(op, operands, origin, mask)
+            self.unshifted[chosen] = self._select_unshifted(op, operands, origin, mask)
             return replace(found, number=chosen, moving=moving)
-        return self._chosen(op, operands, origin, mask)
+        return self._select_unshifted(op, operands, origin, mask)
 
-    def _chosen(self, op: Op, operands: tuple[ScaledValue, ...], origin: Origin, mask: Hashable) -> ScaledValue:
+    def _select_unshifted(
+        self, op: Op, operands: tuple[ScaledValue, ...], origin: Origin, mask: Hashable
+    ) -> ScaledValue:
         """Return a masked selection of a value without a shift; see ``_selected``."""
         chooses, value = operands
         moving = chooses.moving or value.moving

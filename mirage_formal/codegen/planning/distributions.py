@@ -75,7 +75,7 @@ class LayoutChooser:
         if (stacked := self.stacked(number)) is not None:
             return stacked
         tensor = self.tensors[number]
-        kept = self._kept(number, set())
+        kept = self._columns_kept(number, set())
         if kept is None and self._in_columns(number):
             width = run_length(tensor.rows, self.products.run)
             return transposed_vector_layout(
@@ -163,7 +163,7 @@ class LayoutChooser:
             op.result not in seen and self._saved(op.result, seen) for op in later
         )
 
-    def _kept(self, number: int, seen: set[int]) -> int | None:
+    def _columns_kept(self, number: int, seen: set[int]) -> int | None:
         """Return the number of columns that a later partial reduction keeps; None if there is no such reduction."""
         seen.add(number)
         for op in self.products.readers.get(number, []):
@@ -173,7 +173,7 @@ class LayoutChooser:
             if (
                 isinstance(op, Elementwise)
                 and op.result not in seen
-                and (found := self._kept(op.result, seen)) is not None
+                and (found := self._columns_kept(op.result, seen)) is not None
             ):
                 return found
         return None

@@ -126,7 +126,7 @@ class KernelSteps:
         placement = self.tensors[number].placement.shared
         return [] if placement is None else [SharedAccess(placement.buffer, write=True, owner=owner)]
 
-    def _item(self, step: Computation) -> Item:
+    def _step_with_accesses(self, step: Computation) -> Item:
         """Return the step of an operator with its accesses."""
         read = self._operands(step)
         match step:
@@ -256,18 +256,18 @@ class KernelSteps:
             return  # that one follows what its accumulator needs
         if isinstance(step, Reduction | MatrixMultiply):
             step = replace(step, scratch=self._scratch(op.result, step.digits))
-        self._place(self.tensors[op.result].phase).append(self._item(step))
+        self._place(self.tensors[op.result].phase).append(self._step_with_accesses(step))
 
     def _carried(self, op: Accumulate | LoopConcat | RunningMax, step: Operation) -> None:
         """Add the steps of a loop-carried tensor."""
         if not isinstance(op, LoopConcat):
-            self.before.append(self._item(Initialize(op)))
+            self.before.append(self._step_with_accesses(Initialize(op)))
         if isinstance(op, Accumulate) and op.factor is not None and isinstance(step, MultiplyAccumulate):
-            self.loop.append(self._item(Rescale(op)))
-        self.loop.append(self._item(step))
+            self.loop.append(self._step_with_accesses(Rescale(op)))
+        self.loop.append(self._step_with_accesses(step))
         if isinstance(op, Accumulate) and isinstance(step, Accumulation | MultiplyAccumulate):
             scratch = self._scratch(op.result, step.digits)
-            self.after.append(self._item(BlockReduce(op, step.digits, scratch)))
+            self.after.append(self._step_with_accesses(BlockReduce(op, step.digits, scratch)))
 
     def _scratch(self, number: int, digits: Sequence[ThreadDigit]) -> str:
         """Return the buffer through which warps exchange partial results; an empty name if they exchange none."""

@@ -213,12 +213,16 @@ class _Splitter:
             accumulated += prod(self._tiles[number].shape)
             if accumulated > _MOST_ACCUMULATED:
                 raise MatchFailure("accumulators of larger tiles do not fit in registers")
-            savers.append(OutputSaver(new.cast(self._part(new, item, given), DType.FLOAT32), self._place(number)))
+            savers.append(
+                OutputSaver(
+                    new.cast(self._partial_result(new, item, given), DType.FLOAT32), self._partial_result_omap(number)
+                )
+            )
             kept.append((number, item))
         return new.finish(savers), kept
 
     @staticmethod
-    def _part(new: BlockGraphBuilder, item: Op, given: Sequence[int]) -> int:
+    def _partial_result(new: BlockGraphBuilder, item: Op, given: Sequence[int]) -> int:
         """Return the partial result of one block's iterations for an accumulator."""
         match item.kind:
             case OpKind.ACCUM_RMS_LAST:
@@ -228,7 +232,7 @@ class _Splitter:
             case _:
                 raise MatchFailure(f"{item.kind.value} is no sum over the loop")
 
-    def _place(self, number: int) -> DimMap:
+    def _partial_result_omap(self, number: int) -> DimMap:
         """Return the omap of an accumulator's partial results: along the results' dims, one part after another."""
         shape = self._tiles[number].shape
         like = self._block.outputs[0].omap
@@ -263,7 +267,7 @@ class _Splitter:
         read = {i: n for n, i in enumerate(self._reads, len(first.outputs))}
         values = {number: new.emit(OpKind.ACCUM_MAX, read[i]) for number, i in self._carried.items()}
         for position, (number, accumulator) in enumerate(kept):
-            values[number] = self._whole(new, position, accumulator, together)
+            values[number] = self._combine_parts(new, position, accumulator, together)
         for number, item in enumerate_results(len(block.inputs), block.ops):
             assert isinstance(item, Op)
             if number in values or not self._tiles[number].after_loop:
@@ -276,7 +280,7 @@ class _Splitter:
         ]
         return new.finish(savers)
 
-    def _whole(self, new: BlockGraphBuilder, position: int, item: Op, together: int) -> int:
+    def _combine_parts(self, new: BlockGraphBuilder, position: int, item: Op, together: int) -> int:
         """Return an accumulator combined from its parts, ``together`` of them in each iteration."""
         combined = _COMBINED[item.kind]
         if together > 1:

@@ -143,7 +143,7 @@ class PairAnalysis:
             self._linear[access] = to_digits(fold(self.start(access), names), sizes), implied_facts(guards, sizes)
         return self._linear[access]
 
-    def settled(self, a: Access, b: Access, who: ThreadRelation) -> DischargedObligation | None:
+    def decide_by_bounds(self, a: Access, b: Access, who: ThreadRelation) -> DischargedObligation | None:
         """Return Held if bounds or digits show two accesses to be disjoint; None if not.
 
         Sound: see ``apart``, ``are_separate``, ``have_disjoint_offsets``, ``is_injective`` and

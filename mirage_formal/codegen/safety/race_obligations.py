@@ -79,7 +79,7 @@ def _apart_by_number(pairs: PairAnalysis, distinct: list[Access]) -> Callable[[i
 def _pair_obligation(pairs: PairAnalysis, a: Access, b: Access, who: ThreadRelation, stated: Obligation) -> Obligation:
     """Return the obligation of two accesses: its query, and the finding if no solver is needed."""
     query = pairs.query(a, b, who)
-    finding: Finding | None = pairs.settled(a, b, who)
+    finding: Finding | None = pairs.decide_by_bounds(a, b, who)
     if finding is None and is_trivially_unsatisfiable(query):
         finding = DischargedObligation(DischargeMethod.INTERVAL)
     return replace(stated, query=query, finding=finding)
@@ -145,7 +145,7 @@ def _single_writer(pairs: PairAnalysis, param: Param, a: Access, b: Access, exac
         exact.so_far &= pairs.exact(a)
     else:
         exact.so_far &= isinstance(
-            pairs.settled(a, b, ThreadRelation.OTHERS | ThreadRelation.SAME), DischargedObligation
+            pairs.decide_by_bounds(a, b, ThreadRelation.OTHERS | ThreadRelation.SAME), DischargedObligation
         )
     return found
 

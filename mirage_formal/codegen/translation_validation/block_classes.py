@@ -109,11 +109,11 @@ class BlockClasses:
             case IntOp.DIV | IntOp.MOD if not b.free and (b.block == b.block[0]).all() and b.block[0] > 0:
                 return self._quotient(op, a, int(b.block[0]))
             case _:
-                return self._other(op, a, b)
+                return self._combine_equal_operands(op, a, b)
 
     def _product(self, a: SeparatedIndex, b: SeparatedIndex) -> SeparatedIndex:
         if a.free and b.free:
-            return self._other(IntOp.MUL, a, b)
+            return self._combine_equal_operands(IntOp.MUL, a, b)
         if not a.free:
             a, b = b, a
         factor = b.block
@@ -153,7 +153,7 @@ class BlockClasses:
         self.require_equal(key)
         return SeparatedIndex(self._zero, self._zero, self._zero + 1, True)
 
-    def _other(self, op: IntOp, a: SeparatedIndex, b: SeparatedIndex) -> SeparatedIndex:
+    def _combine_equal_operands(self, op: IntOp, a: SeparatedIndex, b: SeparatedIndex) -> SeparatedIndex:
         """Return an expression that has no block part of its own; its operands are the same in a class."""
         if not (a.free or b.free):
             block = apply_integer(op, a.block, b.block)

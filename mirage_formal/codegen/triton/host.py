@@ -204,7 +204,7 @@ class _Calls:
         self.functions.append(made)
         self.operators.append(self.position)
         given = ", ".join(arguments[pointer.removesuffix("_ptr")] for pointer in made.pointers)
-        warps, stages = self.launching.of(made)
+        warps, stages = self.launching.for_function(made)
         options = f"num_warps={warps}, num_stages={stages}, enable_fp_fusion=False"
         self._line(f"{made.name}[{made.grid}]({given}, {options})", "launches its function")
 

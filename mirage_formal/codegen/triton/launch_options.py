@@ -23,7 +23,7 @@ class LaunchOptions:
     warps: float = 1.0
     stages: int | None = None
 
-    def of(self, made: Function) -> tuple[int, int]:
+    def for_function(self, made: Function) -> tuple[int, int]:
         """Return the warps and stages of a function."""
         warps = min(_MOST_WARPS, max(1, int(made.warps * self.warps)))
         return warps, made.stages if self.stages is None or not made.piped else self.stages

@@ -102,7 +102,7 @@ def find_counterexample(
             trials = [Trial(fills, {}), *place.random_trials(rng, fills, largest)]
             for trial in place.differing(trials)[:3]:
                 small = _minimise(place, trial, rng)
-                found = place.settled(small) or place.settled(trial)
+                found = place.confirm(small) or place.confirm(trial)
                 if found is not None:
                     cost = len(found.entries) + 2 * sum(fill != _FILLS[0] for fill in found.fills)
                     if best is None or cost < least:

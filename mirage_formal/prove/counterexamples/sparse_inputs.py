@@ -50,7 +50,7 @@ class InputPositions:
         """Return the number of positions."""
         return self.offsets[-1]
 
-    def of(self, place: int) -> tuple[int, tuple[int, ...]]:
+    def locate(self, place: int) -> tuple[int, tuple[int, ...]]:
         """Return the input of a position, and its element."""
         number = next(i for i, end in enumerate(self.offsets[1:]) if place < end)
         index = np.unravel_index(place - self.offsets[number], self.shapes[number])
@@ -58,14 +58,14 @@ class InputPositions:
 
     def default(self, fills: tuple[DefaultValues, ...], place: int) -> int:
         """Return the default value at a position."""
-        number, index = self.of(place)
+        number, index = self.locate(place)
         return fills[number].odd if sum(index) % 2 else fills[number].even
 
 
 def make_inputs(places: InputPositions, trials: Sequence[Trial], dtype: Any) -> list[CompressedTensor]:
     """Return the inputs [trials, ...] by classes: elements that some trial changes, and the others by index parity."""
     touched: list[list[set[int]]] = [[set() for _ in shape] for shape in places.shapes]
-    cells = [{place: places.of(place) for place in trial.cells} for trial in trials]
+    cells = [{place: places.locate(place) for place in trial.cells} for trial in trials]
     for found in cells:
         for number, index in found.values():
             for axis, i in enumerate(index):

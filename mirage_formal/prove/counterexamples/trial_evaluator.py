@@ -121,7 +121,7 @@ class TrialEvaluator(ABC):
         """Yield, for every output, the largest magnitude and the largest gap by trial; nan if not finite."""
 
     @abstractmethod
-    def settled(self, trial: Trial) -> Counterexample | None:
+    def confirm(self, trial: Trial) -> Counterexample | None:
         """Return the trial as a counterexample, if another precision and the reference confirm the gap; else None."""
 
     def defined(self, choices: Iterator[tuple[DefaultValues, ...]]) -> Iterator[tuple[DefaultValues, ...]]:
@@ -167,7 +167,8 @@ class TrialEvaluator(ABC):
         masks = self.places.masks
         if any(masks):
             cells = {
-                place: int(value > 0) if masks[self.places.of(place)[0]] else value for place, value in cells.items()
+                place: int(value > 0) if masks[self.places.locate(place)[0]] else value
+                for place, value in cells.items()
             }
         return {place: value for place, value in cells.items() if self.places.default(fills, place) != value}
 
@@ -186,7 +187,9 @@ class TrialEvaluator(ABC):
 
     def entries(self, trial: Trial) -> tuple[CounterexampleEntry, ...]:
         """Return the elements that a trial changes: input, index and value of each, in the order of their positions."""
-        return tuple(CounterexampleEntry(*self.places.of(place), value) for place, value in sorted(trial.cells.items()))
+        return tuple(
+            CounterexampleEntry(*self.places.locate(place), value) for place, value in sorted(trial.cells.items())
+        )
 
 
 class DenseEvaluator(TrialEvaluator):
@@ -222,7 +225,7 @@ class DenseEvaluator(TrialEvaluator):
         arrays = self.inputs(trials)
         yield from map(_sizes, *(run_many(graph, arrays) for graph in self.graphs))
 
-    def settled(self, trial: Trial) -> Counterexample | None:
+    def confirm(self, trial: Trial) -> Counterexample | None:
         """Implement ``TrialEvaluator``."""
         arrays, second = self.inputs([trial]), self.inputs([trial], np.longdouble)
         given = [array[0] for array in arrays]
@@ -290,7 +293,7 @@ class CompressedEvaluator(TrialEvaluator):
                 sizes, gaps = (np.concatenate(parts) for parts in zip(*outputs, strict=True))
                 yield np.where(bad, np.nan, sizes), gaps
 
-    def settled(self, trial: Trial) -> Counterexample | None:
+    def confirm(self, trial: Trial) -> Counterexample | None:
         """Implement ``TrialEvaluator``; the reference computes the backward slice of the element that differs."""
         try:
             inputs = make_inputs(self.places, [trial], np.float64)

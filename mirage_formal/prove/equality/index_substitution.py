@@ -214,10 +214,10 @@ class SubstitutionTerms(TermInterner, ABC):
         for m, c in p:
             inner = tuple(item for item in m if self.needs(((item,),)))
             outer = scale_polynomial(self.product({f: e for f, e in m if (f, e) not in inner}), c)
-            out = add(out, self.mul(outer, self._kept(mask, inner)))
+            out = add(out, self.mul(outer, self._keep_product(mask, inner)))
         return out
 
-    def _kept(self, mask: Polynomial, inner: Monomial) -> Polynomial:
+    def _keep_product(self, mask: Polynomial, inner: Monomial) -> Polynomial:
         """Return ``keep`` of a product whose factors may have no value."""
         if mask in ((), constant(1)) or not inner:
             return self.mul(mask, ((inner, 1),))

@@ -68,7 +68,7 @@ class SearchClock:
         for index, one in standing.items():
             self._seen.setdefault(index, Samples()).add(now, one.states, one.classes)
 
-    def of(self, outcome: TaskDone[Any] | TaskFailed, stats: Mapping[str, int]) -> TimesRecord | None:
+    def times_of_unit(self, outcome: TaskDone[Any] | TaskFailed, stats: Mapping[str, int]) -> TimesRecord | None:
         """Return the times of a unit that has just ended; None if its start is not known.
 
         Args:

@@ -132,7 +132,7 @@ def find_entry(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = F
         return None
     if not _long_enough(entry.record.value, limit_s):
         return None
-    place.used(path)
+    place.record_use(path)
     return RecalledEntry(entry, _replayed[entry.record.seal])
 
 

@@ -42,7 +42,7 @@ def trials(graph: KernelGraph, seed: int, count: int = 3) -> tuple[InputPosition
     for _ in range(count):
         fills = tuple(rng.choice(FILLS[: 3 if mask else 4]) for mask in places.masks)
         cells = {rng.randrange(places.total): rng.choice((-2, -1, 1, 2)) for _ in range(rng.randrange(5))}
-        cells = {n: int(v > 0) if places.masks[places.of(n)[0]] else v for n, v in cells.items()}
+        cells = {n: int(v > 0) if places.masks[places.locate(n)[0]] else v for n, v in cells.items()}
         made.append(Trial(fills, cells))
     return places, made
 

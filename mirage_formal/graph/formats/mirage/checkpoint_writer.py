@@ -151,7 +151,7 @@ class _Writer:
         operators: list[_Json] = []
         shared = block_types(plain, types)
         for number, (iterator, device) in enumerate(zip(block.inputs, operands, strict=True)):
-            tensors.append(self._shared(shared[number], memory.place(shared[number])))
+            tensors.append(self._shared(shared[number], memory.allocate(shared[number])))
             fmap = -1 if iterator.fmap is None else iterator.fmap
             fields = {"dtensor": device, "forloop_dim": fmap, "input_map": _map(iterator.imap)}
             operators.append(_record("tb_input_op", [], tensors[-1:], **fields))
@@ -160,7 +160,7 @@ class _Writer:
             name = self._block_name(op, len(shared[op.operands[0]].shape), f"{at}, block op {index}")
             uses = [tensors[n] for n in op.operands]
             mine = shared[len(tensors)]
-            offset = uses[0]["smem_offset"] if _in_place(op) else memory.place(mine)
+            offset = uses[0]["smem_offset"] if _in_place(op) else memory.allocate(mine)
             tensors.append(self._shared(mine, offset))
             operators.append(_record(name, uses, tensors[-1:]))
         for saver, device in zip(plain.outputs, results, strict=True):
@@ -195,7 +195,7 @@ class _SharedAllocator:
     def __init__(self) -> None:
         self.top = 0
 
-    def place(self, tensor: STensor) -> int:
+    def allocate(self, tensor: STensor) -> int:
         """Return the offset of a newly allocated tensor."""
         offset = self.top
         self.top += -(-prod(tensor.shape) * tensor.dtype.bytes // _ALIGNMENT) * _ALIGNMENT
