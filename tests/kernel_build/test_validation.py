@@ -165,7 +165,7 @@ def test_proved_kernels_say_so() -> None:
     one.built()
     assert one.claim == "proved to compute their µGraph"
     kept = one.accepting(Acceptance.TESTED)
-    assert kept.own() is one.own(), "what is proved is not built again"
+    assert kept.kernels_of() is one.kernels_of(), "what is proved is not built again"
 
 
 @pytest.mark.usefixtures("wrong")

@@ -46,9 +46,9 @@ def test_a_longer_limit_continues_a_search_in_the_store(monkeypatch: pytest.Monk
     opened: list[tuple[bool, Path | None]] = []
     search = request._search_and_measure
 
-    def spy(program: object, settings: Settings, call: CallOptions, where: Path | None) -> Results:
+    def spy(program: object, settings: Settings, call: CallOptions, where: Path | None, begin: float) -> Results:
         opened.append((settings.resume, where))
-        return search(program, settings, call, where)
+        return search(program, settings, call, where, begin)
 
     monkeypatch.setattr(request, "_search_and_measure", spy)
     whole = search_into_store(program(), {"measure": 0, "workers": 1})

@@ -10,7 +10,7 @@ from typing import Final, assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.codegen.cuda import index_text, value_text
+from mirage_formal.codegen.cuda_printer import index_text, value_text
 from mirage_formal.codegen.program.access import WARP, Access, Context, Mode
 from mirage_formal.codegen.program.integers import fold
 from mirage_formal.codegen.program.program import (

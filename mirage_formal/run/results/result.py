@@ -97,7 +97,7 @@ class Result:
         """
         if self.backend == "triton":
             return "tested only: a Triton file has no such proof"
-        return self._made.claim
+        return self._alternatives.claim
 
     def prepare(self, device: int | None = None) -> None:
         """Do the work of the first call on a GPU: build, compile, load and allocate."""

@@ -32,9 +32,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from mirage_formal.codegen.cuda import emit_cuda
 
-from mirage_formal.codegen import cuda, predefined_kernels
+from mirage_formal.codegen import cuda_printer, predefined_kernels
+from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.lowering import (
     assemble,
@@ -294,7 +294,7 @@ FAULTS: dict[str, HistoryFault] = {
     ),
     "narrow copies": HistoryFault(
         "Copies of 4 and 8 bytes were printed as copies of 16.",
-        cuda._Emitter,
+        cuda_printer._Emitter,
         "copy",
         'size = "" if copy.bytes == 16 else f"<{copy.bytes}>"',
         'size = ""',
