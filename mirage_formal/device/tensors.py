@@ -25,7 +25,7 @@ class TensorError(MirageError):
 
 
 class TensorLibrary(Enum):
-    """Library of a tensor, and the memory in which it lies."""
+    """Libraries of tensors, with the memory that holds them: torch and CuPy on a GPU, NumPy and torch on the CPU."""
 
     TORCH = "torch tensor on a GPU"
     CUPY = "CuPy array"

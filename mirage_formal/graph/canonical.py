@@ -247,7 +247,11 @@ class _CanonicalBuilder:
         nodes: list[int],
         emit: Callable[[int, int, _A], None],
     ) -> None:
-        """Emit operators in topological order, the least ready one first: by new operands, kind, then place."""
+        """Emit operators in topological order.
+
+        Of the ready ones, the one is first whose operands have the least numbers in the new graph; then the kind
+        decides, and then its place in the labelling.
+        """
         items = list(enumerate_results(first, ops))
         producer = {number + r: index for index, (number, op) in enumerate(items) for r in range(op.results)}
         users: list[list[int]] = [[] for _ in items]

@@ -78,7 +78,7 @@ class OpKind(StrEnum):
 
 
 class Level(Enum):
-    """Level of a µGraph at which an operator may stand."""
+    """Levels of a µGraph: kernels on device memory, operators of a block on shared memory, of a thread on registers."""
 
     KERNEL = "kernel"
     BLOCK = "block"

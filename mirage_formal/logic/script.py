@@ -268,7 +268,7 @@ class _Reader:
     def _declare(self, name: str, operands: tuple[Sort, ...], result: Sort, command: SExpr) -> None:
         """Declare a new name with its sorts; refuse a name that has a meaning already."""
         if operands and self.logic not in ("QF_UF", "UFNIA"):
-            raise self._fault(command, f"a constant: {self.logic} has no functions of its own")
+            raise self._fault(command, f"a declaration without operands: {self.logic} has no uninterpreted functions")
         self._check_new(name, command)
         self._names[name] = operands, result
 

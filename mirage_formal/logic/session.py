@@ -34,7 +34,7 @@ class SubexpressionAnswer(Enum):
 
 
 class Satisfiability(Enum):
-    """Answer of an SMT solver to ``(check-sat)``."""
+    """Answers of an SMT solver to ``(check-sat)``: no model, a model, or not decided within the limits."""
 
     UNSAT = "unsat"
     SAT = "sat"

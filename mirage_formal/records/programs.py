@@ -38,19 +38,19 @@ Integer = Literal["+", "-", "*", "/", "%", "^", "<", "==", "&&"]
 
 
 class IntEntry(Record, frozen=True, tag_field="is", tag="int"):
-    """Int."""
+    """Written ``Int`` of codegen/program/program.py."""
 
     value: Whole
 
 
 class VarEntry(Record, frozen=True, tag_field="is", tag="var"):
-    """Var."""
+    """Written ``Var`` of codegen/program/program.py."""
 
     name: Name
 
 
 class IntBinEntry(Record, frozen=True, tag_field="is", tag="bin"):
-    """IntBin; operands in ``integers``."""
+    """Written ``IntBin`` of codegen/program/program.py; operands in ``integers``."""
 
     op: Integer
     a: Ref
@@ -63,41 +63,41 @@ IntExprEntry = IntEntry | VarEntry | IntBinEntry
 
 
 class RealEntry(Record, frozen=True, tag_field="is", tag="real"):
-    """Real."""
+    """Written ``Real`` of codegen/program/program.py."""
 
     value: Float
 
 
 class RegEntry(Record, frozen=True, tag_field="is", tag="reg"):
-    """Reg."""
+    """Written ``Reg`` of codegen/program/program.py."""
 
     array: Name
     index: Ref
 
 
 class SharedReadEntry(Record, frozen=True, tag_field="is", tag="shared_read"):
-    """SharedRead."""
+    """Written ``SharedRead`` of codegen/program/program.py."""
 
     buffer: Name
     index: Ref
 
 
 class GlobalReadEntry(Record, frozen=True, tag_field="is", tag="global_read"):
-    """GlobalRead."""
+    """Written ``GlobalRead`` of codegen/program/program.py."""
 
     param: Name
     index: Ref
 
 
 class ApplyEntry(Record, frozen=True, tag_field="is", tag="apply"):
-    """Apply; the operand in ``values``."""
+    """Written ``Apply`` of codegen/program/program.py; the operand in ``values``."""
 
     fn: Unary
     a: Ref
 
 
 class CombineEntry(Record, frozen=True, tag_field="is", tag="combine"):
-    """Combine; operands in ``values``."""
+    """Written ``Combine`` of codegen/program/program.py; operands in ``values``."""
 
     fn: Binary
     a: Ref
@@ -105,7 +105,7 @@ class CombineEntry(Record, frozen=True, tag_field="is", tag="combine"):
 
 
 class SelectEntry(Record, frozen=True, tag_field="is", tag="select"):
-    """Select; the condition in ``integers``, the others in ``values``."""
+    """Written ``Select`` of codegen/program/program.py; the condition in ``integers``, the others in ``values``."""
 
     condition: Ref
     a: Ref
@@ -113,7 +113,7 @@ class SelectEntry(Record, frozen=True, tag_field="is", tag="select"):
 
 
 class WhereEntry(Record, frozen=True, tag_field="is", tag="where"):
-    """Where; the mask and both values in ``values``."""
+    """Written ``Where`` of codegen/program/program.py; the mask and both values in ``values``."""
 
     mask: Ref
     a: Ref
@@ -128,7 +128,7 @@ ValueEntry = (
 
 
 class RegistersEntry(Record, frozen=True, tag_field="is", tag="registers"):
-    """Registers."""
+    """Written ``Registers`` of codegen/program/program.py."""
 
     name: Name
     count: Size
@@ -137,7 +137,7 @@ class RegistersEntry(Record, frozen=True, tag_field="is", tag="registers"):
 
 
 class ForEntry(Record, frozen=True, tag_field="is", tag="for"):
-    """For; the body in ``statements``."""
+    """Written ``For`` of codegen/program/program.py; the body in ``statements``."""
 
     var: Name
     extent: Size
@@ -146,7 +146,7 @@ class ForEntry(Record, frozen=True, tag_field="is", tag="for"):
 
 
 class IfEntry(Record, frozen=True, tag_field="is", tag="if"):
-    """If; the body in ``statements``."""
+    """Written ``If`` of codegen/program/program.py; the body in ``statements``."""
 
     condition: Ref
     body: Refs
@@ -154,7 +154,7 @@ class IfEntry(Record, frozen=True, tag_field="is", tag="if"):
 
 
 class SetRegEntry(Record, frozen=True, tag_field="is", tag="set_reg"):
-    """SetReg."""
+    """Written ``SetReg`` of codegen/program/program.py."""
 
     array: Name
     index: Ref
@@ -162,7 +162,7 @@ class SetRegEntry(Record, frozen=True, tag_field="is", tag="set_reg"):
 
 
 class PackEntry(Record, frozen=True, tag_field="is", tag="pack"):
-    """Pack."""
+    """Written ``Pack`` of codegen/program/program.py."""
 
     words: Name
     index: Ref
@@ -172,7 +172,7 @@ class PackEntry(Record, frozen=True, tag_field="is", tag="pack"):
 
 
 class SharedWriteEntry(Record, frozen=True, tag_field="is", tag="shared_write"):
-    """SharedWrite."""
+    """Written ``SharedWrite`` of codegen/program/program.py."""
 
     buffer: Name
     index: Ref
@@ -180,7 +180,7 @@ class SharedWriteEntry(Record, frozen=True, tag_field="is", tag="shared_write"):
 
 
 class GlobalWriteEntry(Record, frozen=True, tag_field="is", tag="global_write"):
-    """GlobalWrite."""
+    """Written ``GlobalWrite`` of codegen/program/program.py."""
 
     param: Name
     index: Ref
@@ -188,7 +188,7 @@ class GlobalWriteEntry(Record, frozen=True, tag_field="is", tag="global_write"):
 
 
 class SharedVectorEntry(Record, frozen=True, tag_field="is", tag="shared_vector"):
-    """SharedVector."""
+    """Written ``SharedVector`` of codegen/program/program.py."""
 
     array: Name
     at: Ref
@@ -198,7 +198,7 @@ class SharedVectorEntry(Record, frozen=True, tag_field="is", tag="shared_vector"
 
 
 class GlobalVectorEntry(Record, frozen=True, tag_field="is", tag="global_vector"):
-    """GlobalVector."""
+    """Written ``GlobalVector`` of codegen/program/program.py."""
 
     array: Name
     at: Ref
@@ -208,7 +208,7 @@ class GlobalVectorEntry(Record, frozen=True, tag_field="is", tag="global_vector"
 
 
 class CopyAsyncEntry(Record, frozen=True, tag_field="is", tag="copy_async", omit_defaults=True):
-    """CopyAsync; ``bytes`` is left out where it is 16."""
+    """Written ``CopyAsync`` of codegen/program/program.py; ``bytes`` is left out where it is 16."""
 
     buffer: Name
     index: Ref
@@ -219,21 +219,21 @@ class CopyAsyncEntry(Record, frozen=True, tag_field="is", tag="copy_async", omit
 
 
 class CommitEntry(Record, frozen=True, tag_field="is", tag="commit"):
-    """Commit."""
+    """Written ``Commit`` of codegen/program/program.py."""
 
 
 class WaitGroupsEntry(Record, frozen=True, tag_field="is", tag="wait_groups"):
-    """WaitGroups."""
+    """Written ``WaitGroups`` of codegen/program/program.py."""
 
     left: Natural
 
 
 class BarrierEntry(Record, frozen=True, tag_field="is", tag="barrier"):
-    """Barrier."""
+    """Written ``Barrier`` of codegen/program/program.py."""
 
 
 class LoadMatrixEntry(Record, frozen=True, tag_field="is", tag="load_matrix"):
-    """LoadMatrix."""
+    """Written ``LoadMatrix`` of codegen/program/program.py."""
 
     words: Name
     at: Ref
@@ -244,7 +244,7 @@ class LoadMatrixEntry(Record, frozen=True, tag_field="is", tag="load_matrix"):
 
 
 class MmaEntry(Record, frozen=True, tag_field="is", tag="mma"):
-    """Mma."""
+    """Written ``Mma`` of codegen/program/program.py."""
 
     d: Name
     d_at: Ref
@@ -256,7 +256,7 @@ class MmaEntry(Record, frozen=True, tag_field="is", tag="mma"):
 
 
 class ShuffleReduceEntry(Record, frozen=True, tag_field="is", tag="shuffle_reduce"):
-    """ShuffleReduce."""
+    """Written ``ShuffleReduce`` of codegen/program/program.py."""
 
     array: Name
     at: Ref
@@ -265,11 +265,11 @@ class ShuffleReduceEntry(Record, frozen=True, tag_field="is", tag="shuffle_reduc
 
 
 class GridWaitEntry(Record, frozen=True, tag_field="is", tag="grid_wait"):
-    """GridWait."""
+    """Written ``GridWait`` of codegen/program/program.py."""
 
 
 class LaunchDependentsEntry(Record, frozen=True, tag_field="is", tag="launch_dependents"):
-    """LaunchDependents."""
+    """Written ``LaunchDependents`` of codegen/program/program.py."""
 
 
 StmtEntry = (
@@ -297,7 +297,7 @@ StmtEntry = (
 
 
 class ParamEntry(Record, frozen=True):
-    """Param."""
+    """Written ``Param`` of codegen/program/program.py."""
 
     name: Name
     dtype: Element
@@ -308,7 +308,7 @@ class ParamEntry(Record, frozen=True):
 
 
 class SharedBufferEntry(Record, frozen=True):
-    """SharedBuffer."""
+    """Written ``SharedBuffer`` of codegen/program/program.py."""
 
     name: Name
     dtype: Element

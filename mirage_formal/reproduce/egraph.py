@@ -26,7 +26,10 @@ SHIPPED_SECONDS: Final = 10.0
 
 
 class StopReason(Enum):
-    """Reason why growth of an e-graph ended; after SATURATED, an expression that it lacks is no part of the target."""
+    """Reasons why growth of an e-graph ended: no rule adds a node, or its limit of nodes or seconds was reached.
+
+    After SATURATED, an expression that it lacks is no part of the target.
+    """
 
     SATURATED = "saturated"
     NODES = "node limit"

@@ -110,10 +110,10 @@ def _nothing_unused(what: str, count: int, used: set[int]) -> None:
 def _outputs(
     steps: TensorReplay, program: list[PieceValue], candidate: list[PieceValue], raw: list[object]
 ) -> tuple[Closing, ...]:
-    """Compare the outputs, piece by piece; a pair with equal terms needs no entry.
+    """Compare the outputs, piece by piece, and return the identities that sympy checks once more.
 
-    Sound: equal terms name one tensor; else the difference of both elements is 0, as ``steps.difference`` says. sympy
-    knows no law of maxima and masks, so what needs one is no closing identity.
+    Sound: equal terms name one tensor; of any other pair, ``steps.difference`` shows that the difference is 0, which is
+    enough. sympy can only object. It knows no law of maxima and masks, so pairs that need one are not returned.
     """
     out, wanted = list[Closing](), paired_terms(steps.terms, program, candidate)
     for entry, pair in zip(parse_list(raw, len(wanted), len(wanted)), wanted, strict=True):

@@ -25,7 +25,10 @@ MAX_WORK: Final = 2_000_000
 
 
 class SympyAnswer(Enum):
-    """Verdict of sympy. Sound: CONFIRMED accepts nothing by itself; REFUTED makes a check fail."""
+    """Verdict of sympy on an identity: it holds, it does not, or sympy decides nothing within its limits.
+
+    Sound: CONFIRMED accepts nothing by itself; REFUTED makes a check fail.
+    """
 
     CONFIRMED = "confirmed"
     REFUTED = "refuted"

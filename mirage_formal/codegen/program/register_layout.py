@@ -21,7 +21,7 @@ _SECTOR_THREADS: Final = 4
 
 
 class Axis(StrEnum):
-    """A dimension of a batch of matrices in registers."""
+    """Dimensions of a batch of matrices in registers: PLANE is the number of a matrix, ROW and COL are within it."""
 
     PLANE = "plane"
     ROW = "row"

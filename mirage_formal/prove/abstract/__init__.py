@@ -3,6 +3,7 @@
 Takes abstract expressions of a tensor and of the program. Returns whether the first is a subexpression of the second
 under the axioms; unknown prunes nothing. Imports graph, logic, semantics and support.
 
-The axioms are in axioms/. z3 reads them; the engines prune by code that is derived from them by hand
-(``subexpression_oracle.py`` here, and search/guided/algebra), which z3 audits in every run.
+Equations are in axioms/equivalence.smt2, what is a part of what in axioms/subexpression.smt2. z3 reads both. The engines
+prune by code that is derived from them by hand, which z3 audits in every run: for equations ``normal_form.py``,
+``certifying_normalizer.py`` and search/guided/algebra, for parts ``subexpression_oracle.py`` (docs/howto/axiom.md).
 """

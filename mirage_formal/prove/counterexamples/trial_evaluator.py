@@ -279,7 +279,10 @@ class CompressedEvaluator(TrialEvaluator):
         self.budget = _TRIALS // 2
 
     def sizes(self, trials: Sequence[Trial]) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        """Implement ``TrialEvaluator``; a tensor with too many classes counts as not finite."""
+        """Yield largest magnitudes and gaps, as ``TrialEvaluator.sizes``.
+
+        They are nan where a tensor has too many classes of equal elements (``TooManyClasses``).
+        """
         try:
             for side in run_plain(self.graphs, make_inputs(self.places, trials, np.float64)):
                 yield _sizes(side.program, side.candidate)

@@ -16,7 +16,7 @@ from mirage_formal.semantics.function_table import FUNCTION_SPECS, Reals
 
 
 class Sign(IntEnum):
-    """The sign of all elements, where they are defined."""
+    """Sign that all elements of a tensor are known to have, where they are defined; UNKNOWN allows any."""
 
     UNKNOWN = 0
     NONNEGATIVE = 1

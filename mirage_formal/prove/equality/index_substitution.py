@@ -218,7 +218,10 @@ class SubstitutionTerms(TermInterner, ABC):
         return out
 
     def _keep_product(self, mask: Polynomial, inner: Monomial) -> Polynomial:
-        """Return ``keep`` of a product whose factors may have no value."""
+        """Return ``keep(mask, p)`` for a product p of factors that are undefined at some inputs, such as 1/x at x = 0.
+
+        It is one opaque factor. If p is itself such a selection, the masks are multiplied.
+        """
         if mask in ((), constant(1)) or not inner:
             return self.mul(mask, ((inner, 1),))
         f = self.alone(((inner, 1),), FactorKind.KEEP)
