@@ -220,7 +220,7 @@ def _search_and_measure(
     from mirage_formal.graph.canonical import digest
     from mirage_formal.partition.search_strategy import describe_extent, search_or_cover
     from mirage_formal.run.results.result import Results
-    from mirage_formal.run.settings import as_program, check_limits, seconds_left
+    from mirage_formal.run.settings import as_program, check_limits, remaining_time
 
     frozen = as_program(program)
     default = name if name != "program" else f"program-{digest(frozen)[:12]}"
@@ -231,7 +231,7 @@ def _search_and_measure(
     origins = origins_of(program, frozen)
     with lock_directory(where), ExitStack() as stack:
         device = stack.enter_context(_timing_process(frozen)) if timed else None
-        rest = msgspec.structs.replace(settings, time_limit=seconds_left(settings.time_limit, begin))
+        rest = msgspec.structs.replace(settings, time_limit=remaining_time(settings.time_limit, begin))
         with add_source_lines(frozen, origins):
             report = search_or_cover(frozen, rest, where, name=name, watch=call.watch or ignore_progress)
         if report.summary.status == "interrupted":

@@ -19,7 +19,7 @@ from mirage_formal.records.partition import WHOLE_FILE
 from mirage_formal.run.driver import RunArguments, open_executor, search_program
 from mirage_formal.run.result_cache.cache_lookup import claim_entry
 from mirage_formal.run.results.run_report import RunReport
-from mirage_formal.run.settings import Settings, make_job, seconds_left
+from mirage_formal.run.settings import Settings, make_job, remaining_time
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.support.guard import keep_results_on_stop
@@ -76,7 +76,7 @@ def _search_or_cover_uncached(
     """Search a program as one or by parts, without recalling it from the store; see ``search_or_cover``."""
     begin = time.monotonic()
     if needs_partitioning(program, settings):
-        rest = replace(settings, time_limit=seconds_left(settings.time_limit, begin))
+        rest = replace(settings, time_limit=remaining_time(settings.time_limit, begin))
         return _search_covers(program, rest, out, **about)
     if settings.narrowed:
         return search_program(program, settings, out, **about)
@@ -91,11 +91,11 @@ def _search_or_cover_uncached(
         # One kernel does not read so many tensors: if several for all of it are promising, the whole is a part.
         whole = whole or (products and len(plain.inputs) > job.space.max_block_inputs)
         if whole or not is_searchable(program, job, settings):
-            rest = replace(settings, time_limit=seconds_left(settings.time_limit, begin))
+            rest = replace(settings, time_limit=remaining_time(settings.time_limit, begin))
             return _search_covers(program, rest, out, **about)
         limit = settings.time_limit
         share = 1.0 if limit is None or limit < _COVERED_S else _AS_ONE
-        alone = replace(settings, time_limit=seconds_left(None if limit is None else share * limit, begin))
+        alone = replace(settings, time_limit=remaining_time(None if limit is None else share * limit, begin))
         if products and settings.max_states is None and is_single_kernel_best(plain, job.target):
             alone = replace(alone, max_states=_BESIDE)
         report = search_program(program, alone, out, **about)
@@ -104,7 +104,7 @@ def _search_or_cover_uncached(
         if report.summary.status == "interrupted" or good or (out / KERNELS).exists():
             return report  # kernels of a resumed run are not removed without a request
         # What lies there is the run that was just made. If it was of some use, the program may be a part of its cover.
-        settings = replace(settings, resume=False, force=True, time_limit=seconds_left(settings.time_limit, begin))
+        settings = replace(settings, resume=False, force=True, time_limit=remaining_time(settings.time_limit, begin))
         done = report.summary.status == "complete" or not report.summary.found  # candidates may be left to verify
         tried = done and not _is_good_enough(report, 1.0)
         return _search_covers(program, settings, out, tried=tried, **about)

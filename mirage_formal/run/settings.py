@@ -48,7 +48,7 @@ _PROOFS, _VERIFIED = 0.32, 0.12
 NO_TIME_S: Final = 1e-6
 
 
-def seconds_left(limit: float | None, begin: float) -> float | None:
+def remaining_time(limit: float | None, begin: float) -> float | None:
     """Return the seconds that are left of a time limit which counts from ``begin``, a value of time.monotonic()."""
     return None if limit is None else max(limit - (time.monotonic() - begin), NO_TIME_S)
 

@@ -314,10 +314,10 @@ class _NoProcess:
 
 
 class _ServerState:
-    """Whether the server that workers are forked from has loaded its modules: before, it forks nothing.
+    """State of the server that workers are forked from, which forks nothing before it has loaded its modules.
 
-    To find out, it is asked for a process that ends at once. A start of a worker would wait for the server however long
-    that takes, beyond a time limit.
+    To find out, the server is asked for a process that ends at once: the start of a worker would wait for the server
+    beyond a time limit.
     """
 
     def __init__(self) -> None:
