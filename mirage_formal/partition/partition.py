@@ -249,7 +249,7 @@ class _PartitionSolver:
             yield tuple(sorted(found, key=lambda part: part.results))
 
     def _cheapest_choices(self, choices: Iterable[_C]) -> list[_C]:
-        """Return the cheapest choice; of a solver with ``front``, the Pareto front of cost and kernels, by rising cost."""
+        """Return the cheapest choice; of a solver with ``front``, the Pareto front of cost and kernels by cost."""
         if not self._front:
             return [min(choices, key=lambda choice: choice.key)]
         found: list[_C] = []
