@@ -250,15 +250,21 @@ class ReportedClaim:
         """Return the text of the badge that a table of launches shows."""
         if self.verdict != "realizes":
             return self.verdict
-        classes = f"{self.classes:,} class{'es' if self.classes != 1 else ''} of blocks"
-        return f"realizes: {self.elements:,} element{'s' if self.elements != 1 else ''}, {classes}"
+        elements, classes = self._compared
+        return f"realizes: {elements}, {classes}"
+
+    @property
+    def _compared(self) -> tuple[str, str]:
+        """Return the numbers of elements and of classes in words."""
+        elements = f"{self.elements:,} element{'s' if self.elements != 1 else ''}"
+        return elements, f"{self.classes:,} class{'es' if self.classes != 1 else ''} of blocks"
 
     @property
     def sentence(self) -> str:
         """Return what the claim says, in a sentence."""
         if self.verdict != "realizes":
             return f"Kernel {self.kernel} is not proved to compute its µGraph: {self.verdict}: {self.reason}."
-        found = f"{self.elements:,} elements of {self.classes:,} classes of blocks"
+        found = " of ".join(self._compared)
         where = f"{self.points} random points of fields with primes of {self.bits} bits"
         return f"Kernel {self.kernel} computes its operator of the µGraph: {found} agree at {where}."
 
