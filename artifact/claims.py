@@ -230,7 +230,7 @@ CLAIMS: Final = (
         "cpu",
         "the tests assert the counts behind the claims",
         "`make test` asserts",
-        ("20,000", "2,000", "100"),
+        ("5,000", "20,000", "1,200", "2,000", "100"),
         "make test",
         says(r"\d+ passed"),
         "all tests pass",

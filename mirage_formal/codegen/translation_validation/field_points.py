@@ -184,7 +184,7 @@ class FieldPoints:
         return found
 
     def _for_residues(self, numbers: Words, axes: int) -> Words:
-        """Return a number for each residue as an array that broadcasts to arrays with so many axes."""
+        """Return numbers, one for each residue, with axes of extent 1 behind: ``axes`` axes in all."""
         return numbers.reshape(-1, *(1,) * (axes - 1))
 
     def _reduced(self, words: Words, *operands: FieldArray) -> FieldArray:
