@@ -164,6 +164,8 @@ class KernelBlocks(ABC):
         for i, (param, tensor) in enumerate(zip(program.params, stored, strict=True)):
             if param.dtype is not tensor.type.dtype:
                 raise UndecidedError(f"{param.name}: expected {tensor.type.dtype.value}, got {param.dtype.value}")
+            if param.elements != (span := tensor.place.span(tensor.type.shape)):
+                raise UndecidedError(f"{param.name}: expected {span} elements, got {param.elements}")
             if param.written is not (i >= len(stored) - len(results)):
                 raise UndecidedError(f"{param.name}: expected parameters that are read before those that are written")
         self.base = {name: tensor.place.base for name, tensor in zip(names, stored, strict=True)}
@@ -315,7 +317,7 @@ class KernelBlocks(ABC):
         self._expect_addresses(j, member, wanted.address[sorted_by], (address, thread))
         values = wanted.values[:, sorted_by]
         if (points.is_poison(got) | points.is_poison(values)).any():
-            raise UndefinedPointError("a stored element depends on a divisor that is 0")
+            raise UndefinedPointError("a stored element depends on a divisor that is 0 or on an infinity")
         wrong = ~points.equal(got, values)
         if wrong.any():
             first = int(np.argmax(wrong))

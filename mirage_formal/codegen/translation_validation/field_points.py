@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache, reduce
-from math import inf
+from math import inf, isinf
 from typing import Any, Final
 
 import numpy as np
@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from mirage_formal.graph.ops import COMPARISONS, FUNCTIONS, ZERO_AT_ZERO, OpKind
 from mirage_formal.prove.identity_testing.modular_arithmetic import Modulus, Powers, splitmix_round
-from mirage_formal.prove.identity_testing.primes import field_pair
 
 #: Components, then the axes of the tensor or of blocks and threads.
 FieldArray = NDArray[np.uint64]
@@ -41,8 +40,11 @@ _SIMPLE: Final = 1 << 24
 _SHORT: Final = 64
 _LOW_BITS: Final = np.uint64(16)
 _LOW: Final = np.uint64((1 << 16) - 1)
-#: Words of a maximum: its own, and those of both operands.
-_MAXIMUM_WORDS: Final = 3
+#: Words of a maximum: its own, those of both operands, and how often it has one value at most.
+_MAXIMUM_WORDS: Final = 4
+_PARENTS: Final = 2
+#: Most times that a maximum may have one value: below, no sum of words modulo 2^64 loses it.
+_MOST_TIMES: Final = 1 << 32
 _LARGEST: Final = float(np.finfo(np.float32).max)
 #: Functions whose value is an exponential's.
 EXPONENTIAL: Final = frozenset({OpKind.EXP, OpKind.SILU, OpKind.SIGMOID})
@@ -50,6 +52,36 @@ EXPONENTIAL: Final = frozenset({OpKind.EXP, OpKind.SILU, OpKind.SIGMOID})
 
 class UndefinedPointError(Exception):
     """Error: a divisor is 0 at a drawn point, so another point has to be drawn."""
+
+
+class MultiplicityError(Exception):
+    """Error: a value is in a maximum so often that words of maxima may cancel."""
+
+
+def draw_primes(random: np.random.Generator) -> tuple[int, int]:
+    """Return random primes p = 2 q + 1 below 2^31 and q above 2^29, both 3 modulo 4.
+
+    There are hundreds of thousands of such pairs. So an integer that is not 0 is hardly ever 0 modulo p or q, and
+    nobody can choose a kernel that fits them.
+    """
+    while True:
+        q = int(random.integers(1 << 27, 1 << 28)) * 4 + 3
+        if _is_prime(q) and _is_prime(2 * q + 1):
+            return 2 * q + 1, q
+
+
+def _is_prime(n: int) -> bool:
+    """Return whether an odd number below 3.2 * 10^9 is prime (Miller, Rabin; bases of Jaeschke, 1993)."""
+    if any(n % small == 0 for small in (3, 5, 7, 11, 13)):
+        return False
+    odd, twos = n - 1, 0
+    while odd % 2 == 0:
+        odd, twos = odd // 2, twos + 1
+    for base in (2, 3, 5, 7):
+        x = pow(base, odd, n)
+        if x not in (1, n - 1) and all((x := x * x % n) != n - 1 for _ in range(twos - 1)):
+            return False
+    return True
 
 
 @lru_cache(maxsize=1 << 12)
@@ -104,21 +136,20 @@ class FieldPoints:
     """
 
     def __init__(self, random: np.random.Generator, components: Components) -> None:
-        pair = field_pair(BITS)
-        self.p, self.q = Modulus(pair.p), Modulus(pair.q)
+        p, q = draw_primes(random)
+        self.p, self.q = Modulus(p), Modulus(q)
         self.exponents, self.maxima = components.exponents, components.maxima
         self.poison, self.rounds = components.poison, components.rounds
         self.residues = POINTS * (1 + self.exponents)
-        self._moduli = np.repeat(np.array([pair.p, pair.q], np.uint64), POINTS)[: self.residues]
+        self._moduli = np.repeat(np.array([p, q], np.uint64), POINTS)[: self.residues]
         self._steps = _GOLDEN * np.arange(1, self.residues + 1, dtype=np.uint64)
         self.count = self.residues + _MAXIMUM_WORDS * self.maxima + self.poison
         self._secret = np.uint64(random.integers(1, 1 << 63))
         self._keys: dict[str, np.uint64] = {}
         self._random = random
         self._constants: dict[float | Fraction, FieldArray] = {}
-        generator = pow(pair.primitive_root, (pair.p - 1) // pair.q, pair.p)
-        omega = pow(generator, int(random.integers(1, pair.q)), pair.p)
-        self._powers = Powers(self.p, omega, pair.q) if self.exponents else None
+        omega = pow(int(random.integers(2, p - 1)), 2, p)  # a square that is not 1: of order q
+        self._powers = Powers(self.p, omega, q) if self.exponents else None
 
     # --- draws and hashes
 
@@ -149,12 +180,18 @@ class FieldPoints:
     def constant(self, value: float | Fraction) -> FieldArray:
         """Return a constant, as an array of components alone.
 
-        The bounds of float32 and infinities are values of their own: no number lies beyond them, so the lower one is
+        The bounds of float32 and infinities are values of their own: no number lies beyond them, so the lower ones are
         the maximum of nothing.
+
+        Raises:
+            ValueError: It is finite, and beyond float32.
         """
+        if _LARGEST < abs(float(value)) < inf:
+            raise ValueError(f"the constant {value} is beyond float32")
         if value not in self._constants:
             if abs(float(value)) >= _LARGEST:
-                found = self.variables(f"constant {'+' if value > 0 else '-'}", np.zeros(1, np.uint64))[:, 0]
+                name = "infinity" if isinf(value) else "largest"
+                found = self.variables(f"{name} {'+' if value > 0 else '-'}", np.zeros(1, np.uint64))[:, 0]
             else:
                 found = np.zeros(self.count, np.uint64)
                 exact = rational_constant(value)
@@ -266,6 +303,18 @@ class FieldPoints:
         """Return where the residues in Z_p of two values are equal."""
         return np.asarray((a[:POINTS] == b[:POINTS]).all(axis=0))
 
+    def poison_where(self, a: FieldArray, bad: NDArray[np.bool_]) -> FieldArray:
+        """Return a new array, whose elements are poison where the mask says so.
+
+        Raises:
+            UndefinedPointError: One is, and there is no word of poison.
+        """
+        if bad.any():
+            if not self.poison:
+                raise UndefinedPointError("arithmetic on an infinity")
+            a[-1] |= np.broadcast_to(bad, a.shape[1:])
+        return a
+
     def is_poison(self, a: FieldArray) -> NDArray[np.bool_]:
         """Return where a value depends on a divisor that is 0."""
         return np.asarray(a[-1] != 0) if self.poison else np.zeros(a.shape[1:], bool)
@@ -341,30 +390,46 @@ class FieldPoints:
     def _weights(self, a: FieldArray) -> Words:
         """Return the word of each value's maximum: the sum of the words of what it is the maximum of; 0 for -inf."""
         own = self.words(a, self.key("maximum")) | np.uint64(1)
-        least = self.equal(a, self.fill(-inf, (1,) * (a.ndim - 1)))
+        one = (1,) * (a.ndim - 1)
+        least = self.equal(a, self.fill(-inf, one)) | self.equal(a, self.fill(-_LARGEST, one))
         word = a[self.residues]
         return np.where(least, np.uint64(0), np.where(word != 0, word, own))
 
-    def _of_weights(self, weights: Words, parents: tuple[Words, Words] | None = None) -> FieldArray:
+    def _of_weights(self, weights: Words, times: Words, parents: tuple[Words, Words] | None = None) -> FieldArray:
+        """Return the maximum with a word.
+
+        Sound: a word is the sum of the words of the values, each as often as the value was given. Below 2^32 times, no
+        product of a number of times with an odd word is 0 modulo 2^64.
+
+        Raises:
+            MultiplicityError: A value is given 2^32 times.
+        """
+        if times.size and int(times.max()) > _MOST_TIMES:
+            raise MultiplicityError("a maximum has one value more than 2^32 times")
         found = self.expand(weights, self.key("maximum value"))
         found[self.residues] = weights
+        found[self.residues + 1 + _PARENTS] = times
         if parents is not None:
             found[self.residues + 1], found[self.residues + 2] = parents
         return found
+
+    def _times(self, a: FieldArray) -> Words:
+        """Return how often each value counts in a maximum at most: once, if it is none itself."""
+        return np.asarray(np.maximum(a[self.residues + 1 + _PARENTS], np.uint64(1)))
 
     def maximum(self, a: FieldArray, b: FieldArray) -> FieldArray:
         """Return the larger one; a maximum of x and something, compared with x, is itself."""
         a, b = np.broadcast_arrays(a, b)
         first, second = self._weights(np.stack([a, b], axis=1))
         with np.errstate(over="ignore"):
-            found = self._of_weights(first + second, (first, second))
+            found = self._of_weights(first + second, self._times(a) + self._times(b), (first, second))
         found = np.where((first == 0) | self._is_maximum_of(b, first), b, found)
         found = np.where((second == 0) | (first == second) | self._is_maximum_of(a, second), a, found)
         return self._mark(found, a, b)
 
     def _is_maximum_of(self, a: FieldArray, weight: Words) -> NDArray[np.bool_]:
         """Return where one of the two values that each element is the maximum of has this word."""
-        parents = a[self.residues + 1 : self.residues + _MAXIMUM_WORDS]
+        parents = a[self.residues + 1 : self.residues + 1 + _PARENTS]
         return np.asarray((parents == weight).any(axis=0))
 
     def disjunction(self, a: FieldArray, b: FieldArray) -> FieldArray:
@@ -390,7 +455,8 @@ class FieldPoints:
         again[(*before, slice(1, None))] = ordered[(*before, slice(1, None))] == ordered[(*before, slice(-1))]
         ordered = np.where(again, np.uint64(0), ordered)
         with np.errstate(over="ignore"):
-            found = self._of_weights(ordered.sum(axis=axis, keepdims=True, dtype=np.uint64))
+            times = self._times(a).sum(axis=axis, keepdims=True, dtype=np.uint64)
+            found = self._of_weights(ordered.sum(axis=axis, keepdims=True, dtype=np.uint64), times)
         # A maximum of equal elements, or of one beside -inf, is that element.
         single = (ordered != 0).sum(axis=axis, keepdims=True) <= 1
         position = np.expand_dims(np.argmax(words != 0, axis=axis), axis)
@@ -408,6 +474,8 @@ __all__ = [
     "Components",
     "FieldArray",
     "FieldPoints",
+    "MultiplicityError",
     "UndefinedPointError",
+    "draw_primes",
     "rational_constant",
 ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from math import inf, isinf
+from math import isinf
 from typing import Any, Final, assert_never
 
 import numpy as np
@@ -177,9 +177,8 @@ class _Evaluation:
         self.overlaps = {name: _overlapping(b, program.shared) for name, b in self.buffers.items()}
         self.writes: list[DeviceWrite] = []
         self.indicators = indicator_arrays(program)
-        constants = constants_of(program)
-        self.infinities = [points.constant(value).reshape(-1, 1, 1) for value in constants if isinf(value)]
-        self.lowest = any(float(np.finfo(np.float32).max) <= abs(value) < inf for value in constants)
+        infinite = [value for value in constants_of(program) if isinf(value)]
+        self.infinities = [points.constant(value).reshape(-1, 1, 1) for value in infinite]
         self._fixed = frozenset(self.env)
         self._integers: dict[int, _Index] = {}
         self._rows = np.arange(self.blocks, dtype=np.int64)[:, None]
@@ -248,10 +247,7 @@ class _Evaluation:
             case Combine(BinaryFn.MAX, a, b) if self.is_indicator(a) and self.is_indicator(b):
                 return points.disjunction(self.value(a, mask), self.value(b, mask))
             case Combine():
-                first, second = self.value(value.a, mask), self.value(value.b, mask)
-                if self.infinities:
-                    self.expect_real(value, first, second)
-                return self.combine(value.fn, first, second)
+                return self.combine(value.fn, self.value(value.a, mask), self.value(value.b, mask))
             case Select():
                 return self.select_value(value, mask)
             case Where():
@@ -282,8 +278,16 @@ class _Evaluation:
         return np.where(holds, self.value(value.a, here), self.value(value.b, there))
 
     def apply(self, value: Apply, mask: Mask | None) -> FieldArray:
-        """Return a function of one value."""
-        points, a = self.points, self.value(value.a, mask)
+        """Return a function of one value: poison where it is one of an infinity, but for exp."""
+        a = self.value(value.a, mask)
+        found = self.apply_real(value, a)
+        if not self.infinities or value.fn is OpKind.EXP:
+            return found
+        return self.points.poison_where(np.array(found), self.is_infinite(a))
+
+    def apply_real(self, value: Apply, a: FieldArray) -> FieldArray:
+        """Return a function of one value as if it were real."""
+        points = self.points
         match value.fn:
             case KernelFn.NEG:
                 return points.negate(a)
@@ -301,7 +305,18 @@ class _Evaluation:
                 return points.unary(kind, a)
 
     def combine(self, fn: BinaryFn, a: FieldArray, b: FieldArray) -> FieldArray:
-        """Return a function of two values."""
+        """Return a function of two values: poison where it is arithmetic on an infinity, which is no real number.
+
+        What is subtracted from an infinity stays infinite, as a masked score does whose maximum is subtracted.
+        """
+        found = self.combine_real(fn, a, b)
+        if not self.infinities or fn not in _ARITHMETIC:
+            return found
+        bad = self.is_infinite(b)
+        return self.points.poison_where(found, bad if fn is BinaryFn.SUB else bad | self.is_infinite(a))
+
+    def combine_real(self, fn: BinaryFn, a: FieldArray, b: FieldArray) -> FieldArray:
+        """Return a function of two values as if both were real."""
         points = self.points
         match fn:
             case BinaryFn.ADD:
@@ -323,18 +338,12 @@ class _Evaluation:
             case _:
                 assert_never(fn)
 
-    def expect_real(self, value: Combine, a: FieldArray, b: FieldArray) -> None:
-        """Expect that no infinity is an operand of arithmetic: the result would be no real number.
-
-        Differences from -inf are let pass: kernels have them where a maximum is still -inf, and use none of them. A
-        Program with the lowest number of float32 may subtract that one, which has the same residues as -inf.
-        """
-        if value.fn not in _ARITHMETIC or (value.fn is BinaryFn.SUB and self.lowest):
-            return
+    def is_infinite(self, a: FieldArray) -> Mask:
+        """Return where a value is an infinite constant."""
+        found = np.zeros(a.shape[1:], bool)
         for one in self.infinities:
-            first, second = self.points.equal(a, one), self.points.equal(b, one)
-            if (~first & second if value.fn is BinaryFn.SUB else first | second).any():
-                raise EvaluationFault("arithmetic on an infinity")
+            found |= self.points.equal(a, one.reshape(-1, *(1,) * (a.ndim - 1)))
+        return found
 
     # --- shared memory
 
@@ -544,11 +553,14 @@ class _Evaluation:
         left = a.reshape(2, 2, 2, *lanes).transpose(3, 4, 5, 1, 6, 0, 7, 2)
         right = b.reshape(2, 2, *lanes).transpose(2, 3, 4, 0, 6, 1, 5)
         shape = lanes[:3]
+        first = self.slot(s.d_at)
+        added = self.read_registers(s.d, first, 4)
+        if self.infinities and any(self.is_infinite(np.moveaxis(one, 1, 0)).any() for one in (a, b, added)):
+            raise EvaluationFault("a product of matrices with an infinity")
         product = self.points.matmul(left.reshape(*shape, 16, 16), right.reshape(*shape, 16, 8))
         parts = product.reshape(*shape, 2, 8, 4, 2).transpose(3, 6, 0, 1, 2, 4, 5)
         parts = parts.reshape(4, self.points.count, self.blocks, self.threads)
-        first = self.slot(s.d_at)
-        total = self.points.add(np.moveaxis(self.read_registers(s.d, first, 4), 1, 0), np.moveaxis(parts, 1, 0))
+        total = self.points.add(np.moveaxis(added, 1, 0), np.moveaxis(parts, 1, 0))
         for k in range(4):
             self.assign(s.d, first + k, total[:, k], mask)
 

@@ -24,7 +24,7 @@ from mirage_formal.codegen.translation_validation.block_comparison import (
     KernelTensor,
     UndecidedError,
 )
-from mirage_formal.codegen.translation_validation.field_points import UndefinedPointError
+from mirage_formal.codegen.translation_validation.field_points import MultiplicityError, UndefinedPointError
 from mirage_formal.codegen.translation_validation.graph_defined_blocks import GraphDefinedBlocks
 from mirage_formal.codegen.translation_validation.predefined_blocks import PredefinedBlocks
 from mirage_formal.codegen.translation_validation.program_evaluation import EvaluationFault
@@ -93,14 +93,22 @@ def decide_realizes(graph: KernelGraph, kernel: GeneratedKernel, seed: int | Non
         return Unknown(f"{reason} at {_ATTEMPTS} points")
     except DeviationError as error:
         return error.found
-    except (UndecidedError, EvaluationFault, ZeroDivisionError) as error:
+    except (UndecidedError, EvaluationFault, MultiplicityError, ValueError, ZeroDivisionError) as error:
         return Unknown(str(error))
+
+
+def copies_of(graph: KernelGraph) -> list[tuple[int, int]]:
+    """Return the copies of outputs that are inputs or repeated outputs: the tensor, and the value of the copy."""
+    copied = [x for i, x in enumerate(graph.outputs) if x < len(graph.inputs) or x in graph.outputs[:i]]
+    return [(tensor, len(kernel_types(graph)) + i) for i, tensor in enumerate(copied)]
 
 
 def _blocks_of(graph: KernelGraph, kernel: GeneratedKernel) -> KernelBlocks:
     """Return a kernel beside its operator."""
     types, places = kernel_types(graph), storage_locations(graph)
     if kernel.operator < 0:  # the copy of a tensor to an output
+        if kernel.values not in copies_of(graph):
+            raise UndecidedError("the kernel copies another value than the graph's outputs say")
         source = kernel.values[0]
         copy = Op(OpKind.RESHAPE, (0,), Attrs(shape=types[source].shape))
         own = StorageLocation(kernel.values[1], row_major(types[source].shape))

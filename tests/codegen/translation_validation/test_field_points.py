@@ -242,7 +242,9 @@ def test_constants_that_differ(points: FieldPoints) -> None:
     values = (0.0, 1.0, -1.0, 0.5, 1 / 3, 1 + 2.0**-23, np.inf, -np.inf, 1e-8)
     make: Callable[[float], FieldArray] = lambda value: points.fill(value, (1,))  # noqa: E731
     assert apart(points, *map(make, values))
-    assert same(points, make(LOWEST), make(-np.inf))
+    assert apart(points, make(LOWEST), make(-np.inf))
+    with pytest.raises(ValueError, match="beyond float32"):
+        make(1e39)
 
 
 def test_every_function_of_poison_is_poison(dividing: FieldPoints) -> None:
