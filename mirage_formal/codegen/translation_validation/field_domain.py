@@ -21,7 +21,7 @@ class FieldDomain(UntiledDomain[FieldArray]):
         points: The arithmetic.
     """
 
-    keeps: Final = frozenset({OpKind.ABS})
+    keeps: Final = frozenset({OpKind.ABS, OpKind.SOFTMAX})
 
     def __init__(self, points: FieldPoints) -> None:
         self.points = points
@@ -95,8 +95,10 @@ class FieldDomain(UntiledDomain[FieldArray]):
         return (state,)
 
     def softmax(self, a: FieldArray, axis: int, extent: int) -> FieldArray:
-        """Implement ``Domain.softmax``; it is not kept."""
-        raise AssertionError(OpKind.SOFTMAX)
+        """Implement ``Domain.softmax`` with the maximum subtracted, as kernels do: so divisors are the same."""
+        points = self.points
+        exponentials = points.exp(points.subtract(a, points.largest(a, axis)))
+        return points.multiply(exponentials, points.invert(points.sum(exponentials, axis)))
 
     def reshape(self, a: FieldArray, shape: Shape) -> FieldArray:
         """Implement ``Domain.reshape``."""

@@ -50,6 +50,10 @@ _LARGEST: Final = float(np.finfo(np.float32).max)
 EXPONENTIAL: Final = frozenset({OpKind.EXP, OpKind.SILU, OpKind.SIGMOID})
 
 
+#: Functions that are not defined for all real numbers, besides reciprocals.
+PARTIAL: Final = frozenset({OpKind.SQRT, OpKind.LOG})
+
+
 class UndefinedPointError(Exception):
     """Error: a divisor is 0 at a drawn point, so another point has to be drawn."""
 
@@ -133,6 +137,9 @@ class FieldPoints:
     Args:
         random: The source of all draws.
         components: What values consist of.
+
+    Attributes:
+        allowed: Words of the arguments for which partial operations are defined; None if all are. Others give poison.
     """
 
     def __init__(self, random: np.random.Generator, components: Components) -> None:
@@ -145,6 +152,8 @@ class FieldPoints:
         self._steps = _GOLDEN * np.arange(1, self.residues + 1, dtype=np.uint64)
         self.count = self.residues + _MAXIMUM_WORDS * self.maxima + self.poison
         self._secret = np.uint64(random.integers(1, 1 << 63))
+        self._partial: list[Words] = []
+        self.allowed: Words | None = None
         self._keys: dict[str, np.uint64] = {}
         self._random = random
         self._constants: dict[float | Fraction, FieldArray] = {}
@@ -286,6 +295,10 @@ class FieldPoints:
         Raises:
             UndefinedPointError: An element is 0 at one of the points, and there is no word of poison.
         """
+        return self._apply_partial("divisor", a, self.invert_nonzero(a))
+
+    def invert_nonzero(self, a: FieldArray) -> FieldArray:
+        """Return 1 / a of values that are not 0 at any inputs; see ``invert``."""
         zero = (a[: self.residues] == 0).any(axis=0)
         if not zero.any():
             return self._mark(self._by_modulus(Modulus.inverse, a), a)
@@ -293,6 +306,18 @@ class FieldPoints:
             raise UndefinedPointError("a divisor is 0")
         found = self._by_modulus(Modulus.inverse, np.where(zero, np.uint64(1), a))
         found[-1] = zero | (a[-1] != 0)
+        return found
+
+    def _apply_partial(self, name: str, a: FieldArray, found: FieldArray) -> FieldArray:
+        """Return the results of a partial operation, poison where it is not ``allowed``, and keep its arguments."""
+        words = self.words(a, self.key(f"partial {name}"))
+        self._partial.append(np.unique(words))
+        return found if self.allowed is None else self.poison_where(found, ~np.isin(words, self.allowed))
+
+    def take_partial(self) -> Words:
+        """Return the words of the arguments of all partial operations since the last call."""
+        found = np.unique(np.concatenate([np.zeros(0, np.uint64), *self._partial]))
+        self._partial = []
         return found
 
     def select(self, mask: FieldArray, a: FieldArray, b: FieldArray) -> FieldArray:
@@ -337,7 +362,7 @@ class FieldPoints:
                 return self.subtract(self.fill(1.0, a.shape[1:]), a)
             case OpKind.SIGMOID | OpKind.SILU:
                 one = self.fill(1.0, a.shape[1:])
-                share = self.invert(self.add(one, self.exp(self.negate(a))))
+                share = self.invert_nonzero(self.add(one, self.exp(self.negate(a))))
                 return share if kind is OpKind.SIGMOID else self.multiply(a, share)
             case OpKind.ABS:
                 return self._random_function(kind, np.where(a[0] > self.p.m // 2, self.negate(a), a))
@@ -347,7 +372,8 @@ class FieldPoints:
         found = self.expand(self.words(a, self.key(kind.value)), self.key(f"{kind.value} value"))
         if kind in ZERO_AT_ZERO or kind in (OpKind.SQRT, OpKind.ABS):
             found = np.where((a[:POINTS] == 0).all(axis=0), np.uint64(0), found)
-        return self._mark(found, a)
+        found = self._mark(found, a)
+        return self._apply_partial(kind.value, a, found) if kind in PARTIAL else found
 
     def exp(self, a: FieldArray) -> FieldArray:
         """Return the exponential: powers in Z_p of the residues in Z_q, and for those in Z_q a hash of these powers."""

@@ -179,6 +179,7 @@ class _Evaluation:
         self.indicators = indicator_arrays(program)
         infinite = [value for value in constants_of(program) if isinf(value)]
         self.infinities = [points.constant(value).reshape(-1, 1, 1) for value in infinite]
+        self._selected_key, self._selected = points.key("selected infinity"), set[int]()
         self._fixed = frozenset(self.env)
         self._integers: dict[int, _Index] = {}
         self._rows = np.arange(self.blocks, dtype=np.int64)[:, None]
@@ -244,6 +245,9 @@ class _Evaluation:
                 return self.apply(value, mask)
             case Combine(BinaryFn.MUL, a, Real(1.0)):
                 return self.value(a, mask)
+            case Combine(BinaryFn.DIV, a, Real(divisor)) if divisor:
+                inverse = points.invert_nonzero(points.constant(divisor).reshape(-1, 1, 1))
+                return self.combine(BinaryFn.MUL, self.value(a, mask), inverse)
             case Combine(BinaryFn.MAX, a, b) if self.is_indicator(a) and self.is_indicator(b):
                 return points.disjunction(self.value(a, mask), self.value(b, mask))
             case Combine():
@@ -254,7 +258,11 @@ class _Evaluation:
                 chosen = self.value(value.mask, mask)
                 if not self.is_indicator(value.mask):
                     chosen = points.indicator(chosen)
-                return points.select(chosen, self.value(value.a, mask), self.value(value.b, mask))
+                first, second = self.value(value.a, mask), self.value(value.b, mask)
+                found = points.select(chosen, first, second)
+                if self.infinities:
+                    self.remember_infinite(found, self.is_infinite(first) | self.is_infinite(second))
+                return found
             case _:
                 assert_never(value)
 
@@ -312,8 +320,18 @@ class _Evaluation:
         found = self.combine_real(fn, a, b)
         if not self.infinities or fn not in _ARITHMETIC:
             return found
-        bad = self.is_infinite(b)
-        return self.points.poison_where(found, bad if fn is BinaryFn.SUB else bad | self.is_infinite(a))
+        first, second = self.is_infinite(a), self.is_infinite(b)
+        if fn is BinaryFn.SUB:
+            self.remember_infinite(found, first)
+        return self.points.poison_where(found, second if fn is BinaryFn.SUB else first | second)
+
+    def remember_infinite(self, a: FieldArray, where: Mask) -> None:
+        """Make ``is_infinite`` hold of some elements of a value."""
+        if where.any():
+            words = np.broadcast_to(
+                self.points.words(a, self._selected_key), np.broadcast_shapes(a.shape[1:], where.shape)
+            )
+            self._selected |= set(words[np.broadcast_to(where, words.shape)].tolist())
 
     def combine_real(self, fn: BinaryFn, a: FieldArray, b: FieldArray) -> FieldArray:
         """Return a function of two values as if both were real."""
@@ -339,8 +357,8 @@ class _Evaluation:
                 assert_never(fn)
 
     def is_infinite(self, a: FieldArray) -> Mask:
-        """Return where a value is an infinite constant."""
-        found = np.zeros(a.shape[1:], bool)
+        """Return where a value is an infinite constant, or was selected from one, or computed from such a value."""
+        found = np.isin(self.points.words(a, self._selected_key), list(self._selected))
         for one in self.infinities:
             found |= self.points.equal(a, one.reshape(-1, *(1,) * (a.ndim - 1)))
         return found
