@@ -289,7 +289,9 @@ class KernelBlocks(ABC):
             reader = _Reader(self, points, chunk)
             writes = evaluate_program(self.program, points, blocks, reader)
             partial = points.take_partial()
-            wanted = [(member, list(self.expected_elements(points, member, writes))) for member in self._of(chunk)]
+            wanted = [
+                (member, list(self.expected_elements(points, member, writes))) for member in self._class_members(chunk)
+            ]
             allowed = points.take_partial()
             elements += self._compare_outputs(points, wanted, writes)
             if np.setdiff1d(partial, allowed).size:
@@ -313,7 +315,7 @@ class KernelBlocks(ABC):
                 self._compare_output(points, j, member, one, writes)
         return sum(one.address.size for _, results in wanted for one in results)
 
-    def _of(self, chunk: range) -> Iterator[ClassMember]:
+    def _class_members(self, chunk: range) -> Iterator[ClassMember]:
         """Yield the blocks that stand for some classes."""
         for row, number in enumerate(chunk):
             first = self.representatives[number]

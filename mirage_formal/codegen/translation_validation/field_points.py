@@ -51,15 +51,15 @@ EXPONENTIAL: Final = frozenset({OpKind.EXP, OpKind.SILU, OpKind.SIGMOID})
 
 
 #: Functions that are not defined for all real numbers, besides reciprocals.
-PARTIAL: Final = frozenset({OpKind.SQRT, OpKind.LOG})
+_PARTIAL: Final = frozenset({OpKind.SQRT, OpKind.LOG})
 
 
 class UndefinedPointError(Exception):
     """Error: a divisor is 0 at a drawn point, so another point has to be drawn."""
 
 
-class MultiplicityError(Exception):
-    """Error: a value is in a maximum so often that words of maxima may cancel."""
+class ValueRangeError(ValueError):
+    """Error: a constant is beyond float32, or a maximum has one value so often that its word may cancel."""
 
 
 def draw_primes(random: np.random.Generator) -> tuple[int, int]:
@@ -193,10 +193,10 @@ class FieldPoints:
         the maximum of nothing.
 
         Raises:
-            ValueError: It is finite, and beyond float32.
+            ValueRangeError: It is finite, and beyond float32.
         """
         if _LARGEST < abs(float(value)) < inf:
-            raise ValueError(f"the constant {value} is beyond float32")
+            raise ValueRangeError(f"the constant {value} is beyond float32")
         if value not in self._constants:
             if abs(float(value)) >= _LARGEST:
                 name = "infinity" if isinf(value) else "largest"
@@ -329,7 +329,7 @@ class FieldPoints:
         return np.asarray((a[:POINTS] == b[:POINTS]).all(axis=0))
 
     def poison_where(self, a: FieldArray, bad: NDArray[np.bool_]) -> FieldArray:
-        """Return a new array, whose elements are poison where the mask says so.
+        """Make elements poison where a mask holds, in place, and return the array.
 
         Raises:
             UndefinedPointError: One is, and there is no word of poison.
@@ -373,7 +373,7 @@ class FieldPoints:
         if kind in ZERO_AT_ZERO or kind in (OpKind.SQRT, OpKind.ABS):
             found = np.where((a[:POINTS] == 0).all(axis=0), np.uint64(0), found)
         found = self._mark(found, a)
-        return self._apply_partial(kind.value, a, found) if kind in PARTIAL else found
+        return self._apply_partial(kind.value, a, found) if kind in _PARTIAL else found
 
     def exp(self, a: FieldArray) -> FieldArray:
         """Return the exponential: powers in Z_p of the residues in Z_q, and for those in Z_q a hash of these powers."""
@@ -428,10 +428,10 @@ class FieldPoints:
         product of a number of times with an odd word is 0 modulo 2^64.
 
         Raises:
-            MultiplicityError: A value is given 2^32 times.
+            ValueRangeError: A value is given 2^32 times.
         """
         if times.size and int(times.max()) > _MOST_TIMES:
-            raise MultiplicityError("a maximum has one value more than 2^32 times")
+            raise ValueRangeError("a maximum has one value more than 2^32 times")
         found = self.expand(weights, self.key("maximum value"))
         found[self.residues] = weights
         found[self.residues + 1 + _PARENTS] = times
@@ -500,8 +500,8 @@ __all__ = [
     "Components",
     "FieldArray",
     "FieldPoints",
-    "MultiplicityError",
     "UndefinedPointError",
+    "ValueRangeError",
     "draw_primes",
     "rational_constant",
 ]

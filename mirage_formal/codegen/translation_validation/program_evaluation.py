@@ -358,7 +358,7 @@ class _Evaluation:
 
     def is_infinite(self, a: FieldArray) -> Mask:
         """Return where a value is an infinite constant, or was selected from one, or computed from such a value."""
-        found = np.isin(self.points.words(a, self._selected_key), list(self._selected))
+        found = np.isin(self.points.words(a, self._selected_key), np.fromiter(self._selected, np.uint64))
         for one in self.infinities:
             found |= self.points.equal(a, one.reshape(-1, *(1,) * (a.ndim - 1)))
         return found

@@ -24,7 +24,7 @@ from mirage_formal.codegen.translation_validation.block_comparison import (
     KernelTensor,
     UndecidedError,
 )
-from mirage_formal.codegen.translation_validation.field_points import MultiplicityError, UndefinedPointError
+from mirage_formal.codegen.translation_validation.field_points import UndefinedPointError, ValueRangeError
 from mirage_formal.codegen.translation_validation.graph_defined_blocks import GraphDefinedBlocks
 from mirage_formal.codegen.translation_validation.predefined_blocks import PredefinedBlocks
 from mirage_formal.codegen.translation_validation.program_evaluation import EvaluationFault
@@ -93,7 +93,7 @@ def decide_realizes(graph: KernelGraph, kernel: GeneratedKernel, seed: int | Non
         return Unknown(f"{reason} at {_ATTEMPTS} points")
     except DeviationError as error:
         return error.found
-    except (UndecidedError, EvaluationFault, MultiplicityError, ValueError, ZeroDivisionError) as error:
+    except (UndecidedError, EvaluationFault, ValueRangeError, ZeroDivisionError) as error:
         return Unknown(str(error))
 
 

@@ -35,7 +35,7 @@ from mirage_formal.codegen.safety.safety import Safe, discharge_safety
 from mirage_formal.codegen.translation_validation.field_points import (
     Components,
     FieldPoints,
-    MultiplicityError,
+    ValueRangeError,
     draw_primes,
 )
 from mirage_formal.codegen.translation_validation.realization import Realizes, decide_realizes
@@ -193,7 +193,7 @@ def test_a_maximum_that_doubles_how_often_it_has_a_value_loses_none() -> None:
     points = FieldPoints(np.random.default_rng(0), Components(False, True))
     found, left, right = (points.variables(name, np.arange(8)) for name in "acd")
     doublings = 0
-    with contextlib.suppress(MultiplicityError):
+    with contextlib.suppress(ValueRangeError):
         while doublings < 64:
             found = points.maximum(points.maximum(found, left), points.maximum(found, right))
             doublings += 1
