@@ -23,7 +23,7 @@ from mirage_formal.autotune.tuning_space import ComposedCandidate, moves_factors
 from mirage_formal.codegen.executable import Executable, KernelLaunch
 from mirage_formal.device.compile import version as compiler
 from mirage_formal.device.sealed_records import manifest_digest
-from mirage_formal.records import KERNELS, TuningRecord
+from mirage_formal.records import KERNELS, RealizationRecord, TuningRecord
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ class Finalists:
         deadline: Value of time.monotonic() at which to stop measuring.
         rows: Result of each finalist by name, failed ones included.
         built: Kernels of each finalist by name.
+        claims: Claims of all kernels that were built, so that each is decided once (``kernel_build.validation``).
     """
 
     root: Path
@@ -94,11 +95,13 @@ class Finalists:
     deadline: float
     rows: dict[str, FinalistRow] = field(default_factory=dict)
     built: dict[str, BuiltKernels] = field(default_factory=dict)
+    claims: dict[str, RealizationRecord] = field(default_factory=dict)
     _chosen: dict[str, ComposedCandidate] = field(default_factory=dict)
 
     def build(self, chosen: Sequence[ComposedCandidate], deadline: float) -> None:
         """Build and write kernels of candidates in parallel until a deadline; the first one has all the time left."""
         from mirage_formal.kernel_build.save import save_built
+        from mirage_formal.kernel_build.validation import claims_of
 
         # Unfinished builds are lost at a deadline, so each gets time to finish, on as many processors.
         made = dict(self._build_kernels(chosen, min(self.deadline, max(deadline, time.monotonic() + _BUILT_S))))
@@ -112,6 +115,7 @@ class Finalists:
             if not isinstance(found, str):
                 directory = self.root / KERNELS / candidate.name
                 self.built[candidate.name] = found
+                self.claims |= claims_of(found)
                 save_built(found, directory)
                 self.bench.place.choices.put(manifest_digest(directory), self.facts.record(one))
             rank = one.candidate + 1
@@ -127,7 +131,9 @@ class Finalists:
         from mirage_formal.autotune.kernel_preparation import FINALIST_S, build_finalist, finalist_task
 
         facts, accept = self.facts, self.bench.accept
-        tasks, done = [finalist_task(facts.source, facts.plan, one, accept) for one in chosen], 0
+        known = dict(self.claims)
+        tasks = [replace(finalist_task(facts.source, facts.plan, one, accept), claims=known) for one in chosen]
+        done = 0
         for event in self.bench.executor.run(build_finalist, tasks, limit_s=FINALIST_S, deadline=deadline, once=True):
             if isinstance(event, TaskDone | TaskFailed):
                 done += 1
@@ -182,7 +188,7 @@ class Finalists:
         elif known.failed or known.us >= least:
             return False
         with tempfile.TemporaryDirectory(dir=self.bench.place.root) as aside:
-            other = Finalists(Path(aside), self.facts, self.bench, self.deadline)
+            other = Finalists(Path(aside), self.facts, self.bench, self.deadline, claims=self.claims)
             other.build([one], self.deadline)
             other.measure()
             row = other.rows.get(name)

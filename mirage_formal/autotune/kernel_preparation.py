@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -32,7 +32,7 @@ from mirage_formal.graph.formats.json import decode_graph, encode, from_json, to
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.kernel_build.build import build_form, candidates_of
 from mirage_formal.kernel_build.built_kernels import MIXED, Acceptance, KernelRejected
-from mirage_formal.records import ScheduleRecord, sha256
+from mirage_formal.records import RealizationRecord, ScheduleRecord, sha256
 from mirage_formal.run.settings import environment
 from mirage_formal.support.errors import MirageError
 from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed
@@ -151,6 +151,7 @@ class Finalist:
         schedules: Chosen schedules of some of these operators.
         early: As in ``ComposedCandidate``.
         accept: Whether kernels are returned that are not proved to realize their operators.
+        claims: Claims that other finalists' kernels realize their operators (``kernel_build.validation``).
     """
 
     graph: bytes
@@ -162,6 +163,7 @@ class Finalist:
     schedules: tuple[tuple[int, ScheduleRecord], ...] = ()
     early: frozenset[int] = frozenset()
     accept: Acceptance = Acceptance.PROVED
+    claims: Mapping[str, RealizationRecord] = field(default_factory=dict)
 
 
 def finalist_task(
@@ -225,7 +227,7 @@ def build_finalist(task: Finalist) -> BuiltKernels | str:
     target, program = load_target(task.target), decode_graph(task.program)
     try:
         form = build_form(form_of(task), program, target, (task.arch,), schedules, task.early)
-        made = validate_kernels(form, task.accept)
+        made = validate_kernels(form, task.accept, task.claims)
     except KernelRejected as error:
         return str(error)
     return replace(made, candidate=digest(decode_graph(task.graph)))

@@ -82,6 +82,46 @@ def test_built_kernels_have_the_claim() -> None:
     assert built.realized[0].points > 0
 
 
+def test_a_known_claim_is_used_for_the_same_kernel_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tuning builds a kernel with and without an early launch, and decides it once."""
+    built = build(GRAPH, GRAPH, H200)
+    known = validation.claims_of(built)
+    decided: list[str] = []
+
+    def decide(graph: KernelGraph, kernel: GeneratedKernel) -> RealizationRecord:
+        decided.append(kernel.program.name)
+        return realization_record(graph, kernel)
+
+    monkeypatch.setattr(validation, "_decide", decide)
+    ((name, program),) = built.programs.items()
+    early = replace(program, body=(*program.body, ir.LaunchDependents()))
+    for same in (built, replace(built, programs={name: early})):
+        assert validation.validate_kernels(same, known=known).realized == built.realized
+    assert not decided
+    negated = replace(program, body=_negated(program.body))
+    with pytest.raises(KernelRejected, match="elements differ"):
+        validation.validate_kernels(replace(built, programs={name: negated}), known=known)
+    other = next(graph for one, graph in fastest().items() if one == "ntrans-b8")
+    executable = replace(built.executable, graph=other)
+    with pytest.raises(KernelRejected):
+        validation.validate_kernels(replace(built, executable=executable), known=known)
+    assert decided == [name, name]
+
+
+def _negated(body: tuple[ir.Stmt, ...]) -> tuple[ir.Stmt, ...]:
+    found: list[ir.Stmt] = []
+    for item in body:
+        match item:
+            case ir.GlobalWrite():
+                values = tuple(ir.Apply(ir.KernelFn.NEG, value) for value in item.values)
+                found.append(replace(item, values=values))
+            case ir.For() | ir.If():
+                found.append(replace(item, body=_negated(item.body)))
+            case _:
+                found.append(item)
+    return tuple(found)
+
+
 @pytest.mark.usefixtures("wrong")
 def test_a_kernel_that_computes_something_else_is_rejected() -> None:
     with pytest.raises(KernelRejected, match=r"not proved that the kernel computes its µGraph: .* elements differ"):
