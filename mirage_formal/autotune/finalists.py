@@ -101,7 +101,7 @@ class Finalists:
     def build(self, chosen: Sequence[ComposedCandidate], deadline: float) -> None:
         """Build and write kernels of candidates in parallel until a deadline; the first one has all the time left."""
         from mirage_formal.kernel_build.save import save_built
-        from mirage_formal.kernel_build.validation import claims_of
+        from mirage_formal.kernel_build.validation import claim_records
 
         # Unfinished builds are lost at a deadline, so each gets time to finish, on as many processors.
         made = dict(self._build_kernels(chosen, min(self.deadline, max(deadline, time.monotonic() + _BUILT_S))))
@@ -115,7 +115,7 @@ class Finalists:
             if not isinstance(found, str):
                 directory = self.root / KERNELS / candidate.name
                 self.built[candidate.name] = found
-                self.claims |= claims_of(found)
+                self.claims |= claim_records(found)
                 save_built(found, directory)
                 self.bench.place.choices.put(manifest_digest(directory), self.facts.record(one))
             rank = one.candidate + 1

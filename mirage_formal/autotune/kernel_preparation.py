@@ -76,7 +76,7 @@ class TunedRun:
 
 
 def source_of(root: Path) -> TunedRun:
-    """Return the candidates of a finished run, or the covers of a whole program.
+    """Return the program, target, candidates and digest of a finished run; of a whole program, its covers.
 
     Raises:
         RunError: There is no finished run.

@@ -86,7 +86,7 @@ def _tune_cuda_kernels(root: Path, source: TunedRun, bench: TuningResources, beg
     deadline = float("inf") if limits.seconds is None else begin + limits.seconds
 
     def share(steps: int) -> float:
-        """Return when the next of several equal steps has to end, of what is left of a time limit."""
+        """Return the deadline (time.monotonic) of the next step if ``steps`` equal steps share the time left."""
         return time.monotonic() + (deadline - time.monotonic()) / steps
 
     last = 1 if bench.backend == "cuda" else 2  # the steps after the finalists are built: their overlap, and Triton

@@ -48,8 +48,9 @@ def export_command(
 ) -> None:
     """Write a candidate as a folder that needs nothing of this package: code, launch code, loaders, a test, the proof.
 
-    Everything is checked before it is read. With --to flashinfer-bench, write a run's program, kernels and measurements
-    as that project's definition, solutions and traces; kernels that were not built are made.
+    The command checks the kernels and replays the proof before it writes the folder. With --to flashinfer-bench,
+    write a run's program, kernels and measurements as that project's definition, solutions and traces. This target
+    builds missing kernels and replays no proof: run mirage-formal check first.
     """
     if to == _BENCH:
         reject_options({"--candidate": candidate}, f"--to {', '.join(TARGETS)}")

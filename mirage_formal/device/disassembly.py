@@ -61,7 +61,7 @@ def assembly_texts(source: str, arch: str) -> tuple[AssemblyText, AssemblyText]:
 
 
 def parse_ptx(text: str) -> AssemblyText:
-    """Return PTX without its line information, and what that says of each line.
+    """Return PTX without its line information, and for each line the line of CUDA C++ that it comes from.
 
     A location in a header is that of the call in the source, which ``inlined_at`` leads to.
     """

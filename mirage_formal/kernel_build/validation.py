@@ -36,8 +36,8 @@ def validate_kernels(
 
     Args:
         built: The kernels.
-        accept: Whether kernels are returned of which the claim does not hold.
-        known: Claims of kernels that were built before, as ``claims_of`` returns them; never those of a file.
+        accept: Whether kernels without the claim are returned.
+        known: Claims of kernels that were built before, as ``claim_records`` returns them; never those of a file.
 
     Raises:
         KernelRejected: The claim does not hold of a kernel, and only proved kernels are accepted.
@@ -53,7 +53,7 @@ def validate_kernels(
     return replace(built, realized=tuple(found))
 
 
-def claims_of(built: BuiltKernels) -> dict[str, RealizationRecord]:
+def claim_records(built: BuiltKernels) -> dict[str, RealizationRecord]:
     """Return the claims of validated kernels by a digest of all that they were decided on."""
     kernels = _generated_kernels(built)
     return {
@@ -95,4 +95,4 @@ def _decide(graph: KernelGraph, kernel: GeneratedKernel) -> RealizationRecord:
     return realization_record(graph, kernel)
 
 
-__all__ = ["NO_CLAIMS", "claims_of", "validate_kernels"]
+__all__ = ["NO_CLAIMS", "claim_records", "validate_kernels"]

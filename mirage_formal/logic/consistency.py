@@ -55,7 +55,14 @@ def check_consistency(choice: AxiomChoice) -> str:
 
 
 def describe_choice(choice: AxiomChoice) -> list[str]:
-    """Return lines of text about added axioms, with their uses, and about those that are switched off."""
+    """Describe a choice of axioms as lines of text for a report.
+
+    The lines name the added axioms, a remark on their consistency if it is open, and the axioms switched off. Each
+    added axiom is either a rewrite law of the normal forms, or decided by models and z3.
+
+    Raises:
+        FormatError: The added axioms are inconsistent.
+    """
     unfit = laws_of(choice).unfit
     said = [
         f"{one.name} ({one.where}), {'decided by models and z3' if one.name in unfit else 'a law of the normal forms'}"

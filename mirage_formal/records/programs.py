@@ -50,7 +50,7 @@ class VarEntry(Record, frozen=True, tag_field="is", tag="var"):
 
 
 class IntBinEntry(Record, frozen=True, tag_field="is", tag="bin"):
-    """Written ``IntBin`` of codegen/program/program.py; operands in ``integers``."""
+    """Serialized ``IntBin`` of codegen/program/program.py; ``a`` and ``b`` are positions in the table ``integers``."""
 
     op: Integer
     a: Ref
@@ -90,14 +90,14 @@ class GlobalReadEntry(Record, frozen=True, tag_field="is", tag="global_read"):
 
 
 class ApplyEntry(Record, frozen=True, tag_field="is", tag="apply"):
-    """Written ``Apply`` of codegen/program/program.py; the operand in ``values``."""
+    """Serialized ``Apply`` of codegen/program/program.py; ``a`` is a position in the table ``values``."""
 
     fn: Unary
     a: Ref
 
 
 class CombineEntry(Record, frozen=True, tag_field="is", tag="combine"):
-    """Written ``Combine`` of codegen/program/program.py; operands in ``values``."""
+    """Serialized ``Combine`` of codegen/program/program.py; ``a`` and ``b`` are positions in the table ``values``."""
 
     fn: Binary
     a: Ref
@@ -105,7 +105,10 @@ class CombineEntry(Record, frozen=True, tag_field="is", tag="combine"):
 
 
 class SelectEntry(Record, frozen=True, tag_field="is", tag="select"):
-    """Written ``Select`` of codegen/program/program.py; the condition in ``integers``, the others in ``values``."""
+    """Serialized ``Select`` of codegen/program/program.py.
+
+    ``condition`` is a position in the table ``integers``, ``a`` and ``b`` are positions in the table ``values``.
+    """
 
     condition: Ref
     a: Ref
@@ -113,7 +116,7 @@ class SelectEntry(Record, frozen=True, tag_field="is", tag="select"):
 
 
 class WhereEntry(Record, frozen=True, tag_field="is", tag="where"):
-    """Written ``Where`` of codegen/program/program.py; the mask and both values in ``values``."""
+    """Serialized ``Where`` of codegen/program/program.py; all fields are positions in the table ``values``."""
 
     mask: Ref
     a: Ref
@@ -137,7 +140,7 @@ class RegistersEntry(Record, frozen=True, tag_field="is", tag="registers"):
 
 
 class ForEntry(Record, frozen=True, tag_field="is", tag="for"):
-    """Written ``For`` of codegen/program/program.py; the body in ``statements``."""
+    """Serialized ``For`` of codegen/program/program.py; ``body`` has positions in the table ``statements``."""
 
     var: Name
     extent: Size
@@ -146,7 +149,10 @@ class ForEntry(Record, frozen=True, tag_field="is", tag="for"):
 
 
 class IfEntry(Record, frozen=True, tag_field="is", tag="if"):
-    """Written ``If`` of codegen/program/program.py; the body in ``statements``."""
+    """Serialized ``If`` of codegen/program/program.py.
+
+    ``condition`` is a position in the table ``integers``, ``body`` has positions in the table ``statements``.
+    """
 
     condition: Ref
     body: Refs

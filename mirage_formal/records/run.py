@@ -336,10 +336,10 @@ CLOSE: Final = 1.02
 
 
 def report_order(places: Mapping[str, tuple[float, tuple[float, ...] | None, float | None]]) -> list[str]:
-    """The order in which candidates are reported.
+    """Return the digests of candidates in report order.
 
-    By estimate and digest, those that are outside at some scale behind all others; then, of those about as fast as the
-    first, the one that rounds least before it, if that is known of both.
+    Candidates are sorted by estimate, then digest. Those outside of their tolerances at some scale of the inputs come
+    last. Of those within ``CLOSE`` of the first, the one with the least rounding error comes first, if it is known.
 
     Args:
         places: By digest, ``estimated_us``, ``outside`` and ``rounding`` of each.

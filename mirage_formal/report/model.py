@@ -153,7 +153,7 @@ class Basis(StrEnum):
 
     @property
     def words(self) -> str:
-        """Return the text that is shown for the basis."""
+        """Return the words for a claim: established by check now, only recorded in evidence, or not holding."""
         return {
             Basis.CHECKED: "established by check in this invocation",
             Basis.RECORDED: "from evidence, not checked here",
@@ -175,7 +175,7 @@ class Basis(StrEnum):
 
     @property
     def short(self) -> str:
-        """Return the text that is shown in a table."""
+        """Return the words for a table: established, not checked here, or does not hold."""
         return {Basis.CHECKED: "established", Basis.RECORDED: "not checked here", Basis.FAILS: "does not hold"}[self]
 
 

@@ -254,7 +254,7 @@ def _replay_whole(root: Path) -> ReplayResult:
         if found := faults(program):
             raise FormatError("; ".join(found)[:600])
         if any(isinstance(op, GraphDefined) for op in program.ops):
-            raise FormatError("expected predefined operators only, got a graph-defined one")
+            raise FormatError("expected a program of predefined operators only, got a graph-defined one")
         expect_equal("digest of the program", digest(program), record.identity.program)
         if not record.covers:
             raise FormatError("expected at least one cover, got a run that has not finished")

@@ -38,7 +38,7 @@ class CheckpointEngine:
         """Return a unit for each graph.
 
         Raises:
-            UnsupportedError: The program is another one, as at rounded extents.
+            UnsupportedError: The program is not the engine's own, but for example a copy at rounded extents.
         """
         if program != self._program:
             raise UnsupportedError("expected the program of the file's graphs, got another one", where=_NAME)

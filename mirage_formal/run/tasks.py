@@ -293,7 +293,11 @@ class _Oracle:
         self._claims: dict[Expr, tuple[str, int, str] | None] = {}
 
     def claim(self, e: Expr) -> tuple[str, int, str] | None:
-        """Return an expression as text, the output whose part it is, and the obligation; None without a certificate."""
+        """Return the certificate that an abstract expression is a subterm of an output.
+
+        Returns:
+            The expression as text, the number of the output, and the SMT-LIB obligation; None without a certificate.
+        """
         if e not in self._claims:
             certificate = self._normal_forms.certificate(e)
             if certificate is None:

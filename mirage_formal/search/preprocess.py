@@ -138,7 +138,7 @@ def _simplify(program: KernelGraph) -> KernelGraph | None:
     new = KernelGraphBuilder(program.inputs)
     number = apply_rules(new, program.ops, fold_constant)
     if tuple(new.ops) == program.ops:
-        raise MatchFailure("no two operators are equal, and no constant is read")
+        raise MatchFailure("expected two equal operators or an operator on a constant, got none")
     return new.finish([number[n] for n in program.outputs])
 
 

@@ -231,7 +231,7 @@ class OperatorCall:
         return ImportedValue(value.base, expand_view(value.view, self.shape), value.keep)
 
     def accumulated(self, value: ImportedValue) -> ImportedValue:
-        """Return the operand of a reduction in the type of the ``dtype`` argument."""
+        """Cast the operand of a reduction to the call's ``dtype`` argument; without one, return it unchanged."""
         return self.typed(value, self.given.get("dtype"))
 
     def typed(self, value: ImportedValue, wanted: object) -> ImportedValue:

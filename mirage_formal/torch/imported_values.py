@@ -378,7 +378,8 @@ def _digits_in_layout(digit: Digit, layout: InputLayout) -> list[Digit]:
             if jump * room == length and extent % room == 0:
                 return [*_digits_in_layout((extent // room, stride * room), layout), (room, jump * place)]
             break
-    raise unsupported_error(f"expected strides of {list(layout.strides)}, got {stride}")
+    text = f"expected dims within those of an input with shape {list(layout.shape)}, strides {list(layout.strides)}"
+    raise unsupported_error(f"{text}, got a dim of extent {extent} and stride {stride}")
 
 
 def _row_major_offset(offset: int, layout: InputLayout) -> int:

@@ -169,7 +169,10 @@ def log_softmax(call: OperatorCall) -> Written:
 def _apply_along_in_float32(
     call: OperatorCall, value: ImportedValue, make: Maker, dims: set[int], *, one: bool = False
 ) -> ImportedValue:
-    """Write an operator of several steps along dims, between which torch rounds to float32 at most."""
+    """Add a composite operator along dims, with float32 between its steps, as torch computes it.
+
+    The operand is cast to float32, and the result to torch's element type.
+    """
     found = emit_broadcast_operator(call.program, [call.cast(value, DType.FLOAT32)], make, dims, one=one)
     return call.cast(found, call.target([value]))
 
@@ -506,7 +509,8 @@ def batch_norm(call: OperatorCall) -> Written:
     Over the real numbers both are the same; where a weight or a statistic is infinite they are not.
     """
     if call.given.get("training") or call.optional("running_mean") is None:
-        raise unsupported_error("expected batch_norm in evaluation, got training", "call module.eval() first")
+        hint = "call module.eval(), and keep track_running_stats=True"
+        raise unsupported_error("expected batch_norm with stored statistics, got training or no running_mean", hint)
     value, eps = call.value("input"), call.number("eps")
     mean, variance = (_channels(call.value(name), len(value.shape)) for name in ("running_mean", "running_var"))
     values = [call.cast(item, DType.FLOAT32) for item in (value, mean, variance)]

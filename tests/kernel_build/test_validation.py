@@ -85,7 +85,7 @@ def test_built_kernels_have_the_claim() -> None:
 def test_a_known_claim_is_used_for_the_same_kernel_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tuning builds a kernel with and without an early launch, and decides it once."""
     built = build(GRAPH, GRAPH, H200)
-    known = validation.claims_of(built)
+    known = validation.claim_records(built)
     decided: list[str] = []
 
     def decide(graph: KernelGraph, kernel: GeneratedKernel) -> RealizationRecord:

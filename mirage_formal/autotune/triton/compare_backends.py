@@ -287,7 +287,7 @@ class _TritonTrials:
         )
 
     def _log(self, one: TritonText) -> TritonLogRecord:
-        """Return what is established about a file."""
+        """Return the log record of a Triton file: the verdict on its candidate and the bounds of its accesses."""
         return triton_log(one.text, one.graph, read_verdict(self._root, one.directory.name), one.accesses)
 
     def _comparison(

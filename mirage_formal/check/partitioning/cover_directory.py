@@ -247,7 +247,7 @@ def verify_cover(files: CoverFiles, equal: Mapping[str, EqualPart]) -> EqualPart
 
 
 def _equal_part(root: Path, line: PartProofRecord, piece: ExtractedPart, equal: Mapping[str, EqualPart]) -> EqualPart:
-    """Return what takes the place of a part, after a comparison of the programs.
+    """Return the replacement of a part: its proved candidate, or without one the part itself.
 
     Raises:
         FormatError: The candidate is another, or its proof is about another program.

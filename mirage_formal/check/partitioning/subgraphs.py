@@ -155,7 +155,7 @@ def place_parts(
 
 
 def compose(graph: KernelGraph, pieces: Sequence[ExtractedPart], graphs: Sequence[KernelGraph]) -> KernelGraph:
-    """Return the composed graph of ``place_parts``."""
+    """Replace the parts of a graph by other graphs, as ``place_parts``, and return the composed graph only."""
     return place_parts(graph, pieces, graphs)[0]
 
 

@@ -163,7 +163,7 @@ class _FibreWriter:
         return make_loop(step, chunks, (*registers, *loads, *over(lambda to, along: use(arrays, to, along))))
 
     def fold(self, array: str, fn: BinaryFn, of: Callable[[Value], Value], initial: float) -> list[Stmt]:
-        """Set array[0] = fn over ``of(element)`` for all elements, the same in every thread."""
+        """Return statements that reduce ``of(element)`` over all elements with fn into array[0] of every thread."""
         own, zero = Reg(array, ZERO), ZERO
 
         def add(arrays: list[str], to: IntExpr, along: IntExpr) -> tuple[Stmt, ...]:

@@ -461,7 +461,7 @@ class ValueRules:
         return self._rounded_pair(found, self.new.types[scores.number].dtype)
 
     def _raw(self, op: Op, operands: tuple[ScaledValue, ...]) -> tuple[frozenset[Origin], bool]:
-        """Return the unshifted exponentials in which the results are linear, and whether dims were rearranged.
+        """Return ``ScaledValue.raw`` and ``ScaledValue.lost`` of the results of an operator.
 
         Squares of values that are linear in an exponential count as well.
         """

@@ -155,7 +155,7 @@ class _Splitter:
         return known and inputs[first].fmap is None
 
     def split_kernels(self) -> SplitKernels:
-        """Return both kernels.
+        """Return the kernel of partial results and the cheapest kernel, by estimate, that combines them.
 
         Raises:
             MatchFailure: No split is possible.

@@ -110,7 +110,7 @@ def variables(e: IntExpr) -> frozenset[str]:
 
 
 def intermediates(e: IntExpr) -> tuple[IntExpr, ...]:
-    """Return an expression's operations, innermost first."""
+    """Return all subexpressions with constants and variables, operands before the operations that use them."""
     match e:
         case IntBin(_, a, b):
             return (*intermediates(a), *intermediates(b), e)

@@ -186,7 +186,7 @@ class KernelBlocks(ABC):
     def expected_elements(
         self, points: FieldPoints, member: ClassMember, writes: Sequence[DeviceWrite]
     ) -> Iterator[ExpectedElements]:
-        """Yield for each result what a block must write."""
+        """Yield, for each result, the addresses that a block must write and their values."""
 
     # --- classes of blocks
 
@@ -324,7 +324,7 @@ class KernelBlocks(ABC):
     def writes_to(
         self, j: int, member: ClassMember, writes: Sequence[DeviceWrite]
     ) -> list[tuple[DeviceWrite, NDArray[np.bool_]]]:
-        """Return what writes to a result, and which of its elements a block writes."""
+        """Return the writes to result j, each with the mask of its elements that the block of ``member`` writes."""
         mine = [write for write in writes if self.result_of.get(write.access.param) == j]
         return [(write, write.block == member.row) for write in mine]
 
@@ -423,7 +423,7 @@ def _without_conditions(body: Sequence[Stmt]) -> Iterator[Stmt]:
 
 
 def _components(ops: Sequence[Op], program: Program, poison: bool) -> Components:
-    """Return what values must consist of for the functions that occur."""
+    """Return the components that field values need for the functions of the operators and of the Program."""
     kinds = {op.kind for op in ops}
     exponents, maxima = bool(kinds & _WITH_EXPONENTS), bool(kinds & _WITH_MAXIMA)
     for statement in all_statements(program.body):

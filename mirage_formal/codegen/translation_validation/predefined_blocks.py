@@ -77,7 +77,11 @@ class PredefinedBlocks(KernelBlocks):
         yield ExpectedElements(address, self._values(points, address, families))
 
     def _distances(self, member: ClassMember, mine: Sequence[DeviceWrite]) -> PerBlock:
-        """Return the distance of what each block of the class writes from what this block writes."""
+        """Return, for each block of the class, the offset of its write addresses from those of the evaluated block.
+
+        Raises:
+            UndecidedError: Two writes of a block have different offsets.
+        """
         first, members = self.representatives[member.number], self.members[member.number]
         found = [self.access_offsets[id(write.access)] for write in mine]
         distances = [offsets[members] - offsets[first] for offsets in found]

@@ -104,7 +104,11 @@ def copies_of(graph: KernelGraph) -> list[tuple[int, int]]:
 
 
 def _blocks_of(graph: KernelGraph, kernel: GeneratedKernel) -> KernelBlocks:
-    """Return a kernel beside its operator."""
+    """Return a generated kernel with the operator of the µGraph that it must compute, for their comparison.
+
+    Raises:
+        UndecidedError: The kernel is launched with other tensors than the operator's.
+    """
     types, places = kernel_types(graph), storage_locations(graph)
     if kernel.operator < 0:  # the copy of a tensor to an output
         if kernel.values not in copies_of(graph):

@@ -210,7 +210,7 @@ class AbstractDomain:
         return _single_piece(a.shape, a.term) if _is_divided(a, axis) else a
 
     def concat(self, a: Abstract, b: Abstract, axis: int) -> Abstract:
-        """Return the pieces of both operands."""
+        """Return the concatenation: the pieces of a, then of b, along the axis; equal terms become one piece."""
         parts = [*self._along(a, axis), *self._along(b, axis)]
         return _join_pieces(_with_extent(a.shape, axis, a.shape[axis] + b.shape[axis]), axis, parts)
 

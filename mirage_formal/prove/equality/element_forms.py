@@ -123,7 +123,7 @@ def _split_by_masks(terms: SubstitutionTerms, masks: tuple[int, ...], p: Polynom
 def _needs_and_element(
     terms: SubstitutionTerms, p: Polynomial, masks: tuple[int, ...], case: tuple[int, ...]
 ) -> tuple[frozenset[int], Polynomial]:
-    """Return what an element needs, and what it is, in a case of some masks."""
+    """Return the definedness conditions (``needs``) and the value of an element, for given values of some masks."""
     if not masks:
         return frozenset(), p
     cases = tuple(zip(masks, case, strict=True))

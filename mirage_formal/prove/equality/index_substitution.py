@@ -145,14 +145,16 @@ class SubstitutionTerms(TermInterner, ABC):
         return self._opaque(name, rest if q > 0 or zero else scale_polynomial(rest, -1))
 
     def _factored(self, p: Polynomial, *, noted: bool = True) -> tuple[Polynomial, Monomial, Rational, Polynomial]:
-        """Return masks, what is above 0, a number and the rest, whose product is a polynomial."""
+        """Factor a polynomial as (masks, positive factors, rational, rest); ``noted``: see ``_apart``."""
         outside, q, rest = self._apart(p, noted=noted)
         masks = {f: e for m, _ in rest for f, e in m if len(rest) == 1 and self.is_mask(f)}
         inner = tuple((tuple(item for item in m if item[0] not in masks), c) for m, c in rest) if masks else rest
         return self.product(masks), outside, q, inner
 
     def _apart(self, p: Polynomial, *, noted: bool = True) -> tuple[Monomial, Rational, Polynomial]:
-        """Return what is above 0, a number and the rest, whose product is a polynomial; a sign only if ``noted``.
+        """Factor a polynomial as (positive factors, rational, rest).
+
+        The proof notes factors of a sum as a lemma, but a factor of -1 alone only if ``noted``.
 
         Out of a sum come exponentials only. Each term of an argument comes out as often as it stands in all products,
         so that what is left is the same whatever exponential the polynomial is multiplied with.

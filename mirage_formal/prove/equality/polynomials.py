@@ -685,7 +685,7 @@ class TermInterner:
         return self.payload[f] if f is not None and alone else (p,)
 
     def _take_out(self, bound: frozenset[int], some: tuple[Polynomial, ...]) -> LargestParts | None:
-        """Return what leaves a largest value over digits, with a lemma; None if nothing does."""
+        """Decompose the maximum of polynomials over digits and note the lemma; None if nothing can be taken out."""
         key = (bound, some)
         if key not in self._taken:
             self._taken[key] = self._find_parts(bound, some)
@@ -732,7 +732,7 @@ class TermInterner:
         return LargestParts(low, ((outside, q),), name, top)
 
     def _parts_over(self, bound: frozenset[int], some: tuple[Polynomial, ...]) -> LargestParts | None:
-        """Return what leaves the largest value of one polynomial over digits; None if nothing does."""
+        """Decompose the maximum of one polynomial over digits; None for several, or if nothing can be taken out."""
         (p, *others) = some
         if others:
             return None

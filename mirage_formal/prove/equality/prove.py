@@ -99,7 +99,7 @@ class Derivation:
 
     @property
     def shown(self) -> bool:
-        """Return whether all outputs are equal."""
+        """Return whether the derivation proves all outputs of the two programs equal."""
         return all(closing.multiplier is not None for closing in self.closings)
 
     def needed_steps(self) -> list[int]:

@@ -118,9 +118,9 @@ class TensorTerms(BinderTerms):
     def congruent(
         self, a: TensorTerm, pairs: Iterable[tuple[TensorTerm, TensorTerm]], known: TensorFacts
     ) -> TensorTerm:
-        """Return what is computed as a tensor is, but from the second one of each pair of equal tensors.
+        """Return the tensor that is computed as ``a``, with the second of each pair of equal tensors for the first.
 
-        ``known`` holds what the operators of the result show, which may be more or less than those of ``a`` show.
+        ``known`` has the facts that the operators of the result show. They may differ from those of ``a``.
         """
         operands = (a, *(x for pair in pairs for x in pair))
         return self._add_step(("congruent",), operands, a.strings, a.element, known=known)

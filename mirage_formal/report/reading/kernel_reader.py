@@ -268,7 +268,7 @@ def _triton(found: TritonRecord) -> str:
 
 
 def _accesses(log: TritonLogRecord) -> str:
-    """Return a phrase on what the log of a Triton file says."""
+    """Return a phrase with the number of accesses of a Triton file that are in bounds."""
     held = sum(one.finding == "held" for one in log.accesses)
     return f"{held} of {len(log.accesses)} accesses in bounds, no claim on races"
 

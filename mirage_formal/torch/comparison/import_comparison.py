@@ -220,7 +220,11 @@ class RegionPiece:
         self.text = (self.region.digest, _operators_text(self.order, {**self.leaves, **self.constants}))
 
     def _is_fixed(self, imported: Imported, name: str, read: Collection[str]) -> bool:
-        """Return whether a leaf is fixed: the import's own constant, or a constant that its program does not read."""
+        """Return whether a leaf keeps its value in all comparisons, and is not drawn at random.
+
+        These are constants that the import creates, and constants of the module that the program does not read, have no
+        dims, or have integer elements.
+        """
         if name not in self.nodes:
             return True
         constant = imported.arguments.get(name) == "constant" and name in imported.given

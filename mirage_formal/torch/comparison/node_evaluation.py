@@ -488,9 +488,9 @@ def _size(x: Any, name: str = "") -> Any:
 
 
 def _perturb_squares(x: Any, seed: _Seed) -> Any:
-    """Return an argument of squares, perturbed, and NaN where float32 cannot hold the sum or 0 where it underflows.
+    """Perturb a tensor whose squares are summed, as the rounding of a subtracted mean would.
 
-    The perturbation models the rounding of a mean that is subtracted before.
+    An element becomes NaN if the sum of squares may overflow float32, and 0 if its own square underflows.
     """
     if not _floating(x) or not x.numel():
         return x

@@ -82,7 +82,7 @@ def _with_stage(tensors: object, *, after: bool) -> object:
 
 
 def _strides(tensors: object) -> list[int]:
-    """Return the row-major strides of an input's only tensor; none if it is no tensor, which the reader then says."""
+    """Return the row-major strides of an input's only tensor; [] if it is invalid, and the reader reports that."""
     try:
         (tensor,) = msgspec.convert(tensors, tuple[DeviceRecord])
     except msgspec.ValidationError:
