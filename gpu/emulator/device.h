@@ -162,6 +162,7 @@ static inline void wait_groups() {
 }
 
 static inline void barrier(int line = __builtin_LINE()) { emu::block_barrier(line); }
+static inline void fenced_barrier(int line = __builtin_LINE()) { emu::block_barrier(line); }
 
 // Launches run one after another here: what a kernel waits for has ended, and nothing starts early.
 static inline void grid_wait() {}
@@ -319,6 +320,93 @@ static inline void mma(Floats<D>& d, int d_at, Floats<A>& a, int a_at, Floats<B>
   operands.right = b.span(b_at, 4, true, line);
   if (!emu::arrive(operands, line)) return;
   mma_floats(&emu::machine.threads[emu::machine.current / 32 * 32]);
+  emu::release();
+}
+
+// As in include/mirage_formal/wgmma.cuh: element (outer, inner) of a matrix in panels of 64 columns, read for the group.
+template <class T>
+static inline float panel_element(const Shared<T>& buffer, int at, int panel, bool across, int outer, int inner,
+                                  int line) {
+  const int row = across ? inner : outer, column = across ? outer : inner;
+  const int plain = 512 * (at + panel * (column / 64)) + 64 * row + column % 64, index = plain ^ 8 * (plain / 64 % 8);
+  const int first = emu::machine.current / 128 * 128;
+  emu::check_bounds(buffer, index, 1, first, line);
+  emu::note_read(buffer, index, 1, emu::kMany, first, line);
+  T out;
+  memcpy(&out, &emu::machine.shared[buffer.at(index)], sizeof(T));
+  return to_float(out);
+}
+
+// `left` and `right` return elements of the operands by (row, inner) and (column, inner).
+template <int Columns, int Depth, class Left, class Right>
+static inline void multiply_warpgroup(Left left, Right right) {
+  emu::Thread* const group = &emu::machine.threads[emu::machine.current / 128 * 128];
+  static float a[64][Depth], b[Columns][Depth];
+  for (int k = 0; k < Depth; ++k) {
+    for (int r = 0; r < 64; ++r) a[r][k] = left(r, k);
+    for (int n = 0; n < Columns; ++n) b[n][k] = right(n, k);
+  }
+  for (int thread = 0; thread < 128; ++thread) {
+    const int row = thread / 32 * 16 + thread % 32 / 4, column = thread % 4 * 2;
+    for (int i = 0; i < Columns / 2; ++i) {
+      const int r = row + 8 * (i / 2 % 2), n = 8 * (i / 4) + column + i % 2;
+      float sum = 0.0f;
+      for (int k = 0; k < Depth; ++k) sum += a[r][k] * b[n][k];
+      group[thread].operands.floats[i] += sum;
+    }
+  }
+}
+
+// Positions are those of the thread that came last: all of the group give the same ones.
+template <class T>
+static inline void expect_position(const Shared<T>& buffer, int line) {
+  const int self = emu::machine.current, first = self / 128 * 128;
+  const emu::Collective& own = emu::machine.threads[self].operands;
+  if (buffer.offset % 1024) emu::fail(emu::kMisaligned, buffer.name, 0, self, -1, line, "expected a multiple of 1,024");
+  for (int i = first; i < first + 128; ++i) {
+    const emu::Collective& other = emu::machine.threads[i].operands;
+    if (other.index != own.index || other.mask != own.mask) {
+      emu::fail(emu::kDivergence, buffer.name, own.index, self, i, line, "a warpgroup gives one position");
+    }
+  }
+}
+
+template <int Columns, int Depth, int APanel, int AAcross, int BPanel, int BAcross, int D, class T>
+static inline void warpgroup_mma(Floats<D>& d, int d_at, const Shared<T>& a, int a_at, const Shared<T>& b, int b_at,
+                                 int line = __builtin_LINE()) {
+  emu::Collective operands{emu::kWarpgroupMma, a_at, d.span(d_at, Columns / 2, true, line), nullptr, nullptr, b_at, &b};
+  operands.lanes = 128;
+  if (!emu::arrive(operands, line)) return;
+  expect_position(a, line);
+  expect_position(b, line);
+  multiply_warpgroup<Columns, Depth>(
+      [&](int r, int k) { return panel_element(a, a_at, APanel, AAcross, r, k, line); },
+      [&](int n, int k) { return panel_element(b, b_at, BPanel, BAcross, n, k, line); });
+  emu::release();
+}
+
+template <int Columns, int Depth, int APanel, int AAcross, int BPanel, int BAcross, int D, int A, class T>
+static inline void warpgroup_mma(Floats<D>& d, int d_at, Words<A>& a, int a_at, const Shared<T>& b, int b_at,
+                                 int line = __builtin_LINE()) {
+  emu::Collective operands{emu::kWarpgroupMma,
+                           0,
+                           d.span(d_at, Columns / 2, true, line),
+                           a.span(a_at, Depth / 4, true, line),
+                           nullptr,
+                           b_at,
+                           &b};
+  operands.lanes = 128;
+  if (!emu::arrive(operands, line)) return;
+  expect_position(b, line);
+  emu::Thread* const group = &emu::machine.threads[emu::machine.current / 128 * 128];
+  multiply_warpgroup<Columns, Depth>(
+      [&](int r, int k) {
+        const int thread = r / 16 * 32 + r % 8 * 4 + k % 8 / 2, word = k / 16 * 4 + k / 8 % 2 * 2 + r / 8 % 2;
+        float pair[2];
+        split<T>(group[thread].operands.a[word], pair[0], pair[1]);
+        return pair[k % 2];
+      },
+      [&](int n, int k) { return panel_element(b, b_at, BPanel, BAcross, n, k, line); });
   emu::release();
 }
 

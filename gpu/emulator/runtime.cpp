@@ -78,17 +78,22 @@ void block_barrier(int line) {
   ++machine.epoch;
 }
 
+static int& arrived(int thread, int lanes) {
+  const int warps = (machine.launch.threads + 31) / 32;
+  return machine.arrived[thread / lanes * lanes / 32 + (lanes > 32 ? warps : 0)];
+}
+
 bool arrive(const Collective& operands, int line) {
-  const int self = machine.current, first = self / 32 * 32;
+  const int self = machine.current, lanes = operands.lanes, first = self / lanes * lanes;
   Thread& thread = machine.threads[self];
   thread.state = kAtCollective;
   thread.line = line;
   thread.operands = operands;
-  if (++machine.arrived[self / 32] < 32) {
+  if (++arrived(self, lanes) < lanes) {
     yield();
     return false;
   }
-  for (int i = first; i < first + 32; ++i) {
+  for (int i = first; i < first + lanes; ++i) {
     const Thread& other = machine.threads[i];
     if (other.line != line || other.operands.kind != operands.kind) diverged(self, i);
   }
@@ -96,9 +101,9 @@ bool arrive(const Collective& operands, int line) {
 }
 
 void release() {
-  const int first = machine.current / 32 * 32;
-  for (int i = first; i < first + 32; ++i) machine.threads[i].state = kRunning;
-  machine.arrived[machine.current / 32] = 0;
+  const int lanes = machine.threads[machine.current].operands.lanes, first = machine.current / lanes * lanes;
+  for (int i = first; i < first + lanes; ++i) machine.threads[i].state = kRunning;
+  arrived(machine.current, lanes) = 0;
 }
 
 void start_copy(const Copy& copy) { machine.threads[machine.current].copies.push_back(copy); }
@@ -157,14 +162,14 @@ static void report_divergence() {
   // A collective waits for its own warp, a barrier for everyone.
   const Thread& thread = machine.threads[waiting];
   const bool collective = thread.state == kAtCollective;
-  const int first = collective ? waiting / 32 * 32 : 0;
-  const int last = collective && first + 32 < machine.launch.threads ? first + 32 : machine.launch.threads;
+  const int lanes = thread.operands.lanes, first = collective ? waiting / lanes * lanes : 0;
+  const int last = collective && first + lanes < machine.launch.threads ? first + lanes : machine.launch.threads;
   for (int i = first; i < last && other < 0; ++i) {
     if (machine.threads[i].state != thread.state) other = i;
   }
   char detail[160];
   if (other < 0) {
-    snprintf(detail, sizeof detail, "it waits at a collective in a warp of fewer than 32 threads");
+    snprintf(detail, sizeof detail, "it waits at a collective of %d threads, which are not all there", lanes);
   } else {
     const Thread& absent = machine.threads[other];
     snprintf(detail, sizeof detail, "it waits at line %d; thread %d %s (line %d)", thread.line, other,
@@ -211,7 +216,7 @@ int run(const Launch& launch, void* const* data, Fault* fault) {
   machine.fault = fault;
   machine.threads.assign(launch.threads, Thread());
   fibers.assign(launch.threads, Fiber());
-  machine.arrived.assign((launch.threads + 31) / 32, 0);
+  machine.arrived.assign(2 * ((launch.threads + 31) / 32), 0);
   machine.shared.assign(launch.shared_bytes, 0);
   machine.cells.assign((launch.shared_bytes >> launch.cell) + 1, Cell());
   std::vector<std::vector<unsigned>> writers(launch.param_count);

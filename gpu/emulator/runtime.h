@@ -79,7 +79,7 @@ struct Copy {
 enum State : char { kRunning, kAtBarrier, kAtCollective, kDone };
 
 // Operands of a collective that a lane has arrived at; which of them are used depends on its kind.
-enum CollectiveKind : char { kShuffleAdd, kShuffleMax, kLoadMatrix, kMma };
+enum CollectiveKind : char { kShuffleAdd, kShuffleMax, kLoadMatrix, kMma, kWarpgroupMma };
 struct Collective {
   CollectiveKind kind;
   int mask;
@@ -90,6 +90,7 @@ struct Collective {
   const void* buffer;
   const float* left = nullptr;  // operands of a product of float32, in place of a and b
   const float* right = nullptr;
+  int lanes = 32;  // threads that meet: a warp, or a warpgroup of 128
 };
 
 struct Thread {
@@ -114,7 +115,7 @@ struct Machine {
   Launch launch;
   Fault* fault;
   std::vector<Thread> threads;
-  std::vector<int> arrived;  // of each warp, at its collective
+  std::vector<int> arrived;  // of each warp, at its collective; behind them of each warp's warpgroup
   int current;
   int at_barrier;
   unsigned epoch;

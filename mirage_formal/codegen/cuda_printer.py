@@ -51,7 +51,9 @@ from mirage_formal.codegen.program.program import (
     Value,
     Var,
     WaitGroups,
+    WarpgroupMma,
     Where,
+    all_statements,
 )
 from mirage_formal.graph.types import DType
 
@@ -63,9 +65,10 @@ CTYPES: Final = {
     DType.BOOL: "mf::mask",
 }
 
-#: The device layer, and the part of it that products of float32 need.
+#: The device layer, and the parts of it that products of float32 and of warpgroups need.
 DEVICE_HEADER: Final = "mirage_formal/device.cuh"
 FLOAT32_HEADER: Final = "mirage_formal/float32.cuh"
+WARPGROUP_HEADER: Final = "mirage_formal/wgmma.cuh"
 
 # C++ precedence, higher binds tighter.
 _PRECEDENCE: Final = {
@@ -106,16 +109,13 @@ def emit_cuda(program: Program) -> str:
 
 def headers(program: Program) -> tuple[str, ...]:
     """Return the headers of the device layer that a program includes."""
-    return (DEVICE_HEADER, *((FLOAT32_HEADER,) if _has_float32_product(program.body) else ()))
-
-
-def _has_float32_product(body: Sequence[Stmt]) -> bool:
-    """Return whether there is a product of float32 operands."""
-    return any(
-        _has_float32_product(one.body)
-        if isinstance(one, For | If)
-        else isinstance(one, Mma) and one.dtype is DType.FLOAT32
-        for one in body
+    statements = list(all_statements(program.body))
+    floats = any(isinstance(one, Mma) and one.dtype is DType.FLOAT32 for one in statements)
+    warpgroups = any(isinstance(one, WarpgroupMma) for one in statements)
+    return (
+        DEVICE_HEADER,
+        *((FLOAT32_HEADER,) if floats else ()),
+        *((WARPGROUP_HEADER,) if warpgroups else ()),
     )
 
 
@@ -226,20 +226,20 @@ class _Emitter:
                 return "mf::commit();"
             case WaitGroups(left):
                 return f"mf::wait_groups<{left}>();"
-            case Barrier():
-                return "mf::barrier();"
+            case Barrier(fenced):
+                return "mf::fenced_barrier();" if fenced else "mf::barrier();"
             case GridWait():
                 return "mf::grid_wait();"
             case LaunchDependents():
                 return "mf::launch_dependents();"
-            case LoadMatrix() | Mma() | ShuffleReduce():
+            case LoadMatrix() | Mma() | WarpgroupMma() | ShuffleReduce():
                 return self.collective(statement)
             case Registers() | For() | If() | SharedWrite() | GlobalWrite():  # pragma: no cover
                 raise AssertionError("not a statement of one line")
             case _:
                 assert_never(statement)
 
-    def collective(self, statement: LoadMatrix | Mma | ShuffleReduce) -> str:
+    def collective(self, statement: LoadMatrix | Mma | WarpgroupMma | ShuffleReduce) -> str:
         match statement:
             case LoadMatrix(words, at, buffer, index, count, transposed):
                 name = "load_matrix_transposed" if transposed else "load_matrix"
@@ -247,6 +247,12 @@ class _Emitter:
             case Mma(d, d_at, a, a_at, b, b_at, dtype):
                 operands = (f"{array}, {self.integer(at)}" for array, at in ((d, d_at), (a, a_at), (b, b_at)))
                 return f"mf::mma<{CTYPES[dtype]}>({', '.join(operands)});"
+            case WarpgroupMma(d, d_at, a, a_at, b, b_at):
+                one = statement
+                layouts = (one.a_panel, int(one.a_across), one.b_panel, int(one.b_across))
+                operands = (f"{array}, {self.integer(at)}" for array, at in ((d, d_at), (a, a_at), (b, b_at)))
+                numbers = ", ".join(map(str, (one.columns, one.depth, *layouts)))
+                return f"mf::warpgroup_mma<{numbers}>({', '.join(operands)});"
             case ShuffleReduce(array, at, fn, mask):
                 return f"mf::shuffle_{fn.value}({array}, {self.integer(at)}, {mask});"
             case _:
@@ -360,7 +366,7 @@ def _synchronises(statement: Stmt) -> bool:
         case For(_, _, body, _) | If(_, body, _):
             return any(_synchronises(inner) for inner in body)
         case _:
-            return isinstance(statement, Barrier | WaitGroups | Mma | LoadMatrix)
+            return isinstance(statement, Barrier | WaitGroups | Mma | WarpgroupMma | LoadMatrix)
 
 
 def _wrap_items(head: str, items: Sequence[str], tail: str, pad: str) -> Iterator[str]:

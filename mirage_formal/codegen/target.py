@@ -110,6 +110,11 @@ class Target:
     limits: TargetLimits
     model: CostModel
 
+    @property
+    def warpgroups(self) -> bool:
+        """Return whether it has products of warpgroups (wgmma): PTX ISA, target sm_90a."""
+        return self.arch == "sm_90a"
+
 
 def target_names() -> tuple[str, ...]:
     """Return the names of the targets that come with the project, sorted."""

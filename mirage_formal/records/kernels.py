@@ -175,13 +175,14 @@ class LoopRecord(Record, frozen=True, kw_only=True):
 class WarpsRecord(Record, frozen=True, kw_only=True, omit_defaults=True):
     """How the warps of a block share a product: cuts of its rows, of its columns, and of what is summed over.
 
-    With ``transposed`` they compute its transpose.
+    With ``transposed`` they compute its transpose, and with ``warpgroup`` four of them compute it together (wgmma).
     """
 
     rows: Positive
     cols: Positive
     inner: Positive
     transposed: bool = False
+    warpgroup: bool = False
 
 
 class ScheduleRecord(Record, frozen=True, kw_only=True):

@@ -234,8 +234,10 @@ class WaitGroupsEntry(Record, frozen=True, tag_field="is", tag="wait_groups"):
     left: Natural
 
 
-class BarrierEntry(Record, frozen=True, tag_field="is", tag="barrier"):
+class BarrierEntry(Record, frozen=True, omit_defaults=True, tag_field="is", tag="barrier"):
     """Written ``Barrier`` of codegen/program/program.py."""
+
+    fenced: bool = False
 
 
 class LoadMatrixEntry(Record, frozen=True, tag_field="is", tag="load_matrix"):
@@ -259,6 +261,24 @@ class MmaEntry(Record, frozen=True, tag_field="is", tag="mma"):
     b: Name
     b_at: Ref
     dtype: Element
+
+
+class WarpgroupMmaEntry(Record, frozen=True, tag_field="is", tag="warpgroup_mma"):
+    """Serialized ``WarpgroupMma`` of codegen/program/program.py; ``*_at`` are positions in the table ``integers``."""
+
+    d: Name
+    d_at: Ref
+    a: Name
+    a_at: Ref
+    b: Name
+    b_at: Ref
+    columns: Size
+    depth: Size
+    dtype: Element
+    a_panel: Natural
+    a_across: bool
+    b_panel: Natural
+    b_across: bool
 
 
 class ShuffleReduceEntry(Record, frozen=True, tag_field="is", tag="shuffle_reduce"):
@@ -294,6 +314,7 @@ StmtEntry = (
     | BarrierEntry
     | LoadMatrixEntry
     | MmaEntry
+    | WarpgroupMmaEntry
     | ShuffleReduceEntry
     | GridWaitEntry
     | LaunchDependentsEntry

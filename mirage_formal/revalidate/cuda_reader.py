@@ -34,7 +34,8 @@ _TYPES: Final = {
 }
 #: Macros whose first argument is a type: the grammar reads it as that of a template.
 _TYPED_MACROS: Final = re.compile(r"\bMF_(INPUT|OUTPUT|AWAITED|SHARED)\(([\w:]+)(\) |, )")
-_INCLUDES: Final = ('"mirage_formal/device.cuh"', '"mirage_formal/float32.cuh"')
+#: The headers of the device layer: of all kernels, of products of float32, and of products of warpgroups.
+_INCLUDES: Final = ("device.cuh", "float32.cuh", "wgmma.cuh")
 _COORDINATES: Final = {"tid": "threadIdx.x", "bx": "blockIdx.x", "by": "blockIdx.y", "bz": "blockIdx.z"}
 _ARITHMETIC: Final = {"+": ir.BinaryFn.ADD, "-": ir.BinaryFn.SUB, "*": ir.BinaryFn.MUL}
 #: Bits of the infinity of float32.
@@ -55,7 +56,7 @@ class KernelText:
         shared_bytes: Bytes of shared memory; 0 where it has none.
         shared: Name, element type, elements and offset of each buffer.
         extents: Extents of the coordinates that the text names.
-        float32_products: Whether the header of such products is included.
+        headers: The headers that it includes.
         body: The statements, in the form of ``_as_read``.
     """
 
@@ -66,7 +67,7 @@ class KernelText:
     shared_bytes: int
     shared: tuple[tuple[str, DType, int, int], ...]
     extents: Mapping[str, int]
-    float32_products: bool
+    headers: tuple[str, ...]
     body: tuple[ir.Stmt, ...]
 
 
@@ -98,7 +99,7 @@ def text_of_program(program: ir.Program, extents: Mapping[str, int]) -> KernelTe
         program.shared_bytes,
         tuple((buffer.name, buffer.dtype, buffer.elements, buffer.offset) for buffer in program.shared),
         extents,
-        _has_float32_product(body),
+        _headers(body),
         body,
     )
 
@@ -157,10 +158,12 @@ def _float32(value: float) -> float:
         return float("inf") if value > 0 else float("-inf")
 
 
-def _has_float32_product(body: Sequence[ir.Stmt]) -> bool:
-    inner = [one for statement in body if isinstance(statement, ir.For | ir.If) for one in statement.body]
-    own = any(isinstance(one, ir.Mma) and one.dtype is DType.FLOAT32 for one in body)
-    return own or (bool(inner) and _has_float32_product(inner))
+def _headers(body: Sequence[ir.Stmt]) -> tuple[str, ...]:
+    """Return the headers that statements need."""
+    found = list(ir.all_statements(body))
+    floats = any(isinstance(one, ir.Mma) and one.dtype is DType.FLOAT32 for one in found)
+    warpgroups = any(isinstance(one, ir.WarpgroupMma) for one in found)
+    return tuple(one for one, needed in zip(_INCLUDES, (True, floats, warpgroups), strict=True) if needed)
 
 
 def _text(node: Node) -> str:
@@ -224,7 +227,9 @@ class _Reader:
         nodes = [child for child in root.children if child.type != "comment"]
         includes = [child for child in nodes if child.type == "preproc_include"]
         paths = [_text(_parts(child, "preproc_include", "#include", None)[0]) for child in includes]
-        if tuple(paths) not in (_INCLUDES[:1], _INCLUDES) or nodes[: len(includes)] != includes:
+        headers = tuple(path.removeprefix('"mirage_formal/').removesuffix('"') for path in paths)
+        known = {*_INCLUDES} >= {*headers} and paths == [f'"mirage_formal/{one}"' for one in headers]
+        if not known or nodes[: len(includes)] != includes:
             _refuse(root, "the headers of the device layer and one kernel")
         if len(nodes) != len(includes) + 1:
             _refuse(root, "one kernel")
@@ -246,7 +251,7 @@ class _Reader:
             self.shared_bytes,
             tuple((one, *self.shared[one]) for one in self.shared),
             self.extents,
-            len(paths) == len(_INCLUDES),
+            headers,
             self.body(statements),
         )
 
@@ -395,6 +400,7 @@ class _Reader:
         plain: dict[tuple[str, int], Callable[[], ir.Stmt]] = {
             ("mf::commit", 0): ir.Commit,
             ("mf::barrier", 0): ir.Barrier,
+            ("mf::fenced_barrier", 0): lambda: ir.Barrier(fenced=True),
             ("mf::grid_wait", 0): ir.GridWait,
             ("mf::launch_dependents", 0): ir.LaunchDependents,
         }
@@ -427,6 +433,7 @@ class _Reader:
             ("mf::load_matrix", 4): matrix(False),
             ("mf::load_matrix_transposed", 4): matrix(True),
             ("mf::mma", 6): self.mma,
+            ("mf::warpgroup_mma", 6): self.warpgroup_mma,
             ("mf::shuffle_add", 3): shuffle(ir.BinaryFn.ADD),
             ("mf::shuffle_max", 3): shuffle(ir.BinaryFn.MAX),
         }
@@ -464,6 +471,18 @@ class _Reader:
         operand = self.floats if dtype is DType.FLOAT32 else self.words
         at = [self.integer(one) for one in (d_at, a_at, b_at)]
         return ir.Mma(self.floats(d), at[0], operand(a), at[1], operand(b), at[2], dtype)
+
+    def warpgroup_mma(self, node: Node, template: Sequence[Node], given: Sequence[Node]) -> ir.Stmt:
+        if len(template) != 6:
+            _refuse(node, "two extents and the layouts of two operands")
+        columns, depth, a_panel, a_across, b_panel, b_across = map(self.number, template)
+        if max(a_across, b_across) > 1:
+            _refuse(node, "0 or 1 for an operand that lies across")
+        d, d_at, a, a_at, b, b_at = given
+        at = [self.integer(one) for one in (d_at, a_at, b_at)]
+        names = self.floats(d), self.buffer(a) if a_panel else self.words(a), self.buffer(b)
+        dtype, layouts = self.shared[names[2]][0], (a_panel, a_across == 1, b_panel, b_across == 1)
+        return ir.WarpgroupMma(names[0], at[0], names[1], at[1], names[2], at[2], columns, depth, dtype, *layouts)
 
     # --- names of what is accessed -----------------------------------------------------------------------------------
 

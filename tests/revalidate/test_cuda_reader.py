@@ -20,6 +20,7 @@ from mirage_formal.revalidate.cuda_reader import read_cuda, text_of_program
 from mirage_formal.revalidate.rederive import derive_kernels, first_difference
 from mirage_formal.support.errors import FormatError
 from tests.codegen.test_golden import KERNELS, programs
+from tests.kit.kernels.emulated_programs import WARPGROUP_PRODUCTS
 from tests.kit.runs.small_runs import kernel_runs
 from tests.kit.runs.tampering import copy
 from tests.revalidate.test_kernel_evidence import in_source, sign_sources
@@ -30,7 +31,7 @@ pytest.importorskip("tree_sitter_cuda")
 @cache
 def each() -> list[ir.Program]:
     """Programs of each kind of kernel."""
-    return [program for made in KERNELS.values() for program in programs(made())]
+    return [*(program for made in KERNELS.values() for program in programs(made())), *WARPGROUP_PRODUCTS]
 
 
 def differs(program: ir.Program, text: str) -> bool:

@@ -20,7 +20,7 @@
 // kernel runs, and the compiler could load from it before the wait (as ld.global.nc, which no barrier holds back).
 #define MF_AWAITED(type) const type*
 // The dynamic shared memory of the block, and one buffer of it: `count` elements at byte `offset`.
-#define MF_SHARED_MEMORY(bytes) extern __shared__ __align__(128) unsigned char mf_shared[]
+#define MF_SHARED_MEMORY(bytes) extern __shared__ __align__(1024) unsigned char mf_shared[]
 #define MF_SHARED(type, name, count, offset) type* const name = reinterpret_cast<type*>(mf_shared + (offset))
 // Register arrays, undefined at first: floats, and 32-bit words that hold two 16-bit elements each.
 #define MF_FLOATS(name, count) float name[count]
@@ -400,7 +400,6 @@ MF_DEVICE void shuffle_max(float* array, int at, int mask) {
 //   bulk copies    tensor maps as `const __grid_constant__` parameters; copies in 1 to 5 dims into a shared buffer that
 //                  complete on an mbarrier; the emulator delivers the bytes at the wait, as for copy_async
 //   mbarriers      initialise, expect bytes, arrive, wait for a phase; buffers of 8-byte elements in shared memory
-//   wgmma          m64nNk16, operands in shared memory by descriptor or A in registers; fence, commit, wait
 //   clusters       cluster barrier, rank, reads and writes of another block's shared buffer by (rank, buffer, index)
 //   roles          register budgets (setmaxnreg) and named barriers for producer and consumer warps
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from mirage_formal.codegen.lowering import copies, mma_lowering, register_reductions, registers, scalar_lowering, stores
@@ -14,6 +15,7 @@ from mirage_formal.codegen.program.program import (
     Barrier,
     Commit,
     For,
+    If,
     Int,
     IntExpr,
     Param,
@@ -21,6 +23,8 @@ from mirage_formal.codegen.program.program import (
     Registers,
     Stmt,
     WaitGroups,
+    WarpgroupMma,
+    all_statements,
 )
 from mirage_formal.codegen.program.step import (
     Accumulation,
@@ -56,6 +60,17 @@ def lower(plan: Plan) -> Program:
     )
 
 
+def _with_fences(statement: Stmt) -> Stmt:
+    """Return a statement whose barriers make shared memory visible to products of warpgroups."""
+    match statement:
+        case Barrier():
+            return Barrier(fenced=True)
+        case For() | If():
+            return replace(statement, body=tuple(map(_with_fences, statement.body)))
+        case _:
+            return statement
+
+
 #: Statements, each with the steps that it belongs to; declarations and the loop belong to none.
 Owned = list[tuple[tuple[Step, ...], Stmt]]
 
@@ -77,7 +92,10 @@ def statements(plan: Plan) -> list[Owned]:
         body.append(((), For(variable.name, plan.forloop_range, tuple(one for _, one in inside[0]))))
         cx.iteration = ZERO
     body += _lower_steps(cx, plan.after)
-    return [body, *inside]
+    found = [body, *inside]
+    if any(isinstance(one, WarpgroupMma) for one in all_statements([one for _, one in body])):
+        found = [[(steps, _with_fences(one)) for steps, one in owned] for owned in found]
+    return found
 
 
 def _skip_iterations(cx: LoweringContext, inside: Owned) -> list[Owned]:

@@ -21,6 +21,7 @@ from mirage_formal.codegen.program.index import DigitBuilder, IndexBuilder
 from mirage_formal.codegen.program.integers import ONE, ZERO
 from mirage_formal.codegen.program.plan import Plan, PlanTensor, SharedPlacement, Tile
 from mirage_formal.codegen.program.program import (
+    PANEL,
     Apply,
     BinaryFn,
     Combine,
@@ -224,17 +225,20 @@ class LoweringContext:
         """Return the position in its buffer of an element of a matrix in shared memory."""
         if placement.transposed:
             row, col = col, row
-        within = col
+        within, first = col, self.stage(placement, iteration)
+        if placement.panels:
+            within = col = self.ix.mod(whole := col, PANEL)
+            first = self.ix.add(first, self.ix.mul(self.ix.div(whole, PANEL), placement.rows * PANEL))
         if placement.mask:
             key = self.ix.mod(self.ix.div(row, 1 << placement.shift), placement.mask + 1)
             chunk = self.ix.xor(self.ix.div(col, 8), key)
             within = self.ix.add(self.ix.mul(chunk, 8), self.ix.mod(col, 8))
-        return self.ix.add(self.stage(placement, iteration), self.ix.mul(row, placement.pitch), within)
+        return self.ix.add(first, self.ix.mul(row, placement.pitch), within)
 
-    def stage(self, placement: SharedPlacement, iteration: IntExpr | None = None) -> IntExpr:
-        """Return the offset of the current iteration's stage in its buffer."""
-        step = self.iteration if iteration is None else iteration
-        return ZERO if placement.stages == 1 else self.ix.mul(self.ix.mod(step, placement.stages), placement.elements)
+    def stage(self, placement: SharedPlacement, iteration: IntExpr | None = None, unit: int = 1) -> IntExpr:
+        """Return the offset of the current iteration's stage in its buffer, in units of so many elements."""
+        step, size = self.iteration if iteration is None else iteration, placement.elements // unit
+        return ZERO if placement.stages == 1 else self.ix.mul(self.ix.mod(step, placement.stages), size)
 
     def matrix_position(self, shape: Shape, coordinates: Sequence[IntExpr]) -> tuple[IntExpr, IntExpr]:
         """Return (row, col) of an element: the last dim is the column, all others form the row."""

@@ -12,9 +12,12 @@ not even 0 times infinity. In shared memory the writer of an operand stores thes
 fragments are packed. An odd number of tiles of 8 in registers leaves the second half of a warp's last step empty; the
 words of both operands are zeros there.
 
-Adjacent products that share an operand, and have the same warps, are computed together step by step. So the operand's
-fragments are read from shared memory once for all of them. Each product adds the same terms to its accumulators, in the
-same order, as it would by itself.
+Warpgroups, where a schedule says so, read both operands in shared memory themselves (or the left one in registers), in
+panels of 64 columns; nothing is padded for them.
+
+Other adjacent products that share an operand, and have the same warps, are computed together step by step. So the
+operand's fragments are read from shared memory once for all of them. Each product adds the same terms to its
+accumulators, in the same order, as it would by itself.
 """
 
 from __future__ import annotations
@@ -27,6 +30,9 @@ from mirage_formal.codegen.lowering.registers import array_name
 from mirage_formal.codegen.program.integers import ONE, ZERO
 from mirage_formal.codegen.program.plan import SharedPlacement
 from mirage_formal.codegen.program.program import (
+    PANEL,
+    PANEL_UNIT,
+    WARPGROUP_ROWS,
     BinaryFn,
     Int,
     IntExpr,
@@ -42,6 +48,7 @@ from mirage_formal.codegen.program.program import (
     SharedVector,
     Stmt,
     Value,
+    WarpgroupMma,
 )
 from mirage_formal.codegen.program.register_layout import MMA, WARP, Fragment, fragment_tiles
 from mirage_formal.codegen.program.step import MatrixMultiply, Multiplication, MultiplyAccumulate, Step
@@ -130,9 +137,10 @@ class _ProductWriter:
         at = cx.shared_index(placement, *((inner, outer) if turned else (outer, inner)))
         return (LoadMatrix(self.words_a, ix.mul(m, 4), placement.buffer, at, 4, transposed=across),)
 
-    def _packed(self, m: IntExpr, k: IntExpr, *, half: bool) -> tuple[Stmt, ...]:
+    def _packed(self, m: IntExpr, k: IntExpr, *, half: bool, at: IntExpr | None = None) -> tuple[Stmt, ...]:
         """Pack a left tile from an earlier product's accumulators, rounded, with zeros beyond the depth."""
         ix, array = self.cx.ix, array_name(self.op.a)
+        at = ix.mul(m, 4) if at is None else at
         assert self.fragments is not None
         wide = fragment_tiles(self.fragments)[1]
         first = ix.add(ix.mul(m, 4 * wide), ix.mul(k, 8))
@@ -153,8 +161,52 @@ class _ProductWriter:
                     inside = ix.less(inner, self.depth)
                     held = Reg(array, ix.add(first, Int(offset + i)))
                     pair[i] = held if inside == ONE else Select(inside, held, Real(0.0))
-            out.append(Pack(self.words_a, ix.add(ix.mul(m, 4), Int(word)), pair[0], pair[1], self.a.dtype))
+            out.append(Pack(self.words_a, ix.add(at, Int(word)), pair[0], pair[1], self.a.dtype))
         return tuple(out)
+
+    # --- warpgroups
+
+    def by_warpgroups(self) -> tuple[Stmt, ...]:
+        """Multiply by warpgroups: all steps along the inner dim at once."""
+        cx, ix, warps = self.cx, self.cx.ix, self.warps
+        depth, body = MMA[2] * self.steps, list[Stmt]()
+        left_at: IntExpr = ZERO
+        left, left_panel, left_across = self.cx.fresh("a"), 0, False
+        if self.fragments is not None:
+            self.words_a = left
+            k = cx.iterator(self.steps, "k")
+            body.append(Registers(left, 4 * self.steps, words=True))
+            body += make_loop(k, self.steps, self._packed(ZERO, k, half=False, at=ix.mul(k, 4)), unroll=True)
+        else:
+            groups = (warps.cols if warps.transposed else warps.rows) // 4
+            part = ix.mod(ix.div(TID, 4 * WARP), groups)
+            left, left_at, left_panel, left_across = self._panels(0, ix.mul(part, WARPGROUP_ROWS // PANEL))
+        flat = self.part(1, warps.rows) if warps.transposed else self.part(warps.rows, warps.cols)
+        columns = MMA[1] * self.wide
+        right, right_at, right_panel, right_across = self._panels(1, ix.mul(flat, max(1, columns // PANEL)))
+        layouts = (left_panel, left_across, right_panel, right_across)
+        product = WarpgroupMma(self.into, ZERO, left, left_at, right, right_at, columns, depth, self.a.dtype, *layouts)
+        return (*body, product)
+
+    def _panels(self, role: int, outer: IntExpr) -> tuple[str, IntExpr, int, bool]:
+        """Return an operand of warpgroups: its buffer, the position of a warpgroup's part, its panels, its direction.
+
+        Args:
+            role: 0 for the operand of which tensor cores take rows, 1 for the other one.
+            outer: Where the part begins along the operand's outer dim, in panels.
+        """
+        ix, warps = self.cx.ix, self.warps
+        placement = self.cx.tensor(self.operands[role]).placement.shared
+        assert placement is not None and placement.panels
+        across = placement.transposed != (warps.transposed == (role == 0))
+        panel = placement.rows * PANEL // PANEL_UNIT
+        inner = self.part(warps.rows * warps.cols, warps.inner)
+        depth = MMA[2] * self.steps
+        stage = self.cx.stage(placement, unit=PANEL_UNIT)
+        if across:
+            return placement.buffer, ix.add(stage, ix.mul(outer, panel), ix.mul(inner, depth // 8)), panel, across
+        along = ix.mul(inner, depth // PANEL * panel)
+        return placement.buffer, ix.add(stage, ix.mul(outer, PANEL // 8), along), panel, across
 
     def load_right(self, tile: IntExpr, k: IntExpr, count: int, *, half: bool) -> tuple[Stmt, ...]:
         """Load 16 inner positions of one or two tiles of 8 columns of the right operand.
@@ -305,7 +357,7 @@ def group_products(steps: Sequence[Step]) -> Iterator[tuple[Step, ...]]:
 def _can_join(held: Sequence[Step], step: Step) -> bool:
     """Return whether a product shares an operand with the products held so far, and has the same warps."""
     own = [one for one in (*held, step) if isinstance(one, Multiplication) and not one.packed]
-    if len(own) <= len(held) or any(one.warps != own[0].warps for one in own):
+    if len(own) <= len(held) or any(one.warps != own[0].warps or one.warps.warpgroup for one in own):
         return False
     *others, last = own
     if any(isinstance(one, MatrixMultiply) and one.scratch for one in others):
@@ -322,7 +374,10 @@ def compute_products(cx: LoweringContext, steps: Sequence[Multiplication]) -> tu
         if isinstance(step, MatrixMultiply):
             k = cx.iterator(step.over.count, "u")
             clear += make_loop(k, step.over.count, (SetReg(array_name(step.op.result), k, Real(0.0)),), unroll=True)
-    return (*clear, *_ProductGroup([_ProductWriter(cx, step) for step in steps]).statements())
+    writers = [_ProductWriter(cx, step) for step in steps]
+    if steps[0].warps.warpgroup:
+        return (*clear, *(one for writer in writers for one in writer.by_warpgroups()))
+    return (*clear, *_ProductGroup(writers).statements())
 
 
 def exchange_partial_sums(cx: LoweringContext, step: MatrixMultiply) -> tuple[Stmt, ...]:

@@ -16,6 +16,7 @@ from typing import Final
 
 from mirage_formal.codegen.planning.binary_quadratic import minimise, total_cost
 from mirage_formal.codegen.program.plan import SharedPlacement
+from mirage_formal.codegen.program.program import PANEL, PANEL_UNIT, WARPGROUP_COLUMNS
 from mirage_formal.codegen.program.register_layout import FLOAT32_STEPS, MMA, WARP, Warps, mma_tiles
 from mirage_formal.graph.types import DType
 
@@ -100,6 +101,39 @@ def warp_options(shape: ProductShape, count: int, *, transposed: bool = False) -
     return tuple(out)
 
 
+def warpgroup_options(shape: ProductShape, count: int) -> tuple[Warps, ...]:
+    """Return the grids of this many warps in which warpgroups compute a product; see ``fits_warpgroups``."""
+    found = (
+        Warps(rows, cols, count // rows // cols, transposed, warpgroup=True)
+        for transposed in (False, True)
+        for rows in _divisors(count)
+        for cols in _divisors(count // rows)
+    )
+    return tuple(warps for warps in found if fits_warpgroups(shape, warps))
+
+
+def fits_warpgroups(shape: ProductShape, warps: Warps) -> bool:
+    """Return whether warpgroups can compute a product: each has 64 whole rows, and nothing is padded.
+
+    Its four warps are next to each other along the rows (of a transposed product: the columns). Parts of the other
+    dims begin with whole panels.
+    """
+    high, wide, steps = tiles_of(shape, warps)
+    tall, flat = (shape.cols, shape.rows) if warps.transposed else (shape.rows, shape.cols)
+    tall_parts, flat_parts = (warps.cols, warps.rows) if warps.transposed else (warps.rows, warps.cols)
+    whole = (tall, flat, shape.inner) == (MMA[0] * tall_parts, MMA[1] * wide * flat_parts, MMA[2] * steps * warps.inner)
+    return (
+        shape.size == DType.FLOAT16.bytes
+        and whole
+        and high == 1
+        and tall_parts % 4 == 0
+        and (not warps.transposed or warps.rows == 1)
+        and MMA[1] * wide in WARPGROUP_COLUMNS
+        and (flat_parts == 1 or MMA[1] * wide % PANEL == 0)
+        and (warps.inner == 1 or MMA[2] * steps % PANEL == 0)
+    )
+
+
 def inner_extent(inner: int, warps: Warps, *, packed: bool) -> int:
     """Return the extent of inner positions that the warps of a product read of an operand in shared memory.
 
@@ -167,7 +201,7 @@ def choose_warps(shapes: Sequence[ProductShape], count: int) -> tuple[Warps, ...
 
 
 def best_warps(
-    shapes: Sequence[ProductShape], count: int, most: int, *, transposed: bool = False
+    shapes: Sequence[ProductShape], count: int, most: int, *, transposed: bool = False, warpgroups: bool = False
 ) -> list[tuple[Warps, ...]]:
     """Return arrangements of warps, the cheapest in this model first; only the best one if there are too many to try.
 
@@ -176,8 +210,9 @@ def best_warps(
         count: Warps of a block.
         most: The most arrangements returned.
         transposed: Whether products are computed transposed where that needs less padding.
+        warpgroups: Whether products are computed by warpgroups where these can do it.
     """
-    options, costs, pairs = _arrangements(shapes, count, transposed=transposed)
+    options, costs, pairs = _arrangements(shapes, count, transposed=transposed, warpgroups=warpgroups)
     if prod(map(len, options)) > _ALL_TRIED:
         most = 1
     if most == 1:
@@ -193,10 +228,13 @@ def _pick(options: Sequence[Sequence[Warps]], chosen: Sequence[int]) -> tuple[Wa
 
 
 def _arrangements(
-    shapes: Sequence[ProductShape], count: int, *, transposed: bool
+    shapes: Sequence[ProductShape], count: int, *, transposed: bool, warpgroups: bool
 ) -> tuple[list[tuple[Warps, ...]], list[list[int]], dict[tuple[int, int], list[list[int]]]]:
     """Return the options of every product, the cost of each, and the extra costs of pairs of options."""
-    options = [warp_options(shape, count, transposed=transposed) for shape in shapes]
+    options = [
+        (warpgroups and warpgroup_options(shape, count)) or warp_options(shape, count, transposed=transposed)
+        for shape in shapes
+    ]
     costs = [
         [product_cost(shape, warps, beside=shape.beside >= 0) for warps in row]
         for shape, row in zip(shapes, options, strict=True)
@@ -308,6 +346,13 @@ def choose_swizzle(
         options,
         key=lambda o: 1000 * bank_conflicts(o, size=size, across=across) + o.elements // 64 + (_CHUNK if o.mask else 0),
     )
+
+
+def panel_placement(buffer: str, rows: int, cols: int, *, transposed: bool = False) -> SharedPlacement | None:
+    """Return the placement of a matrix that warpgroups read; None if its extents as stored are no whole panels."""
+    if cols % PANEL or rows % (PANEL_UNIT // PANEL):
+        return None
+    return SharedPlacement(buffer, rows, cols, PANEL, mask=_CHUNK - 1, transposed=transposed, panels=True)
 
 
 def pad_to_vectors(cols: int, size: int) -> int:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-#: Offsets are multiples of this many bytes: 32 banks of 4.
+#: Offsets are multiples of this many bytes: 32 banks of 4, or a unit of the panels that warpgroups read.
 ALIGN: Final = 128
+PANEL_ALIGN: Final = 1024
 _NODES: Final = 20_000
 
 
@@ -42,16 +43,20 @@ class Allocation:
     optimal: bool
 
 
-def allocate(requests: Sequence[BufferRequest]) -> Allocation:
+def allocate(requests: Sequence[BufferRequest], align: int = ALIGN) -> Allocation:
     """Return offsets for all buffers such that buffers that are live at once do not overlap.
+
+    Offsets are multiples of ``align`` bytes.
 
     Every allocation can be compacted until each buffer lies at 0 or directly on another one. Placing buffers by
     increasing offset at the lowest free place then gives one that is no larger. So a search over orders finds the
     optimum. The lower bound or a fixed number of nodes ends it; the result says whether it is optimal.
     """
-    items = sorted(requests, key=lambda r: (-_size(r), r.first, r.name))
-    bound = max((sum(_size(r) for r in items if r.first <= t <= r.last) for t in {r.first for r in items}), default=0)
-    search = _Search(items, bound)
+    sizes = {request.name: -(-request.bytes // align) * align for request in requests}
+    items = sorted(requests, key=lambda r: (-sizes[r.name], r.first, r.name))
+    live = (sum(sizes[r.name] for r in items if r.first <= t <= r.last) for t in {r.first for r in items})
+    bound = max(live, default=0)
+    search = _Search(items, sizes, bound)
     search.run()
     exact = max((sum(r.bytes for r in items if r.first <= t <= r.last) for t in {r.first for r in items}), default=0)
     offsets = MappingProxyType({items[i].name: offset for i, offset in sorted(search.best.items())})
@@ -59,13 +64,9 @@ def allocate(requests: Sequence[BufferRequest]) -> Allocation:
     return Allocation(offsets, max(ends, default=0), exact, search.height == bound or search.nodes < _NODES)
 
 
-def _size(request: BufferRequest) -> int:
-    return -(-request.bytes // ALIGN) * ALIGN
-
-
 class _Search:
-    def __init__(self, items: Sequence[BufferRequest], bound: int) -> None:
-        self.items, self.bound = items, bound
+    def __init__(self, items: Sequence[BufferRequest], sizes: Mapping[str, int], bound: int) -> None:
+        self.items, self.sizes, self.bound = items, [sizes[item.name] for item in items], bound
         self.meets = [[a.first <= b.last and b.first <= a.last for b in items] for a in items]
         self.best: dict[int, int] = {}
         self.height = 1 << 62
@@ -85,7 +86,7 @@ class _Search:
         for i, item in enumerate(self.items):
             if self.height == self.bound or (self.nodes >= _NODES and self.best):
                 return
-            kind = (_size(item), item.first, item.last)
+            kind = (self.sizes[i], item.first, item.last)
             if i in placed or kind in tried:
                 continue
             tried.add(kind)
@@ -95,8 +96,8 @@ class _Search:
             del placed[i]
 
     def _lowest(self, i: int, placed: dict[int, int]) -> int:
-        size = _size(self.items[i])
-        taken = sorted((o, o + _size(self.items[j])) for j, o in placed.items() if self.meets[i][j])
+        size = self.sizes[i]
+        taken = sorted((o, o + self.sizes[j]) for j, o in placed.items() if self.meets[i][j])
         offset = 0
         for start, end in taken:
             if offset + size <= start:

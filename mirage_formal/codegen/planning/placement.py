@@ -13,7 +13,13 @@ from dataclasses import dataclass, field
 from mirage_formal.codegen.planning.batched_reductions import largest_batch
 from mirage_formal.codegen.planning.distributions import LayoutChooser
 from mirage_formal.codegen.planning.expand import FlatGraph
-from mirage_formal.codegen.planning.layout import choose_swizzle, pad_to_vectors, padded_placement, plain_placement
+from mirage_formal.codegen.planning.layout import (
+    choose_swizzle,
+    pad_to_vectors,
+    padded_placement,
+    panel_placement,
+    plain_placement,
+)
 from mirage_formal.codegen.planning.mma_selection import MatrixProducts, pad_operand
 from mirage_formal.codegen.program.flat_graph import (
     Accumulate,
@@ -44,12 +50,14 @@ from mirage_formal.codegen.program.step import (
     GenericOperation,
     Map,
     MatrixMultiply,
+    Multiplication,
     MultiplyAccumulate,
     Operation,
     Reduction,
     RunningMaximum,
 )
 from mirage_formal.graph.types import DType
+from mirage_formal.support.errors import UnsupportedError
 
 _VECTOR = 8
 #: Bytes of the widest copy.
@@ -410,12 +418,34 @@ class _Chooser:
             self.placements.shared_dtype[number] = dtype
             self.tensors[number] = tensor.at(Placement(tensor.placement.device, placement, tensor.placement.registers))
 
+    def _in_panels(self, number: int) -> bool:
+        """Return whether warpgroups read a matrix."""
+        products = (self.placements.computes.get(op.result) for op in self.readers[number] if isinstance(op, Product))
+        return any(
+            isinstance(one, Multiplication) and one.warps.warpgroup and not (one.packed and one.op.b != number)
+            for one in products
+        )
+
+    def _panels(self, number: int, rows: int, cols: int, *, transposed: bool) -> SharedPlacement:
+        """Return the placement of a matrix that warpgroups read.
+
+        Raises:
+            UnsupportedError: It has no whole panels, so the schedule does not fit.
+        """
+        found = panel_placement(f"s{number}", rows, cols, transposed=transposed)
+        if found is None:
+            what = f"expected a matrix of whole panels for products of warpgroups, got {rows} x {cols}"
+            raise UnsupportedError(what, where="schedule", hint="take a schedule that was made for this kernel")
+        return found
+
     def _matrix(self, number: int) -> SharedPlacement:
         """Return the placement of a computed matrix from which products read fragments.
 
         If threads hold runs of its rows, and no padding is needed, it is stored transposed.
         """
         tensor, over = self.tensors[number], self._register_layout(number)
+        if self._in_panels(number):
+            return self._panels(number, tensor.rows, tensor.cols, transposed=False)
         rows, cols = pad_operand(number, tensor, self.readers[number], self.placements.computes)
         whole, size = rows == tensor.rows and cols == tensor.cols, tensor.dtype.bytes
         if whole and rows % _VECTOR == 0 and over is not None and contiguous_run(over)[0] is Axis.ROW:
@@ -438,6 +468,8 @@ class _Chooser:
         if source.transposed:
             rows, cols = cols, rows
         name, size, transposed = f"s{number}", tensor.dtype.bytes, source.transposed
+        if matrix and self._in_panels(number):
+            return self._panels(number, rows, cols, transposed=transposed)
         if not tensor.dtype.floating and source.chunk == _WIDEST:
             # Rows of an odd number of vectors: what the lanes of a fragment read is then in banks of its own.
             return SharedPlacement(name, rows, cols, (-(-cols // _WIDEST) | 1) * _WIDEST, transposed=transposed)

@@ -11,7 +11,7 @@ from typing import Final
 from mirage_formal.codegen.planning.barriers import synchronise
 from mirage_formal.codegen.planning.expand import FlatGraph, flatten, maxima_of
 from mirage_formal.codegen.planning.k_loop_splitting import can_split_iterations
-from mirage_formal.codegen.planning.memory import Allocation, allocate
+from mirage_formal.codegen.planning.memory import ALIGN, PANEL_ALIGN, Allocation, allocate
 from mirage_formal.codegen.planning.mma_selection import MatrixProducts, products_of
 from mirage_formal.codegen.planning.placement import Placements, TileLayouts, choose_placements
 from mirage_formal.codegen.planning.schedules import (
@@ -367,10 +367,13 @@ def _allocate_buffers(steps: KernelSteps, most: int) -> Allocation:
         steps: The kernel's steps.
         most: The most bytes of a block that still let all its blocks fit one multiprocessor.
     """
-    tight = allocate(steps.requests)
+    placements = (tensor.placement.shared for tensor in steps.tensors)
+    panels = any(one is not None and one.panels for one in placements)
+    align = PANEL_ALIGN if panels else ALIGN
+    tight = allocate(steps.requests, align)
     whole = [replace(request, first=0, last=0) for request in steps.requests]
     for requests in (whole, steps.lives(loose=True)):
-        found = allocate(requests)
+        found = allocate(requests, align)
         if found.bytes <= max(tight.bytes, most):
             return replace(found, lower_bound=tight.lower_bound)
     return tight

@@ -15,6 +15,7 @@ from mirage_formal.codegen.planning.layout import (
     choose_warps,
     needs_less_padding_transposed,
     warp_options,
+    warpgroup_options,
 )
 from mirage_formal.codegen.planning.mma_selection import MatrixProducts
 from mirage_formal.codegen.program.plan import Schedule
@@ -105,19 +106,22 @@ def variants(products: MatrixProducts, first: Schedule, target: Target) -> Itera
     most = min(_MOST_THREADS, target.limits.threads_per_block)
     counts = sorted((n for n in _COUNTS if n <= most), key=lambda n: abs(n.bit_length() - first.threads.bit_length()))
     for threads in counts:
-        for warps in _arrangements(shapes, threads // WARP):
+        for warps in _arrangements(shapes, threads // WARP, target):
             if accumulator_registers(shapes, warps) <= MAX_ACCUMULATORS + _SLACK:
                 for resident in (first.resident, not first.resident):
                     yield Schedule(threads, 1, warps, resident=resident, cut=first.cut)
 
 
-def _arrangements(shapes: Sequence[ProductShape], count: int) -> list[tuple[Warps, ...]]:
+def _arrangements(shapes: Sequence[ProductShape], count: int, target: Target) -> list[tuple[Warps, ...]]:
     """Return the arrangements of warps to try, the likeliest first."""
     if not shapes:
         return [()]
     found = best_warps(shapes, count, _ARRANGEMENTS)
     if any(map(needs_less_padding_transposed, shapes)):
         found[1:1] = best_warps(shapes, count, 1, transposed=True)
+    if target.warpgroups:
+        more = best_warps(shapes, count, _ARRANGEMENTS, warpgroups=True)
+        found[1:1] = [one for one in more if any(warps.warpgroup for warps in one)]
     return found
 
 
@@ -145,7 +149,11 @@ def check_schedule(schedule: Schedule, products: MatrixProducts, target: Target)
         what = f"expected warps of {len(shapes)} products, got {len(schedule.warps)}"
         raise UnsupportedError(what, where="schedule", hint=hint)
     for shape, warps in zip(shapes, schedule.warps, strict=True):
-        if warps not in warp_options(shape, threads // WARP, transposed=warps.transposed):
+        if warps.warpgroup:
+            possible = warpgroup_options(shape, threads // WARP) if target.warpgroups else ()
+        else:
+            possible = warp_options(shape, threads // WARP, transposed=warps.transposed)
+        if warps not in possible:
             raise UnsupportedError(f"expected warps that cut {shape}, got {warps}", where="schedule", hint=hint)
 
 

@@ -10,6 +10,10 @@ from typing import assert_never
 
 from mirage_formal.codegen.program.integers import add, fold, less_than, multiply, negate, variables
 from mirage_formal.codegen.program.program import (
+    PANEL,
+    PANEL_UNIT,
+    WARPGROUP_COLUMNS,
+    WARPGROUP_ROWS,
     Apply,
     Barrier,
     BinaryFn,
@@ -46,12 +50,14 @@ from mirage_formal.codegen.program.program import (
     Value,
     Var,
     WaitGroups,
+    WarpgroupMma,
     Where,
 )
 from mirage_formal.graph.types import DType
 
 GRID = ("bx", "by", "bz")
 WARP = 32
+WARPGROUP = 4 * WARP
 MAX_THREADS = 1024
 _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 VECTOR_BYTES = frozenset((1, 2, 4, 8, 16))
@@ -65,7 +71,7 @@ class Mode(StrEnum):
     WRITE = "write"
     #: A write from its issue until a wait and a barrier.
     ASYNC = "asynchronous write"
-    #: A row of a matrix that all lanes of the warp read.
+    #: A row of a matrix that all lanes of the warp, or all threads of the warpgroup, read.
     MATRIX = "matrix read"
 
     @property
@@ -214,6 +220,8 @@ def list_accesses(program: Program) -> ProgramAccesses:
     walker = _Walker(program)
     walker.header()
     walker.found.tree = walker.body(program.body, Context(), {})
+    if walker.unfenced and walker.warpgroups:
+        walker.fault(Context(), program.name, "expected fenced barriers beside products of warpgroups")
     return walker.found
 
 
@@ -227,6 +235,8 @@ class _Walker:
         self.coordinates = ("tid", *GRID)
         #: Whether a ``GridWait`` is still to come: until then, results of the previous launch are not visible.
         self.early = program.dependent
+        #: Whether there is a barrier that is not fenced, or a product of warpgroups.
+        self.unfenced = self.warpgroups = False
 
     def fault(self, at: Context, subject: str, what: str) -> None:
         self.found.faults.append((at.path, subject, what))
@@ -279,6 +289,7 @@ class _Walker:
                         self.fault(here, "LaunchDependents", what)
                 case Barrier() | Commit() | WaitGroups():
                     self.collective(here, type(stmt).__name__)
+                    self.unfenced |= isinstance(stmt, Barrier) and not stmt.fenced
                     if isinstance(stmt, WaitGroups) and stmt.left < 0:
                         self.fault(here, "WaitGroups", f"expected at least 0 groups, got {stmt.left}")
                     nodes.append(Sync(stmt))
@@ -328,8 +339,23 @@ class _Walker:
                 self.vector(stmt, name, at, scope)
             case CopyAsync():
                 self.copy(stmt, at)
+            case LoadMatrix() | Mma() | WarpgroupMma() | ShuffleReduce():
+                self.exchange(stmt, at, scope)
+            case Registers() | For() | If() | Barrier() | Commit() | WaitGroups() | GridWait() | LaunchDependents():
+                raise AssertionError(stmt)  # taken by ``body``
+            case _:
+                assert_never(stmt)
+
+    def exchange(
+        self,
+        stmt: LoadMatrix | Mma | WarpgroupMma | ShuffleReduce,
+        at: Context,
+        scope: Mapping[str, tuple[int, Content]],
+    ) -> None:
+        """List what a collective of a warp or warpgroup reads and writes."""
+        self.collective(at, type(stmt).__name__, warp=True)
+        match stmt:
             case LoadMatrix(words, to, name, index, count):
-                self.collective(at, "LoadMatrix", warp=True)
                 if count not in (1, 2, 4):
                     self.fault(at, name, f"expected 1, 2 or 4 matrices, got {count}")
                 lanes = less_than(IntBin(IntOp.MOD, Var("tid"), Int(WARP)), Int(8 * count))
@@ -339,20 +365,53 @@ class _Walker:
                 if name in self.shared:
                     self.halves(at, name, self.shared[name].dtype.bytes)
             case Mma(d, d_at, a, a_at, b, b_at, dtype):
-                self.collective(at, "Mma", warp=True)
                 held, each = (Content.FLOATS, 2) if dtype is DType.FLOAT32 else (Content.WORDS, 1)
                 self.register(at, scope, d, d_at, 4, Content.FLOATS)
                 self.register(at, scope, a, a_at, 4 * each, held)
                 self.register(at, scope, b, b_at, 2 * each, held)
+            case WarpgroupMma():
+                self.warpgroup(stmt, at, scope)
             case ShuffleReduce(array, to, fn, mask):
-                self.collective(at, "ShuffleReduce", warp=True)
                 self.register(at, scope, array, to, 1, Content.FLOATS)
                 if fn not in (BinaryFn.ADD, BinaryFn.MAX) or not 1 <= mask < WARP:
                     self.fault(at, array, "expected add or max, and a mask in 1..31")
-            case Registers() | For() | If() | Barrier() | Commit() | WaitGroups() | GridWait() | LaunchDependents():
-                raise AssertionError(stmt)  # taken by ``body``
             case _:
                 assert_never(stmt)
+
+    def warpgroup(self, stmt: WarpgroupMma, at: Context, scope: Mapping[str, tuple[int, Content]]) -> None:
+        """List what a product of warpgroups reads: each thread of the group reads all of its matrices.
+
+        Sound: a write that such a read must see comes before a barrier (a conflict otherwise, for a matrix read counts
+        as anybody's), and every barrier is fenced; the product has ended when the statement has.
+        """
+        self.warpgroups = True
+        if self.program.threads % WARPGROUP:
+            self.fault(at, "WarpgroupMma", f"expected whole warpgroups, got {self.program.threads} threads")
+        if stmt.columns not in WARPGROUP_COLUMNS or stmt.depth < 1 or stmt.depth % 16:
+            what = f"expected {WARPGROUP_COLUMNS} columns and a depth of whole steps of 16"
+            self.fault(at, stmt.d, f"{what}, got {stmt.columns} and {stmt.depth}")
+            return
+        self.halves(at, stmt.d, stmt.dtype.bytes)
+        self.register(at, scope, stmt.d, stmt.d_at, stmt.columns // 2, Content.FLOATS)
+        matrices = [(stmt.b, stmt.b_at, stmt.columns, stmt.b_panel, stmt.b_across)]
+        if stmt.a_panel:
+            matrices.append((stmt.a, stmt.a_at, WARPGROUP_ROWS, stmt.a_panel, stmt.a_across))
+        else:
+            self.register(at, scope, stmt.a, stmt.a_at, stmt.depth // 4, Content.WORDS)
+        for name, first, outer, panel, across in matrices:
+            self.use(at, f"position in {name}", first)
+            buffer = self.shared.get(name)
+            if buffer is None or buffer.dtype is not stmt.dtype or buffer.offset % (2 * PANEL_UNIT) or panel < 1:
+                self.fault(at, name, f"expected a buffer of {stmt.dtype} at a multiple of {2 * PANEL_UNIT} bytes")
+                continue
+            rows, cols = (stmt.depth, outer) if across else (outer, stmt.depth)
+            # The chunks of a row of 64 are permuted within it, so it is read as a whole; names that no loop can have.
+            extents = (("matrix.panel", -(-cols // PANEL)), ("matrix.row", rows), ("matrix.chunk", PANEL // 8))
+            index = multiply(add(first, multiply(Var("matrix.panel"), panel)), PANEL_UNIT)
+            index = add(index, multiply(Var("matrix.row"), PANEL))
+            index = add(index, multiply(Var("matrix.chunk"), 8))
+            inside = replace(at, loops=(*at.loops, *extents))
+            self.access(inside, Mode.MATRIX, name, index, 8, shared=True)
 
     def vector(
         self, stmt: SharedVector | GlobalVector, name: str, at: Context, scope: Mapping[str, tuple[int, Content]]

@@ -5,7 +5,16 @@ from __future__ import annotations
 from math import prod
 from typing import Final
 
-from mirage_formal.codegen.program.program import For, GlobalVector, If, Mma, Program, SharedVector, Stmt
+from mirage_formal.codegen.program.program import (
+    For,
+    GlobalVector,
+    If,
+    Mma,
+    Program,
+    SharedVector,
+    Stmt,
+    WarpgroupMma,
+)
 
 #: The cost of a product of fragments, in statements.
 _MMA: Final = 64
@@ -26,6 +35,8 @@ def _body(body: tuple[Stmt, ...]) -> int:
                 total += 1 + _body(stmt.body)
             case Mma():
                 total += _MMA
+            case WarpgroupMma(columns=columns, depth=depth):
+                total += _MMA * (columns // 8) * (depth // 16)
             case SharedVector() | GlobalVector():
                 total += stmt.count
             case _:

@@ -39,6 +39,8 @@ class Phase(StrEnum):
 class SharedPlacement:
     """A matrix in shared memory: element (row, col) at row * pitch + (col ^ 8 * ((row >> shift) & mask)).
 
+    In panels, columns of which 64 are next to each other, each panel is such a matrix and lies behind the one before.
+
     Attributes:
         buffer: Name of the buffer.
         rows, cols: The stored extents, padding zeros included.
@@ -46,6 +48,7 @@ class SharedPlacement:
         shift, mask: The swizzle of 8-element chunks; mask 0 is none.
         transposed: Whether rows and columns of the tensor are swapped in memory.
         stages: Copies in the ring of a pipelined tile; 1 for everything else.
+        panels: Whether it lies in panels, as products of warpgroups read it.
     """
 
     buffer: str
@@ -56,11 +59,12 @@ class SharedPlacement:
     mask: int = 0
     transposed: bool = False
     stages: int = 1
+    panels: bool = False
 
     @property
     def elements(self) -> int:
-        """Return the number of elements of one copy in the ring, padding included: rows * pitch."""
-        return self.rows * self.pitch
+        """Return the number of elements of one copy in the ring, padding included."""
+        return self.rows * (self.cols if self.panels else self.pitch)
 
 
 @dataclass(frozen=True, slots=True)

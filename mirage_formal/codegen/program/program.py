@@ -10,7 +10,7 @@ element of a mask is 0 or 1 in registers, and a byte in memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -335,7 +335,13 @@ class WaitGroups:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """A barrier of all threads of the block (``__syncthreads``); shared memory written before is visible after."""
+    """A barrier of all threads of the block (``__syncthreads``); shared memory written before is visible after.
+
+    Attributes:
+        fenced: Whether it is visible to products of warpgroups too (fence.proxy.async).
+    """
+
+    fenced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +377,51 @@ class Mma:
     b: str
     b_at: IntExpr
     dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class WarpgroupMma:
+    """A product of 64 x depth and depth x columns elements by 4 warps (wgmma m64nNk16, N = columns): d += a x b.
+
+    It is collective over a warpgroup, four warps of which the first has a number that 4 divides, and complete at its
+    end. Warp w of the group has rows 16 w .. 16 w + 15: d[d_at + 4 j .. +3] are accumulators of columns 8 j .. 8 j + 7,
+    as of an ``Mma``. In registers, a[a_at + 4 k .. +3] are its left fragments of inner positions 16 k .. 16 k + 15.
+
+    A matrix in shared memory consists of panels of 64 columns. Its element (outer o, inner i) is buffer[e ^ 8 (e / 64 %
+    8)], e = 512 (at + panel (c / 64)) + 64 r + c % 64, where (r, c) is (o, i), or (i, o) if it lies ``across``.
+
+    Attributes:
+        d, d_at: The accumulators.
+        a, a_at: Words of fragments and the first of them; or the buffer of a matrix and its ``at``.
+        b, b_at: The buffer of a matrix of outer dim ``columns``, and its ``at``.
+        columns: One of ``WARPGROUP_COLUMNS``.
+        depth: The inner extent, a multiple of 16.
+        dtype: The operands' element type, of 16 bits.
+        a_panel, b_panel: Units of 512 elements from a panel to the next; 0 for an operand in registers.
+        a_across, b_across: Whether rows, as stored, are the inner dim.
+    """
+
+    d: str
+    d_at: IntExpr
+    a: str
+    a_at: IntExpr
+    b: str
+    b_at: IntExpr
+    columns: int
+    depth: int
+    dtype: DType
+    a_panel: int
+    a_across: bool
+    b_panel: int
+    b_across: bool
+
+
+#: Columns of products of warpgroups.
+WARPGROUP_COLUMNS: Final = (8, 16, 32, 64, 128, 256)
+#: Rows of such a product, columns of a panel in shared memory, and elements of the unit of positions there.
+WARPGROUP_ROWS: Final = 64
+PANEL: Final = 64
+PANEL_UNIT: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,10 +468,19 @@ Stmt = (
     | Barrier
     | LoadMatrix
     | Mma
+    | WarpgroupMma
     | ShuffleReduce
     | GridWait
     | LaunchDependents
 )
+
+
+def all_statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
+    """Yield all statements, those in loops and conditions included."""
+    for statement in body:
+        yield statement
+        if isinstance(statement, For | If):
+            yield from all_statements(statement.body)
 
 
 # --- kernels ---------------------------------------------------------------------------------------------------------

@@ -105,12 +105,14 @@ class Warps:
         rows, cols, inner: The numbers of parts.
         transposed: Whether it is computed as the transpose of the product of the transposed operands: tensor cores then
             take columns 16 and rows 8 at a time, instead of rows 16 and columns 8.
+        warpgroup: Whether four warps compute 64 rows (of the transpose: 64 columns) together, by ``WarpgroupMma``.
     """
 
     rows: int
     cols: int
     inner: int
     transposed: bool = False
+    warpgroup: bool = False
 
     @property
     def count(self) -> int:

@@ -49,6 +49,7 @@ from mirage_formal.codegen.program.program import (
     Value,
     Var,
     WaitGroups,
+    WarpgroupMma,
     Where,
 )
 from mirage_formal.codegen.safety.access_disjointness import extents, query_variables
@@ -206,6 +207,16 @@ class _Lister:
                     self.value(value)
             case SharedVector(array, at, _, _, count) | GlobalVector(array, at, _, _, count):
                 self.write(array, at, count)
+            case LoadMatrix() | Mma() | WarpgroupMma() | ShuffleReduce():
+                self.exchange(stmt)
+            case CopyAsync() | Commit() | WaitGroups() | Barrier() | GridWait() | LaunchDependents():
+                pass
+            case _:
+                assert_never(stmt)
+
+    def exchange(self, stmt: LoadMatrix | Mma | WarpgroupMma | ShuffleReduce) -> None:
+        """Follow a collective of a warp or warpgroup."""
+        match stmt:
             case LoadMatrix(words, at, _, _, count):
                 self.write(words, at, count)
             case Mma(d, d_at, a, a_at, b, b_at, dtype):
@@ -214,11 +225,14 @@ class _Lister:
                 self.read(b, b_at, 2 * each)
                 self.read(d, d_at, 4)
                 self.write(d, d_at, 4)
+            case WarpgroupMma(d, d_at, a, a_at, columns=columns, depth=depth, a_panel=panel):
+                if not panel:
+                    self.read(a, a_at, depth // 4)
+                self.read(d, d_at, columns // 2)
+                self.write(d, d_at, columns // 2)
             case ShuffleReduce(array, at):
                 self.read(array, at, 1)
                 self.write(array, at, 1)
-            case CopyAsync() | Commit() | WaitGroups() | Barrier() | GridWait() | LaunchDependents():
-                pass
             case _:
                 assert_never(stmt)
 

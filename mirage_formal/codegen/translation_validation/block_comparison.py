@@ -35,6 +35,8 @@ from mirage_formal.codegen.program.program import (
     ShuffleReduce,
     Stmt,
     Value,
+    WarpgroupMma,
+    all_statements,
 )
 from mirage_formal.codegen.translation_validation.block_classes import BlockClasses, PerBlock
 from mirage_formal.codegen.translation_validation.field_points import (
@@ -48,7 +50,6 @@ from mirage_formal.codegen.translation_validation.program_evaluation import (
     DeviceAccess,
     DeviceWrite,
     EvaluationFault,
-    all_statements,
     evaluate_program,
     nested_values,
     values_of,
@@ -403,7 +404,7 @@ def _plain_indices(s: Stmt) -> Iterator[IntExpr]:
             yield from (s.index, s.valid)
         case LoadMatrix():
             yield from (s.at, s.index)
-        case Mma():
+        case Mma() | WarpgroupMma():
             yield from (s.d_at, s.a_at, s.b_at)
         case ShuffleReduce():
             yield s.at

@@ -16,6 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.codegen.program.program import (
+    PANEL,
+    PANEL_UNIT,
+    WARPGROUP_ROWS,
     Apply,
     Barrier,
     BinaryFn,
@@ -51,7 +54,9 @@ from mirage_formal.codegen.program.program import (
     Value,
     Var,
     WaitGroups,
+    WarpgroupMma,
     Where,
+    all_statements,
 )
 from mirage_formal.codegen.translation_validation.block_classes import compile_index
 from mirage_formal.codegen.translation_validation.field_points import FieldArray, FieldPoints
@@ -461,6 +466,8 @@ class _Evaluation:
                 self.load_matrix(s, mask)
             case Mma():
                 self.mma(s, mask)
+            case WarpgroupMma():
+                self.warpgroup_mma(s, mask)
             case ShuffleReduce():
                 slot = self.slot(s.at)
                 mine = self.read_registers(s.array, slot)[0]
@@ -582,6 +589,54 @@ class _Evaluation:
         for k in range(4):
             self.assign(s.d, first + k, total[:, k], mask)
 
+    def warpgroup_mma(self, s: WarpgroupMma, mask: Mask | None) -> None:
+        """Add the product of a matrix of 64 rows and another one for each warpgroup.
+
+        With warp w and lane 4 g + t of a group: register (j, k1, k0) of d is row 16 w + g + 8 k1, column 8 j + 2t + k0;
+        element (k, k1, k0, h) of a in registers is row 16 w + g + 8 k0, inner position 16 k + 2t + h + 8 k1.
+        """
+        points, tiles, first = self.points, s.columns // 8, self.slot(s.d_at)
+        groups = points.count, self.blocks, self.warps // 4
+        right = self.panels(s.b, s.b_at, s.columns, (s.depth, s.b_panel, s.b_across))
+        if s.a_panel:
+            left = self.panels(s.a, s.a_at, WARPGROUP_ROWS, (s.depth, s.a_panel, s.a_across))
+        else:
+            a = self.read_registers(s.a, 2 * self.slot(s.a_at), s.depth // 2)
+            left = a.reshape(s.depth // 16, 2, 2, 2, *groups, 4, 8, 4).transpose(4, 5, 6, 7, 2, 8, 0, 1, 9, 3)
+            left = left.reshape(*groups, WARPGROUP_ROWS, s.depth)
+        added = self.read_registers(s.d, first, 4 * tiles)
+        both = (left, right, np.moveaxis(added, 1, 0))
+        if self.infinities and any(self.is_infinite(one).any() for one in both):
+            raise EvaluationFault("a product of matrices with an infinity")
+        product = points.matmul(left, np.swapaxes(right, -1, -2))
+        parts = product.reshape(*groups, 4, 2, 8, tiles, 4, 2).transpose(0, 6, 4, 8, 1, 2, 3, 5, 7)
+        total = points.add(both[2], parts.reshape(points.count, 4 * tiles, self.blocks, self.threads))
+        for k in range(4 * tiles):
+            self.assign(s.d, first + k, total[:, k], mask)
+
+    def panels(self, name: str, at: IntExpr, outer: int, layout: tuple[int, int, bool]) -> FieldArray:
+        """Return [components, blocks, warpgroups, outer, inner] elements of a matrix in shared memory.
+
+        Args:
+            name: Its buffer.
+            at: Its position, as in ``WarpgroupMma``, the same for all threads of a warpgroup.
+            outer: Its outer extent.
+            layout: Its inner extent, the distance of panels, and whether it lies across.
+        """
+        inner, panel, across = layout
+        every = np.broadcast_to(np.asarray(self.integer(at), np.int64), (self.blocks, self.threads))
+        first = every.reshape(self.blocks, -1, 4 * _WARP)
+        if (first != first[..., :1]).any():
+            raise EvaluationFault("the position of a matrix differs between the threads of a warpgroup")
+        o, i = np.arange(outer)[:, None], np.arange(inner)[None, :]
+        row, column = (i, o) if across else (o, i)
+        e = PANEL_UNIT * (first[..., :1, None] + panel * (column // PANEL)) + PANEL * row + column % PANEL
+        e = e ^ 8 * (e // PANEL % 8)
+        elements = self.buffers[name].elements
+        if int(e.min()) < 0 or int(e.max()) >= elements:
+            raise EvaluationFault(f"an index is out of bounds of {elements} elements")
+        return np.asarray(self.memory[name].take(e + self._rows[..., None, None] * elements, axis=1))
+
 
 def _names(e: IntExpr) -> frozenset[str]:
     """Return the names of the variables of an expression."""
@@ -627,16 +682,10 @@ def expect_element_types(program: Program) -> None:
     if any((name, False) in declared or len(kinds) > 1 for name, kinds in made.items()):
         raise EvaluationFault("an array of registers holds elements of two types")
     for s in statements:
-        if isinstance(s, Mma) and any(made.get(x, {DType.FLOAT32}) != {s.dtype} for x in (s.a, s.b)):
-            raise EvaluationFault(f"a product of {s.dtype.value} has operands of another element type")
-
-
-def all_statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
-    """Yield all statements, those in loops and conditions included."""
-    for statement in body:
-        yield statement
-        if isinstance(statement, For | If):
-            yield from all_statements(statement.body)
+        if isinstance(s, Mma | WarpgroupMma):
+            held = ({buffers[x]} if x in buffers else made.get(x, {DType.FLOAT32}) for x in (s.a, s.b))
+            if any(kinds != {s.dtype} for kinds in held):
+                raise EvaluationFault(f"a product of {s.dtype.value} has operands of another element type")
 
 
 def _overlapping(buffer: SharedBuffer, others: Sequence[SharedBuffer]) -> tuple[SharedBuffer, ...]:
@@ -722,7 +771,6 @@ __all__ = [
     "DeviceAccess",
     "DeviceWrite",
     "EvaluationFault",
-    "all_statements",
     "evaluate_program",
     "nested_values",
     "values_of",

@@ -12,8 +12,9 @@ from mirage_formal.codegen.program.program import (
     Pack,
     Program,
     SharedWrite,
+    all_statements,
 )
-from mirage_formal.codegen.translation_validation.program_evaluation import all_statements, nested_values, values_of
+from mirage_formal.codegen.translation_validation.program_evaluation import nested_values, values_of
 from mirage_formal.graph.types import DType
 
 _FUNCTIONS = {KernelFn.ROUND_HALF: DType.FLOAT16, KernelFn.ROUND_BFLOAT: DType.BFLOAT16}

@@ -31,8 +31,10 @@ from mirage_formal.codegen.program.program import (
     ShuffleReduce,
     Stmt,
     Value,
+    WarpgroupMma,
     Where,
 )
+from mirage_formal.codegen.program.register_layout import MMA
 from mirage_formal.codegen.translation_validation.tile_addresses import tile_addresses
 from mirage_formal.graph.formats.text import operator_text
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, OutputSaver
@@ -281,11 +283,15 @@ class _Explanation:
         warps = -(-self.program.threads // WARP)
         products: dict[tuple[str, str], int] = {}
         shuffles: dict[tuple[str, str], list[int]] = {}
+        together = False
         for statement, loops in _statements(self.program.body, ()):
             outside = next((n for n, (_, _, unroll) in enumerate(loops) if not unroll), None)
-            if isinstance(statement, Mma):
+            if isinstance(statement, Mma | WarpgroupMma):
                 var = "" if outside is None else loops[outside][0]
                 times = prod(extent for n, (_, extent, _) in enumerate(loops) if n != outside)
+                if isinstance(statement, WarpgroupMma):
+                    times *= statement.columns // MMA[1] * (statement.depth // MMA[2])
+                    together = True
                 products[statement.d, var] = products.get((statement.d, var), 0) + times
             elif isinstance(statement, ShuffleReduce):
                 masks = shuffles.setdefault((statement.array, statement.fn.value), [])
@@ -296,6 +302,8 @@ class _Explanation:
                 "by one of 16 x 8. Lane l of a warp holds rows l / 4 and l / 4 + 8 and columns 2 (l % 4) and "
                 "2 (l % 4) + 1 of each 16 x 8 result."
             )
+        if together:
+            yield "Four warps, a warpgroup, compute products of 64 rows together (wgmma): each of them has 16 rows."
         for (array, var), count in products.items():
             when = f" in each iteration of the loop over {var}" if var else ""
             yield f"Each warp adds {_count(count, 'product')} to the fragments in {array}{when}."

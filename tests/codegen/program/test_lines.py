@@ -35,7 +35,7 @@ SAID = {
 #: Lines that may belong to no operator.
 FREE = re.compile(
     r"\s*(//.*|#.*|extern.*|MF_.*|\).*|}|const int .*|for \(int it = .*|"
-    r"mf::(barrier|commit|wait_groups<\d+>|grid_wait|launch_dependents)\(\);|)"
+    r"mf::((fenced_)?barrier|commit|wait_groups<\d+>|grid_wait|launch_dependents)\(\);|)"
 )
 GRAPHS: dict[str, Callable[[], KernelGraph | list[KernelGraph]]] = {
     **{name: partial(lambda name: example(name).candidate, name) for name in NAMES},

@@ -40,7 +40,7 @@ def real() -> tuple[ir.Program, ...]:
         steps = generate(example_kernels.real(name), target).steps
         found += [step.program for step in steps if isinstance(step, GeneratedKernel)]
     by_hand = [getattr(safety_programs, name)() for name in ("gemm", "softmax", "elementwise", "generic", "ring")]
-    return (*found, *emulated_programs.every_kernel(), *by_hand)
+    return (*found, *emulated_programs.every_kernel(), *emulated_programs.WARPGROUP_PRODUCTS, *by_hand)
 
 
 def test_every_program_reads_as_it_was_written() -> None:

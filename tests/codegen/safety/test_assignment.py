@@ -48,7 +48,7 @@ from tests.codegen.safety.test_safety_kernels import SMALL
 from tests.codegen.safety.test_safety_kernels import programs as lowered
 from tests.kit.kernels import program_interpreter
 from tests.kit.kernels import safety_programs as programs
-from tests.kit.kernels.emulated_programs import every_kernel
+from tests.kit.kernels.emulated_programs import WARPGROUP_PRODUCTS, every_kernel
 from tests.kit.kernels.safety_programs import add, less, mul, tid, write_mutants
 from tests.kit.sampling import number
 
@@ -217,6 +217,7 @@ MADE: dict[str, Callable[[], list[Program]]] = {
         programs.ring(4, 2),
     ],
     "emulated": lambda: [one for one in every_kernel() if one.name != "functions"],
+    "warpgroups": lambda: [*WARPGROUP_PRODUCTS],
     "fast": lambda: [one for make in SMALL for one in lowered(make(), generic=False)],
     "generic": lambda: [one for make in SMALL for one in lowered(make(), generic=True)],
 }

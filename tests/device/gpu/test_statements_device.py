@@ -43,6 +43,7 @@ from tests.kit.kernels.emulated_programs import (
     BFLOAT,
     FLOAT,
     HALF,
+    WARPGROUP_PRODUCTS,
     I,
     conversion,
     every_kernel,
@@ -75,7 +76,9 @@ def run_on_gpu(item: Program, arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
         else:
             bits = program_interpreter.to_storage(np.asarray(next(given), np.float32), param.dtype)
             memory.append(cupy.asarray(np.ascontiguousarray(bits).view(np.uint8)))
-    module.get_function(item.name)(item.grid, (item.threads, 1, 1), tuple(memory), shared_mem=item.shared_bytes)
+    function = module.get_function(item.name)
+    cupy.cuda.driver.funcSetAttribute(function.ptr, 8, item.shared_bytes)  # the largest dynamic shared memory
+    function(item.grid, (item.threads, 1, 1), tuple(memory), shared_mem=item.shared_bytes)
     cupy.cuda.Device().synchronize()
     return [
         program_interpreter.from_storage(
@@ -172,6 +175,15 @@ EXACT = [
 
 @pytest.mark.parametrize("item", EXACT, ids=lambda item: item.name)
 def test_statements_that_move_or_multiply_short_numbers_are_exact(item: Program) -> None:
+    given = inputs(item)
+    for found, wanted in zip(run_on_gpu(item, given), program_interpreter.run(item, given), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("item", WARPGROUP_PRODUCTS, ids=lambda item: item.name)
+def test_products_of_warpgroups_are_exact(item: Program) -> None:
+    if import_module("cupy").cuda.Device().compute_capability != "90":
+        pytest.skip("needs compute capability 9.0")
     given = inputs(item)
     for found, wanted in zip(run_on_gpu(item, given), program_interpreter.run(item, given), strict=True):
         np.testing.assert_array_equal(found, wanted)

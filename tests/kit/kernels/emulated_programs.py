@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from mirage_formal.codegen.program.program import (
@@ -40,6 +41,7 @@ from mirage_formal.codegen.program.program import (
     Value,
     Var,
     WaitGroups,
+    WarpgroupMma,
     Where,
 )
 from mirage_formal.graph.ops import OpKind
@@ -327,6 +329,58 @@ def fragments(dtype: DType, transposed: bool, count: int) -> Program:
     )
 
 
+def warpgroup_product(dtype: DType, columns: int, depth: int, a_across: bool | None, b_across: bool) -> Program:
+    """Two warpgroups' products of 64 x depth elements of X and the same depth x columns elements of Z.
+
+    The buffers hold X and Z as they are; ``a_across`` None: the left operand is in registers, row-major in X. Y[thread]
+    holds the thread's accumulators.
+    """
+    rows = depth if a_across else 128  # of X's matrix, as stored
+    a_panel, b_panel = rows // 8, (depth if b_across else columns) // 8
+    x = 128 * depth if a_across is None else a_panel * 512 * (2 if a_across else -(-depth // 64))
+    z = 512 + b_panel * 512 * -(-(columns if b_across else depth) // 64)
+    body: list[Stmt] = [
+        *(() if a_across is None else _copied("X", "x", x)),
+        *_copied("Z", "z", z),
+        Commit(),
+        WaitGroups(0),
+        Barrier(fenced=True),
+        Registers("d", columns // 2, initial=0.0),
+    ]
+    operand, at, panel = "x", ix(tid // 128 * (a_panel if a_across else 8)), a_panel
+    if a_across is None:
+        operand, at, panel = "w", ix(0), 0
+        body.append(Registers("w", depth // 4, words=True))
+        for word in range(depth // 4):
+            row = tid // 128 * 64 + tid % 128 // 32 * 16 + tid % 32 // 4 + word % 2 * 8
+            first = row * depth + (tid % 4 * 2 + (word // 4 * 16 + word // 2 % 2 * 8))
+            low, high = (GlobalRead("X", ix(first + h)) for h in range(2))
+            body.append(Pack("w", ix(word), low, high, dtype))
+    layouts = (panel, bool(a_across), b_panel, b_across)
+    body.append(WarpgroupMma("d", ix(0), operand, at, "z", ix(1), columns, depth, dtype, *layouts))
+    body += [
+        GlobalWrite("Y", ix(tid * (columns // 2) + first), _registers("d", first, 4))
+        for first in range(0, columns // 2, 4)
+    ]
+    ways = "registers" if a_across is None else "across" if a_across else "along"
+    made = program(
+        f"warpgroup_{columns}_{depth}_{ways}_{'across' if b_across else 'along'}",
+        [reads("X", x, dtype), reads("Z", z, dtype), writes("Y", 256 * columns // 2)],
+        [SharedBuffer("x", dtype, x, 0), SharedBuffer("z", dtype, z, -(-2 * x // 1024) * 1024)],
+        body,
+    )
+    return replace(made, threads=256)
+
+
+def _copied(param: str, buffer: str, elements: int) -> Iterator[Stmt]:
+    """Copies of a parameter to a buffer by 256 threads."""
+    at = I("c") * 2048 + tid * 8
+    inside = at + 7 < elements if elements % 2048 else None
+    copy = CopyAsync(buffer, ix(at), param, ix(at))
+    body: tuple[Stmt, ...] = (copy,) if inside is None else (If(ix(inside), (copy,)),)
+    yield For("c", -(-elements // 2048), body)
+
+
 def _registers(array: str, first: int, count: int) -> tuple[Value, ...]:
     return tuple(Reg(array, ix(first + i)) for i in range(count))
 
@@ -380,6 +434,17 @@ def conversion(source: DType, target: DType, count: int) -> Program:
         threads=128,
         grid=(count // 1024, 1, 1),
     )
+
+
+#: Each number of columns, operands that lie along and across, and left operands in registers.
+WARPGROUP_PRODUCTS = (
+    warpgroup_product(HALF, 8, 16, None, False),
+    warpgroup_product(HALF, 16, 64, False, True),
+    warpgroup_product(HALF, 32, 48, True, False),
+    warpgroup_product(BFLOAT, 64, 128, None, True),
+    warpgroup_product(BFLOAT, 128, 64, True, True),
+    warpgroup_product(HALF, 256, 32, False, False),
+)
 
 
 def every_kernel() -> list[Program]:

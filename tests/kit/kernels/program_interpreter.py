@@ -513,6 +513,9 @@ class Interpreter:
             case p.Mma():
                 self.everyone(s, mask)
                 self.mma(s, mask)
+            case p.WarpgroupMma():
+                self.everyone(s, mask)
+                self.warpgroup_mma(s, mask)
             case p.ShuffleReduce():
                 self.everyone(s, mask)
                 i = self.slot(s.array, s.at, mask)
@@ -590,6 +593,52 @@ class Interpreter:
         for k in range(4):
             part = out[:, :, g + 8 * (k // 2), 2 * t + k % 2].reshape(self.blocks, self.threads)
             self.put(s.d, first + k, self.registers[s.d][:, :, first + k] + part, mask)
+
+    def warpgroup_mma(self, s: p.WarpgroupMma, mask: Mask) -> None:
+        """Element by element, as the statement's docstring says."""
+        tid = np.arange(self.threads)
+        warp, g, t = tid % 128 // 32, tid % 32 // 4, tid % 4
+        groups = self.threads // 128
+        right = self.panels(s.b, s.b_at, (s.columns, s.depth, s.b_panel, s.b_across), s.dtype, mask)
+        if s.a_panel:
+            left = self.panels(s.a, s.a_at, (64, s.depth, s.a_panel, s.a_across), s.dtype, mask)
+        else:
+            first = self.slot(s.a, s.a_at, mask, s.depth // 4)
+            self.expect_written(s.a, first, s.depth // 4, mask)
+            bits = np.ascontiguousarray(self.registers[s.a][:, :, first : first + s.depth // 4])
+            held = from_storage(bits.view(STORAGE[s.dtype]), s.dtype).reshape(self.blocks, self.threads, -1, 2)
+            left = np.zeros((self.blocks, groups, 64, s.depth), np.float32)
+            for word in range(s.depth // 4):
+                for h in range(2):
+                    row = 16 * warp + g + 8 * (word % 2)
+                    inner = 16 * (word // 4) + 8 * (word // 2 % 2) + 2 * t + h
+                    left[:, tid // 128, row, inner] = held[:, :, word, h]
+        out = left @ np.swapaxes(right, 2, 3)
+        first = self.slot(s.d, s.d_at, mask, s.columns // 2)
+        self.expect_written(s.d, first, s.columns // 2, mask)
+        for k in range(s.columns // 2):
+            part = out[:, tid // 128, 16 * warp + g + 8 * (k // 2 % 2), 8 * (k // 4) + 2 * t + k % 2]
+            self.put(s.d, first + k, self.registers[s.d][:, :, first + k] + part, mask)
+
+    def panels(self, name: str, at: p.IntExpr, extents: tuple[int, int, int, bool], dtype: DType, mask: Mask) -> Values:
+        """[blocks, warpgroups, outer, inner] elements in shared memory, each read for the whole group."""
+        outer, inner, panel, across = extents
+        found = np.zeros((self.blocks, self.threads // 128, outer, inner), np.float32)
+        for row in range(inner if across else outer):
+            for column in range(0, outer if across else inner, 8):
+                chunk = (column // 8 % 8) ^ (row % 8)
+                start = p.IntBin(p.IntOp.MUL, at, p.Int(512))
+                rest = p.Int(512 * panel * (column // 64) + 64 * row + 8 * chunk)
+                bits = self.read_bits(name, p.IntBin(p.IntOp.ADD, start, rest), 8, mask, anybody=True)
+                values = from_storage(np.ascontiguousarray(bits).view(STORAGE[dtype]), dtype)
+                values = values.reshape(self.blocks, -1, 128, 8)
+                assert (values == values[:, :, :1]).all(), "a warpgroup's threads give one position"
+                part = values[:, :, 0]
+                if across:
+                    found[:, :, column : column + 8, row] = part
+                else:
+                    found[:, :, row, column : column + 8] = part
+        return found
 
 
 def _function(kind: OpKind) -> Callable[[NDArray[Any]], NDArray[Any]]:

@@ -37,6 +37,7 @@ from mirage_formal.codegen.program.program import (
     ShuffleReduce,
     Stmt,
     Var,
+    WarpgroupMma,
     Where,
 )
 from mirage_formal.graph.ops import OpKind
@@ -115,6 +116,9 @@ _FIELDS: Final[dict[tuple[type, str], Touched]] = {
     (Mma, "a_at"): Touched.FRAGMENT,
     (Mma, "b_at"): Touched.FRAGMENT,
     (Mma, "d_at"): Touched.FRAGMENT,
+    (WarpgroupMma, "a_at"): Touched.FRAGMENT,
+    (WarpgroupMma, "b_at"): Touched.SHARED,
+    (WarpgroupMma, "d_at"): Touched.FRAGMENT,
     (ShuffleReduce, "at"): Touched.SHUFFLE,
     (SharedVector, "at"): Touched.VECTOR,
     (GlobalVector, "at"): Touched.VECTOR,
@@ -300,6 +304,8 @@ class _Walk:
                 yield change("operands swapped", other, Touched.FRAGMENT)
                 if node.dtype in _OTHER_TYPE:
                     yield change("product of other type", replace(node, dtype=_OTHER_TYPE[node.dtype]), Touched.TYPE)
+            case WarpgroupMma():
+                yield from self.warpgroup(node, change)
             case ShuffleReduce(fn=fn, mask=mask):
                 for n in {mask ^ 1, mask * 2, mask // 2, mask ^ 4} - {mask, 0, 32}:
                     yield change(f"shuffle {mask} -> {n}", replace(node, mask=n), Touched.SHUFFLE)
@@ -307,6 +313,25 @@ class _Walk:
                 yield change(f"shuffle {fn} -> {f}", replace(node, fn=f), Touched.SHUFFLE)
             case _:
                 return
+
+    def warpgroup(self, node: WarpgroupMma, change: Any) -> Iterator[Change]:
+        """Yield products of warpgroups of other extents, layouts and operands."""
+        changes: dict[str, dict[str, Any]] = {
+            "b lies the other way": {"b_across": not node.b_across},
+            "b: a further panel": {"b_panel": node.b_panel + 1},
+            "half the depth": {"depth": node.depth // 32 * 16},
+            "half the columns": {"columns": node.columns // 2},
+            "twice the columns": {"columns": node.columns * 2},
+        }
+        if node.a_panel:
+            changes["a lies the other way"] = {"a_across": not node.a_across}
+            changes["a: a further panel"] = {"a_panel": node.a_panel + 1}
+            changes["operands swapped"] = {"a": node.b, "b": node.a, "a_at": node.b_at, "b_at": node.a_at}
+        for what, changed_to in changes.items():
+            if changed_to.get("depth", 16):
+                yield change(what, replace(node, **changed_to), Touched.FRAGMENT)
+        if node.dtype in _OTHER_TYPE:
+            yield change("product of other type", replace(node, dtype=_OTHER_TYPE[node.dtype]), Touched.TYPE)
 
     def params(self, node: Any, change: Any) -> Iterator[Change]:
         """Yield reads of another parameter of the same type."""
@@ -329,7 +354,7 @@ class _Walk:
             if after and not isinstance(after[0], Registers):
                 yield Change(Touched.ORDER, path, f"swap {name} at {i}", (*before, after[0], s, *after[1:]))
             yield Change(Touched.ORDER, path, f"drop {name} at {i}", (*before, *after))
-            if isinstance(s, SetReg | Mma | ShuffleReduce):
+            if isinstance(s, SetReg | Mma | WarpgroupMma | ShuffleReduce):
                 yield Change(Touched.ORDER, path, f"twice {name} at {i}", (*before, s, s, *after))
 
 

@@ -198,7 +198,24 @@ def cases() -> tuple[Case, ...]:
     for case in list(found):
         if case.name in ("gated_mlp-b8/0", "attn-b8/0", "product", "fused"):
             found += _other_schedules(case)
-    return tuple(found)
+    return (*found, *_warpgroups())
+
+
+def _warpgroups() -> Iterator[Case]:
+    """Yield kernels with products of warpgroups: of tiles of 64 rows, of 16 rows and of two of 64, and attention."""
+    graphs = {
+        "64 rows": tails.product(64, 128, 128, (64, 64, 64), K.SILU)[1],
+        "16 rows": tails.product(16, 128, 128, (16, 64, 64), K.EXP)[1],
+        "blocks": tails.product(128, 128, 64, (64, 64, 64))[1],
+        "attention": example_kernels.kernels(stable_form(example_kernels.fastest()["attn-b1"]))[0],
+    }
+    for name, graph in graphs.items():
+        at = one_kernel(graph).operator
+        found = [one for one in schedules(graph, at, TARGET) if any(warps.warpgroup for warps in one.warps)]
+        by_warps = {one.warps: one for one in reversed(found)}.values()
+        chosen = [one for one in by_warps if name != "attention" or not any(warps.transposed for warps in one.warps)]
+        for number, schedule in enumerate(chosen):
+            yield Case("warpgroups", f"{name}/{number}", graph, one_kernel(graph, {at: schedule}))
 
 
 def _other_schedules(case: Case) -> Iterator[Case]:
