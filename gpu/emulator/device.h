@@ -338,7 +338,7 @@ static inline float panel_element(const Shared<T>& buffer, int at, int panel, bo
 }
 
 // `left` and `right` return elements of the operands by (row, inner) and (column, inner).
-template <int Columns, int Depth, class Left, class Right>
+template <int Columns, int Depth, int Add, class Left, class Right>
 static inline void multiply_warpgroup(Left left, Right right) {
   emu::Thread* const group = &emu::machine.threads[emu::machine.current / 128 * 128];
   static float a[64][Depth], b[Columns][Depth];
@@ -352,7 +352,7 @@ static inline void multiply_warpgroup(Left left, Right right) {
       const int r = row + 8 * (i / 2 % 2), n = 8 * (i / 4) + column + i % 2;
       float sum = 0.0f;
       for (int k = 0; k < Depth; ++k) sum += a[r][k] * b[n][k];
-      group[thread].operands.floats[i] += sum;
+      group[thread].operands.floats[i] = (Add ? group[thread].operands.floats[i] : 0.0f) + sum;
     }
   }
 }
@@ -371,26 +371,26 @@ static inline void expect_position(const Shared<T>& buffer, int line) {
   }
 }
 
-template <int Columns, int Depth, int APanel, int AAcross, int BPanel, int BAcross, int D, class T>
+template <int Columns, int Depth, int APanel, int AAcross, int BPanel, int BAcross, int Add, int D, class T>
 static inline void warpgroup_mma(Floats<D>& d, int d_at, const Shared<T>& a, int a_at, const Shared<T>& b, int b_at,
                                  int line = __builtin_LINE()) {
-  emu::Collective operands{emu::kWarpgroupMma, a_at, d.span(d_at, Columns / 2, true, line), nullptr, nullptr, b_at, &b};
+  emu::Collective operands{emu::kWarpgroupMma, a_at, d.span(d_at, Columns / 2, Add, line), nullptr, nullptr, b_at, &b};
   operands.lanes = 128;
   if (!emu::arrive(operands, line)) return;
   expect_position(a, line);
   expect_position(b, line);
-  multiply_warpgroup<Columns, Depth>(
+  multiply_warpgroup<Columns, Depth, Add>(
       [&](int r, int k) { return panel_element(a, a_at, APanel, AAcross, r, k, line); },
       [&](int n, int k) { return panel_element(b, b_at, BPanel, BAcross, n, k, line); });
   emu::release();
 }
 
-template <int Columns, int Depth, int APanel, int AAcross, int BPanel, int BAcross, int D, int A, class T>
+template <int Columns, int Depth, int APanel, int AAcross, int BPanel, int BAcross, int Add, int D, int A, class T>
 static inline void warpgroup_mma(Floats<D>& d, int d_at, Words<A>& a, int a_at, const Shared<T>& b, int b_at,
                                  int line = __builtin_LINE()) {
   emu::Collective operands{emu::kWarpgroupMma,
                            0,
-                           d.span(d_at, Columns / 2, true, line),
+                           d.span(d_at, Columns / 2, Add, line),
                            a.span(a_at, Depth / 4, true, line),
                            nullptr,
                            b_at,
@@ -399,7 +399,7 @@ static inline void warpgroup_mma(Floats<D>& d, int d_at, Words<A>& a, int a_at, 
   if (!emu::arrive(operands, line)) return;
   expect_position(b, line);
   emu::Thread* const group = &emu::machine.threads[emu::machine.current / 128 * 128];
-  multiply_warpgroup<Columns, Depth>(
+  multiply_warpgroup<Columns, Depth, Add>(
       [&](int r, int k) {
         const int thread = r / 16 * 32 + r % 8 * 4 + k % 8 / 2, word = k / 16 * 4 + k / 8 % 2 * 2 + r / 8 % 2;
         float pair[2];

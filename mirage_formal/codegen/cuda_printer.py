@@ -249,7 +249,7 @@ class _Emitter:
                 return f"mf::mma<{CTYPES[dtype]}>({', '.join(operands)});"
             case WarpgroupMma(d, d_at, a, a_at, b, b_at):
                 one = statement
-                layouts = (one.a_panel, int(one.a_across), one.b_panel, int(one.b_across))
+                layouts = (one.a_panel, int(one.a_across), one.b_panel, int(one.b_across), int(one.accumulate))
                 operands = (f"{array}, {self.integer(at)}" for array, at in ((d, d_at), (a, a_at), (b, b_at)))
                 numbers = ", ".join(map(str, (one.columns, one.depth, *layouts)))
                 return f"mf::warpgroup_mma<{numbers}>({', '.join(operands)});"

@@ -279,6 +279,7 @@ class WarpgroupMmaEntry(Record, frozen=True, tag_field="is", tag="warpgroup_mma"
     a_across: bool
     b_panel: Natural
     b_across: bool
+    accumulate: bool
 
 
 class ShuffleReduceEntry(Record, frozen=True, tag_field="is", tag="shuffle_reduce"):

@@ -473,15 +473,15 @@ class _Reader:
         return ir.Mma(self.floats(d), at[0], operand(a), at[1], operand(b), at[2], dtype)
 
     def warpgroup_mma(self, node: Node, template: Sequence[Node], given: Sequence[Node]) -> ir.Stmt:
-        if len(template) != 6:
-            _refuse(node, "two extents and the layouts of two operands")
-        columns, depth, a_panel, a_across, b_panel, b_across = map(self.number, template)
-        if max(a_across, b_across) > 1:
-            _refuse(node, "0 or 1 for an operand that lies across")
+        if len(template) != 7:
+            _refuse(node, "two extents, the layouts of two operands, and whether accumulators are added to")
+        columns, depth, a_panel, a_across, b_panel, b_across, accumulate = map(self.number, template)
+        if max(a_across, b_across, accumulate) > 1:
+            _refuse(node, "0 or 1 for an operand that lies across, and for accumulators")
         d, d_at, a, a_at, b, b_at = given
         at = [self.integer(one) for one in (d_at, a_at, b_at)]
         names = self.floats(d), self.buffer(a) if a_panel else self.words(a), self.buffer(b)
-        dtype, layouts = self.shared[names[2]][0], (a_panel, a_across == 1, b_panel, b_across == 1)
+        dtype, layouts = self.shared[names[2]][0], (a_panel, a_across == 1, b_panel, b_across == 1, accumulate == 1)
         return ir.WarpgroupMma(names[0], at[0], names[1], at[1], names[2], at[2], columns, depth, dtype, *layouts)
 
     # --- names of what is accessed -----------------------------------------------------------------------------------

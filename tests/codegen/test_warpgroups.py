@@ -108,7 +108,9 @@ def test_operands_may_not_be_read_beyond_what_was_written() -> None:
 
 def test_accumulators_are_defined_before_they_are_added_to() -> None:
     body = tuple(replace(one, initial=None) if isinstance(one, ir.Registers) else one for one in LAST.body)
-    verdict = discharge_safety(replace(LAST, body=body)).verdict
+    assert isinstance(discharge_safety(replace(LAST, body=body)).verdict, Safe), "the first product adds to nothing"
+    added = changed(replace(LAST, body=body), lambda one: replace(one, accumulate=True))
+    verdict = discharge_safety(added).verdict
     assert isinstance(verdict, Unsafe)
     assert verdict.obligation.kind is ObligationKind.ASSIGNMENT
 

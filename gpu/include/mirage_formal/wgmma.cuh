@@ -31,7 +31,7 @@ MF_DEVICE unsigned long long step_descriptor(unsigned address, int k) {
   return matrix_descriptor(Across ? address + k * 2048 : address + k / 4 * Panel * 1024 + k % 4 * 32, Panel);
 }
 
-// wgmma.mma_async m64nNk16: d += a x b, with a in shared memory or in registers.
+// wgmma.mma_async m64nNk16: d += a x b, or d = a x b where `add` is 0; a is in shared memory or in registers.
 template <class T, int Columns>
 struct WarpgroupStep;
 
@@ -54,38 +54,38 @@ struct WarpgroupStep;
   ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111"                      \
   ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 
-#define MF_STEP(T, type, columns, registers, o0, o1, o2, o3, o4, o5)                                                  \
+#define MF_STEP(T, type, columns, registers, o0, o1, o2, o3, o4, o5, o6)                                              \
   template <>                                                                                                         \
   struct WarpgroupStep<T, columns> {                                                                                  \
     template <bool AAcross, bool BAcross>                                                                             \
-    static __device__ __forceinline__ void shared(float* d, unsigned long long a, unsigned long long b) {             \
-      asm volatile("{.reg .pred p; setp.ne.b32 p, 1, 0;\n"                                                            \
+    static __device__ __forceinline__ void shared(float* d, unsigned long long a, unsigned long long b, int add) {    \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, %" #o2 ", 0;\n"                                                     \
                    "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type                              \
-                   " {" MF_D##columns "}, %" #o0 ", %" #o1 ", p, 1, 1, %" #o2 ", %" #o3 ";}"                          \
+                   " {" MF_D##columns "}, %" #o0 ", %" #o1 ", p, 1, 1, %" #o3 ", %" #o4 ";}"                          \
                    : MF_F##registers(0)                                                                               \
-                   : "l"(a), "l"(b), "n"(AAcross), "n"(BAcross)                                                       \
+                   : "l"(a), "l"(b), "r"(add), "n"(AAcross), "n"(BAcross)                                             \
                    : "memory");                                                                                       \
     }                                                                                                                 \
     template <bool BAcross>                                                                                           \
-    static __device__ __forceinline__ void fragments(float* d, const unsigned* a, unsigned long long b) {            \
-      asm volatile("{.reg .pred p; setp.ne.b32 p, 1, 0;\n"                                                            \
+    static __device__ __forceinline__ void fragments(float* d, const unsigned* a, unsigned long long b, int add) {    \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, %" #o5 ", 0;\n"                                                     \
                    "wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type                              \
-                   " {" MF_D##columns "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3 "}, %" #o4 ", p, 1, 1, %" #o5 ";}"    \
+                   " {" MF_D##columns "}, {%" #o0 ", %" #o1 ", %" #o2 ", %" #o3 "}, %" #o4 ", p, 1, 1, %" #o6 ";}"    \
                    : MF_F##registers(0)                                                                               \
-                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(BAcross)                                 \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(BAcross)                       \
                    : "memory");                                                                                       \
     }                                                                                                                 \
   }
-#define MF_STEPS(columns, registers, o0, o1, o2, o3, o4, o5)                                                          \
-  MF_STEP(half, "f16", columns, registers, o0, o1, o2, o3, o4, o5);                                                   \
-  MF_STEP(bfloat, "bf16", columns, registers, o0, o1, o2, o3, o4, o5)
+#define MF_STEPS(columns, registers, o0, o1, o2, o3, o4, o5, o6)                                                      \
+  MF_STEP(half, "f16", columns, registers, o0, o1, o2, o3, o4, o5, o6);                                               \
+  MF_STEP(bfloat, "bf16", columns, registers, o0, o1, o2, o3, o4, o5, o6)
 
-MF_STEPS(8, 4, 4, 5, 6, 7, 8, 9);
-MF_STEPS(16, 8, 8, 9, 10, 11, 12, 13);
-MF_STEPS(32, 16, 16, 17, 18, 19, 20, 21);
-MF_STEPS(64, 32, 32, 33, 34, 35, 36, 37);
-MF_STEPS(128, 64, 64, 65, 66, 67, 68, 69);
-MF_STEPS(256, 128, 128, 129, 130, 131, 132, 133);
+MF_STEPS(8, 4, 4, 5, 6, 7, 8, 9, 10);
+MF_STEPS(16, 8, 8, 9, 10, 11, 12, 13, 14);
+MF_STEPS(32, 16, 16, 17, 18, 19, 20, 21, 22);
+MF_STEPS(64, 32, 32, 33, 34, 35, 36, 37, 38);
+MF_STEPS(128, 64, 64, 65, 66, 67, 68, 69, 70);
+MF_STEPS(256, 128, 128, 129, 130, 131, 132, 133, 134);
 
 #undef MF_STEPS
 #undef MF_STEP
@@ -104,9 +104,9 @@ MF_DEVICE void end_products() {
   asm volatile("wgmma.wait_group.sync.aligned 0;" : : : "memory");
 }
 
-// d[d_at ..] += a x b of 64 x Depth and Depth x Columns elements, complete at its end. b lies in shared memory from b_at
-// on, its panels of 64 columns BPanel apart, with the inner dim along its columns or across them. So does a.
-template <int Columns, int Depth, int APanel, int AAcross, int BPanel, int BAcross, class T>
+// d[d_at ..] += a x b (without Add: = a x b) of 64 x Depth and Depth x Columns elements, complete at its end. b lies in
+// shared memory from b_at on, its panels BPanel apart, with the inner dim along its columns or across them. So does a.
+template <int Columns, int Depth, int APanel, int AAcross, int BPanel, int BAcross, int Add, class T>
 MF_DEVICE void warpgroup_mma(float* d, int d_at, const T* a, int a_at, const T* b, int b_at) {
   const unsigned left = shared_address(a) + a_at * 1024, right = shared_address(b) + b_at * 1024;
   pin<Columns / 2>(d + d_at);
@@ -114,14 +114,14 @@ MF_DEVICE void warpgroup_mma(float* d, int d_at, const T* a, int a_at, const T* 
 #pragma unroll
   for (int k = 0; k < Depth / 16; ++k) {
     WarpgroupStep<T, Columns>::template shared<AAcross, BAcross>(
-        d + d_at, step_descriptor<APanel, AAcross>(left, k), step_descriptor<BPanel, BAcross>(right, k));
+        d + d_at, step_descriptor<APanel, AAcross>(left, k), step_descriptor<BPanel, BAcross>(right, k), Add || k > 0);
   }
   end_products();
   pin<Columns / 2>(d + d_at);
 }
 
 // The same with a in registers: a[a_at + 4 k .. +3] are its fragments of step k, as in an mma.m16n8k16 of each warp.
-template <int Columns, int Depth, int APanel, int AAcross, int BPanel, int BAcross, class T>
+template <int Columns, int Depth, int APanel, int AAcross, int BPanel, int BAcross, int Add, class T>
 MF_DEVICE void warpgroup_mma(float* d, int d_at, const unsigned* a, int a_at, const T* b, int b_at) {
   const unsigned right = shared_address(b) + b_at * 1024;
   pin<Columns / 2>(d + d_at);
@@ -129,7 +129,7 @@ MF_DEVICE void warpgroup_mma(float* d, int d_at, const unsigned* a, int a_at, co
 #pragma unroll
   for (int k = 0; k < Depth / 16; ++k) {
     WarpgroupStep<T, Columns>::template fragments<BAcross>(d + d_at, a + a_at + 4 * k,
-                                                           step_descriptor<BPanel, BAcross>(right, k));
+                                                           step_descriptor<BPanel, BAcross>(right, k), Add || k > 0);
   }
   end_products();
   pin<Columns / 2>(d + d_at);

@@ -68,6 +68,7 @@ class _ProductWriter:
         self.high, self.wide = fragment_tiles(step.over)
         self.depth = self.a.shape[-1]
         self.steps = -(-self.depth // (MMA[2] * warps.inner))
+        self.adds = isinstance(step, MultiplyAccumulate)
         self.into = array_name((step.into if isinstance(step, MultiplyAccumulate) else op).result)
         #: The operand from which tensor cores take 16 rows or columns at a time, and the one from which they take 8.
         self.operands = (op.b, op.a) if warps.transposed else (op.a, op.b)
@@ -185,7 +186,8 @@ class _ProductWriter:
         columns = MMA[1] * self.wide
         right, right_at, right_panel, right_across = self._panels(1, ix.mul(flat, max(1, columns // PANEL)))
         layouts = (left_panel, left_across, right_panel, right_across)
-        product = WarpgroupMma(self.into, ZERO, left, left_at, right, right_at, columns, depth, self.a.dtype, *layouts)
+        at = (self.into, ZERO, left, left_at, right, right_at)
+        product = WarpgroupMma(*at, columns, depth, self.a.dtype, *layouts, accumulate=self.adds)
         return (*body, product)
 
     def _panels(self, role: int, outer: IntExpr) -> tuple[str, IntExpr, int, bool]:
@@ -371,7 +373,7 @@ def compute_products(cx: LoweringContext, steps: Sequence[Multiplication]) -> tu
     """Return the statements of products that ``group_products`` has grouped; partial sums of warps stay partial."""
     clear: list[Stmt] = []
     for step in steps:
-        if isinstance(step, MatrixMultiply):
+        if isinstance(step, MatrixMultiply) and not step.warps.warpgroup:
             k = cx.iterator(step.over.count, "u")
             clear += make_loop(k, step.over.count, (SetReg(array_name(step.op.result), k, Real(0.0)),), unroll=True)
     writers = [_ProductWriter(cx, step) for step in steps]

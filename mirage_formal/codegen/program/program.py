@@ -399,6 +399,7 @@ class WarpgroupMma:
         dtype: The operands' element type, of 16 bits.
         a_panel, b_panel: Units of 512 elements from a panel to the next; 0 for an operand in registers.
         a_across, b_across: Whether rows, as stored, are the inner dim.
+        accumulate: Whether the accumulators are added to; else d = a x b, and what they held does not count.
     """
 
     d: str
@@ -414,6 +415,7 @@ class WarpgroupMma:
     a_across: bool
     b_panel: int
     b_across: bool
+    accumulate: bool = True
 
 
 #: Columns of products of warpgroups.

@@ -225,10 +225,11 @@ class _Lister:
                 self.read(b, b_at, 2 * each)
                 self.read(d, d_at, 4)
                 self.write(d, d_at, 4)
-            case WarpgroupMma(d, d_at, a, a_at, columns=columns, depth=depth, a_panel=panel):
-                if not panel:
+            case WarpgroupMma(d, d_at, a, a_at, columns=columns, depth=depth):
+                if not stmt.a_panel:
                     self.read(a, a_at, depth // 4)
-                self.read(d, d_at, columns // 2)
+                if stmt.accumulate:
+                    self.read(d, d_at, columns // 2)
                 self.write(d, d_at, columns // 2)
             case ShuffleReduce(array, at):
                 self.read(array, at, 1)

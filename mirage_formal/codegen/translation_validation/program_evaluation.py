@@ -606,11 +606,12 @@ class _Evaluation:
             left = left.reshape(*groups, WARPGROUP_ROWS, s.depth)
         added = self.read_registers(s.d, first, 4 * tiles)
         both = (left, right, np.moveaxis(added, 1, 0))
-        if self.infinities and any(self.is_infinite(one).any() for one in both):
+        if self.infinities and any(self.is_infinite(one).any() for one in both[: 2 + s.accumulate]):
             raise EvaluationFault("a product of matrices with an infinity")
         product = points.matmul(left, np.swapaxes(right, -1, -2))
         parts = product.reshape(*groups, 4, 2, 8, tiles, 4, 2).transpose(0, 6, 4, 8, 1, 2, 3, 5, 7)
-        total = points.add(both[2], parts.reshape(points.count, 4 * tiles, self.blocks, self.threads))
+        total = parts.reshape(points.count, 4 * tiles, self.blocks, self.threads)
+        total = points.add(both[2], total) if s.accumulate else total
         for k in range(4 * tiles):
             self.assign(s.d, first + k, total[:, k], mask)
 

@@ -330,7 +330,7 @@ def fragments(dtype: DType, transposed: bool, count: int) -> Program:
 
 
 def warpgroup_product(dtype: DType, columns: int, depth: int, a_across: bool | None, b_across: bool) -> Program:
-    """Two warpgroups' products of 64 x depth elements of X and the same depth x columns elements of Z.
+    """Two warpgroups' products of 64 x depth elements of X and the same depth x columns elements of Z, twice each.
 
     The buffers hold X and Z as they are; ``a_across`` None: the left operand is in registers, row-major in X. Y[thread]
     holds the thread's accumulators.
@@ -345,7 +345,7 @@ def warpgroup_product(dtype: DType, columns: int, depth: int, a_across: bool | N
         Commit(),
         WaitGroups(0),
         Barrier(fenced=True),
-        Registers("d", columns // 2, initial=0.0),
+        Registers("d", columns // 2, initial=1.0),
     ]
     operand, at, panel = "x", ix(tid // 128 * (a_panel if a_across else 8)), a_panel
     if a_across is None:
@@ -357,7 +357,9 @@ def warpgroup_product(dtype: DType, columns: int, depth: int, a_across: bool | N
             low, high = (GlobalRead("X", ix(first + h)) for h in range(2))
             body.append(Pack("w", ix(word), low, high, dtype))
     layouts = (panel, bool(a_across), b_panel, b_across)
-    body.append(WarpgroupMma("d", ix(0), operand, at, "z", ix(1), columns, depth, dtype, *layouts))
+    for accumulate in (False, True):
+        product = WarpgroupMma("d", ix(0), operand, at, "z", ix(1), columns, depth, dtype, *layouts, accumulate)
+        body.append(product)
     body += [
         GlobalWrite("Y", ix(tid * (columns // 2) + first), _registers("d", first, 4))
         for first in range(0, columns // 2, 4)

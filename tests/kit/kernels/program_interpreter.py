@@ -615,10 +615,11 @@ class Interpreter:
                     left[:, tid // 128, row, inner] = held[:, :, word, h]
         out = left @ np.swapaxes(right, 2, 3)
         first = self.slot(s.d, s.d_at, mask, s.columns // 2)
-        self.expect_written(s.d, first, s.columns // 2, mask)
+        if s.accumulate:
+            self.expect_written(s.d, first, s.columns // 2, mask)
         for k in range(s.columns // 2):
             part = out[:, tid // 128, 16 * warp + g + 8 * (k // 2 % 2), 8 * (k // 4) + 2 * t + k % 2]
-            self.put(s.d, first + k, self.registers[s.d][:, :, first + k] + part, mask)
+            self.put(s.d, first + k, self.registers[s.d][:, :, first + k] * s.accumulate + part, mask)
 
     def panels(self, name: str, at: p.IntExpr, extents: tuple[int, int, int, bool], dtype: DType, mask: Mask) -> Values:
         """[blocks, warpgroups, outer, inner] elements in shared memory, each read for the whole group."""

@@ -319,6 +319,7 @@ class _Walk:
         changes: dict[str, dict[str, Any]] = {
             "b lies the other way": {"b_across": not node.b_across},
             "b: a further panel": {"b_panel": node.b_panel + 1},
+            "accumulators": {"accumulate": not node.accumulate},
             "half the depth": {"depth": node.depth // 32 * 16},
             "half the columns": {"columns": node.columns // 2},
             "twice the columns": {"columns": node.columns * 2},
