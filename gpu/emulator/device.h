@@ -371,7 +371,8 @@ static inline void expect_position(const Shared<T>& buffer, int line) {
   }
 }
 
-template <int Columns, int Depth, int APanel, int AAcross, int BPanel, int BAcross, int Add, int D, class T>
+template <int Columns, int Depth, int APanel, int AAcross, int BPanel, int BAcross, int Add, int Deferred, int D,
+          class T>
 static inline void warpgroup_mma(Floats<D>& d, int d_at, const Shared<T>& a, int a_at, const Shared<T>& b, int b_at,
                                  int line = __builtin_LINE()) {
   emu::Collective operands{emu::kWarpgroupMma, a_at, d.span(d_at, Columns / 2, Add, line), nullptr, nullptr, b_at, &b};
@@ -385,7 +386,8 @@ static inline void warpgroup_mma(Floats<D>& d, int d_at, const Shared<T>& a, int
   emu::release();
 }
 
-template <int Columns, int Depth, int APanel, int AAcross, int BPanel, int BAcross, int Add, int D, int A, class T>
+template <int Columns, int Depth, int APanel, int AAcross, int BPanel, int BAcross, int Add, int Deferred, int D, int A,
+          class T>
 static inline void warpgroup_mma(Floats<D>& d, int d_at, Words<A>& a, int a_at, const Shared<T>& b, int b_at,
                                  int line = __builtin_LINE()) {
   emu::Collective operands{emu::kWarpgroupMma,
@@ -408,6 +410,12 @@ static inline void warpgroup_mma(Floats<D>& d, int d_at, Words<A>& a, int a_at, 
       },
       [&](int n, int k) { return panel_element(b, b_at, BPanel, BAcross, n, k, line); });
   emu::release();
+}
+
+// Products are complete when they are begun. That nothing touches their registers before the wait is a rule of form.
+template <int Columns, int D>
+static inline void warpgroup_wait(Floats<D>& d, int d_at, int line = __builtin_LINE()) {
+  d.span(d_at, Columns / 2, true, line);
 }
 
 }  // namespace mf

@@ -52,6 +52,7 @@ from mirage_formal.codegen.program.program import (
     Var,
     WaitGroups,
     WarpgroupMma,
+    WarpgroupWait,
     Where,
     all_statements,
 )
@@ -232,14 +233,14 @@ class _Emitter:
                 return "mf::grid_wait();"
             case LaunchDependents():
                 return "mf::launch_dependents();"
-            case LoadMatrix() | Mma() | WarpgroupMma() | ShuffleReduce():
+            case LoadMatrix() | Mma() | WarpgroupMma() | WarpgroupWait() | ShuffleReduce():
                 return self.collective(statement)
             case Registers() | For() | If() | SharedWrite() | GlobalWrite():  # pragma: no cover
                 raise AssertionError("not a statement of one line")
             case _:
                 assert_never(statement)
 
-    def collective(self, statement: LoadMatrix | Mma | WarpgroupMma | ShuffleReduce) -> str:
+    def collective(self, statement: LoadMatrix | Mma | WarpgroupMma | WarpgroupWait | ShuffleReduce) -> str:
         match statement:
             case LoadMatrix(words, at, buffer, index, count, transposed):
                 name = "load_matrix_transposed" if transposed else "load_matrix"
@@ -249,10 +250,13 @@ class _Emitter:
                 return f"mf::mma<{CTYPES[dtype]}>({', '.join(operands)});"
             case WarpgroupMma(d, d_at, a, a_at, b, b_at):
                 one = statement
-                layouts = (one.a_panel, int(one.a_across), one.b_panel, int(one.b_across), int(one.accumulate))
+                layouts = (one.a_panel, int(one.a_across), one.b_panel, int(one.b_across))
+                ways = int(one.accumulate), int(one.deferred)
                 operands = (f"{array}, {self.integer(at)}" for array, at in ((d, d_at), (a, a_at), (b, b_at)))
-                numbers = ", ".join(map(str, (one.columns, one.depth, *layouts)))
+                numbers = ", ".join(map(str, (one.columns, one.depth, *layouts, *ways)))
                 return f"mf::warpgroup_mma<{numbers}>({', '.join(operands)});"
+            case WarpgroupWait(d, d_at, columns):
+                return f"mf::warpgroup_wait<{columns}>({d}, {self.integer(d_at)});"
             case ShuffleReduce(array, at, fn, mask):
                 return f"mf::shuffle_{fn.value}({array}, {self.integer(at)}, {mask});"
             case _:

@@ -33,6 +33,7 @@ from mirage_formal.codegen.program.program import (
     Program,
     Registers,
     Stmt,
+    WarpgroupMma,
 )
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
@@ -165,7 +166,7 @@ def resident_blocks(program: Program, target: Target) -> int:
 
 
 #: Statements and expressions after the last of which the next launch may start.
-_WORK: Final = (CopyAsync, GlobalRead, GlobalVector, LoadMatrix, Mma)
+_WORK: Final = (CopyAsync, GlobalRead, GlobalVector, LoadMatrix, Mma, WarpgroupMma)
 #: Statements at a kernel's beginning: declarations, and copies whose addresses depend on no computed value.
 _BEGIN: Final = (Registers, CopyAsync, Commit, For, If, LaunchDependents)
 

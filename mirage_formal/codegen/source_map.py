@@ -29,8 +29,10 @@ from mirage_formal.codegen.program.program import (
 )
 from mirage_formal.codegen.program.step import (
     Accumulation,
+    BeginProduct,
     BlockReduce,
     Computation,
+    EndProduct,
     Fetch,
     Initialize,
     Load,
@@ -52,6 +54,8 @@ _DOES: Final[dict[type, str]] = {
     Load: "reads into registers",
     MultiplyAccumulate: "computes and adds an iteration's part",
     Prefetch: "starts copies ahead of their iteration",
+    BeginProduct: "begins the product of the next iteration",
+    EndProduct: "waits for the product of the next iteration",
     Rescale: "rescales what was added so far",
     StoreResult: "writes to device memory",
 }
@@ -129,8 +133,12 @@ class _LineAnnotator:
             first = found.pop().first
         found.append(LineRange(first, last, nodes, does))
 
-    def _nodes(self, step: Computation | Fetch | Load | StoreResult | Prefetch) -> Iterator[str]:
+    def _nodes(
+        self, step: Computation | Fetch | Load | StoreResult | Prefetch | BeginProduct | EndProduct
+    ) -> Iterator[str]:
         match step:
+            case BeginProduct(product) | EndProduct(product):
+                yield from self._nodes(product)
             case Fetch(tensor) | Load(tensor):
                 yield self.tensors[tensor]
             case Prefetch():

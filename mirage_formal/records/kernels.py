@@ -195,6 +195,7 @@ class ScheduleRecord(Record, frozen=True, kw_only=True):
     resident: bool
     cut: Positive
     tile: Count = 0
+    ahead: bool = False
 
 
 class CompiledRecord(Record, frozen=True, kw_only=True):

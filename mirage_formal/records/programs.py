@@ -280,6 +280,15 @@ class WarpgroupMmaEntry(Record, frozen=True, tag_field="is", tag="warpgroup_mma"
     b_panel: Natural
     b_across: bool
     accumulate: bool
+    deferred: bool
+
+
+class WarpgroupWaitEntry(Record, frozen=True, tag_field="is", tag="warpgroup_wait"):
+    """Serialized ``WarpgroupWait`` of codegen/program/program.py; ``d_at`` is a position in the table ``integers``."""
+
+    d: Name
+    d_at: Ref
+    columns: Size
 
 
 class ShuffleReduceEntry(Record, frozen=True, tag_field="is", tag="shuffle_reduce"):
@@ -316,6 +325,7 @@ StmtEntry = (
     | LoadMatrixEntry
     | MmaEntry
     | WarpgroupMmaEntry
+    | WarpgroupWaitEntry
     | ShuffleReduceEntry
     | GridWaitEntry
     | LaunchDependentsEntry

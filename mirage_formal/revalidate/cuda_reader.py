@@ -434,6 +434,9 @@ class _Reader:
             ("mf::load_matrix_transposed", 4): matrix(True),
             ("mf::mma", 6): self.mma,
             ("mf::warpgroup_mma", 6): self.warpgroup_mma,
+            ("mf::warpgroup_wait", 2): lambda node, t, a: ir.WarpgroupWait(
+                floats(a[0]), integer(a[1]), self.only_number(node, t)
+            ),
             ("mf::shuffle_add", 3): shuffle(ir.BinaryFn.ADD),
             ("mf::shuffle_max", 3): shuffle(ir.BinaryFn.MAX),
         }
@@ -473,16 +476,18 @@ class _Reader:
         return ir.Mma(self.floats(d), at[0], operand(a), at[1], operand(b), at[2], dtype)
 
     def warpgroup_mma(self, node: Node, template: Sequence[Node], given: Sequence[Node]) -> ir.Stmt:
-        if len(template) != 7:
-            _refuse(node, "two extents, the layouts of two operands, and whether accumulators are added to")
-        columns, depth, a_panel, a_across, b_panel, b_across, accumulate = map(self.number, template)
-        if max(a_across, b_across, accumulate) > 1:
+        if len(template) != 8:
+            _refuse(node, "two extents, the layouts of two operands, and how accumulators are written")
+        columns, depth, a_panel, a_across, b_panel, b_across, accumulate, deferred = map(self.number, template)
+        if max(a_across, b_across, accumulate, deferred) > 1:
             _refuse(node, "0 or 1 for an operand that lies across, and for accumulators")
         d, d_at, a, a_at, b, b_at = given
         at = [self.integer(one) for one in (d_at, a_at, b_at)]
         names = self.floats(d), self.buffer(a) if a_panel else self.words(a), self.buffer(b)
-        dtype, layouts = self.shared[names[2]][0], (a_panel, a_across == 1, b_panel, b_across == 1, accumulate == 1)
-        return ir.WarpgroupMma(names[0], at[0], names[1], at[1], names[2], at[2], columns, depth, dtype, *layouts)
+        dtype, layouts = self.shared[names[2]][0], (a_panel, a_across == 1, b_panel, b_across == 1)
+        ways = accumulate == 1, deferred == 1
+        operands = (names[0], at[0], names[1], at[1], names[2], at[2])
+        return ir.WarpgroupMma(*operands, columns, depth, dtype, *layouts, *ways)
 
     # --- names of what is accessed -----------------------------------------------------------------------------------
 

@@ -99,14 +99,20 @@ MF_DEVICE void pin(float* d) {
 
 MF_DEVICE void begin_products() { asm volatile("wgmma.fence.sync.aligned;" : : : "memory"); }
 
-MF_DEVICE void end_products() {
-  asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory");
+MF_DEVICE void commit_products() { asm volatile("wgmma.commit_group.sync.aligned;" : : : "memory"); }
+
+// All products of the warpgroup are complete, and so are those of Columns columns in d[d_at ..].
+template <int Columns>
+MF_DEVICE void warpgroup_wait(float* d, int d_at) {
   asm volatile("wgmma.wait_group.sync.aligned 0;" : : : "memory");
+  pin<Columns / 2>(d + d_at);
 }
 
-// d[d_at ..] += a x b (without Add: = a x b) of 64 x Depth and Depth x Columns elements, complete at its end. b lies in
-// shared memory from b_at on, its panels BPanel apart, with the inner dim along its columns or across them. So does a.
-template <int Columns, int Depth, int APanel, int AAcross, int BPanel, int BAcross, int Add, class T>
+// d[d_at ..] += a x b (without Add: = a x b) of 64 x Depth and Depth x Columns elements, complete at its end, or at the
+// wait if it is Deferred. b lies in shared memory from b_at on, its panels BPanel apart, with the inner dim along its
+// columns or across them. So does a.
+template <int Columns, int Depth, int APanel, int AAcross, int BPanel, int BAcross, int Add, int Deferred,
+          class T>
 MF_DEVICE void warpgroup_mma(float* d, int d_at, const T* a, int a_at, const T* b, int b_at) {
   const unsigned left = shared_address(a) + a_at * 1024, right = shared_address(b) + b_at * 1024;
   pin<Columns / 2>(d + d_at);
@@ -116,12 +122,13 @@ MF_DEVICE void warpgroup_mma(float* d, int d_at, const T* a, int a_at, const T* 
     WarpgroupStep<T, Columns>::template shared<AAcross, BAcross>(
         d + d_at, step_descriptor<APanel, AAcross>(left, k), step_descriptor<BPanel, BAcross>(right, k), Add || k > 0);
   }
-  end_products();
-  pin<Columns / 2>(d + d_at);
+  commit_products();
+  if constexpr (!Deferred) warpgroup_wait<Columns>(d, d_at);
 }
 
 // The same with a in registers: a[a_at + 4 k .. +3] are its fragments of step k, as in an mma.m16n8k16 of each warp.
-template <int Columns, int Depth, int APanel, int AAcross, int BPanel, int BAcross, int Add, class T>
+template <int Columns, int Depth, int APanel, int AAcross, int BPanel, int BAcross, int Add, int Deferred,
+          class T>
 MF_DEVICE void warpgroup_mma(float* d, int d_at, const unsigned* a, int a_at, const T* b, int b_at) {
   const unsigned right = shared_address(b) + b_at * 1024;
   pin<Columns / 2>(d + d_at);
@@ -131,8 +138,8 @@ MF_DEVICE void warpgroup_mma(float* d, int d_at, const unsigned* a, int a_at, co
     WarpgroupStep<T, Columns>::template fragments<BAcross>(d + d_at, a + a_at + 4 * k,
                                                            step_descriptor<BPanel, BAcross>(right, k), Add || k > 0);
   }
-  end_products();
-  pin<Columns / 2>(d + d_at);
+  commit_products();
+  if constexpr (!Deferred) warpgroup_wait<Columns>(d, d_at);
 }
 
 }  // namespace mf

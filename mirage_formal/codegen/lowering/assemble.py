@@ -28,8 +28,10 @@ from mirage_formal.codegen.program.program import (
 )
 from mirage_formal.codegen.program.step import (
     Accumulation,
+    BeginProduct,
     BlockReduce,
     Computation,
+    EndProduct,
     Fetch,
     GenericOperation,
     Initialize,
@@ -83,6 +85,8 @@ def statements(plan: Plan) -> list[Owned]:
         for number, tensor in enumerate(plan.tensors)
         if tensor.placement.registers is not None
     ]
+    begun = [step.product for step in plan.loop if isinstance(step, BeginProduct)]
+    body += [((), Registers(mma_lowering.next_array(one.op.result), one.over.count)) for one in begun]
     body += _lower_steps(cx, plan.before)
     inside: list[Owned] = []
     if plan.loop:
@@ -151,6 +155,10 @@ def _step(cx: LoweringContext, step: Step) -> Iterable[Stmt]:
         case Prefetch():
             at = Int(step.iteration) if step.iteration is not None else cx.ix.add(cx.iteration, Int(cx.plan.stages - 1))
             return (*copies.prefetch(cx, cx.plan.ring, at), Commit())
+        case BeginProduct():
+            return mma_lowering.begin_product(cx, step.product)
+        case EndProduct():
+            return mma_lowering.end_product(cx, step.product)
         case Fetch():
             if step.asynchronous:
                 return copies.copy_asynchronously(cx, step.tensor, cx.iteration)

@@ -49,6 +49,7 @@ from mirage_formal.codegen.program.program import (
     Stmt,
     Value,
     WarpgroupMma,
+    WarpgroupWait,
 )
 from mirage_formal.codegen.program.register_layout import MMA, WARP, Fragment, fragment_tiles
 from mirage_formal.codegen.program.step import MatrixMultiply, Multiplication, MultiplyAccumulate, Step
@@ -167,8 +168,8 @@ class _ProductWriter:
 
     # --- warpgroups
 
-    def by_warpgroups(self) -> tuple[Stmt, ...]:
-        """Multiply by warpgroups: all steps along the inner dim at once."""
+    def by_warpgroups(self, *, ahead: bool = False) -> tuple[Stmt, ...]:
+        """Multiply by warpgroups: all steps along the inner dim at once; with ``ahead`` into the next registers."""
         cx, ix, warps = self.cx, self.cx.ix, self.warps
         depth, body = MMA[2] * self.steps, list[Stmt]()
         left_at: IntExpr = ZERO
@@ -186,8 +187,8 @@ class _ProductWriter:
         columns = MMA[1] * self.wide
         right, right_at, right_panel, right_across = self._panels(1, ix.mul(flat, max(1, columns // PANEL)))
         layouts = (left_panel, left_across, right_panel, right_across)
-        at = (self.into, ZERO, left, left_at, right, right_at)
-        product = WarpgroupMma(*at, columns, depth, self.a.dtype, *layouts, accumulate=self.adds)
+        at = (next_array(self.op.result) if ahead else self.into, ZERO, left, left_at, right, right_at)
+        product = WarpgroupMma(*at, columns, depth, self.a.dtype, *layouts, self.adds, ahead)
         return (*body, product)
 
     def _panels(self, role: int, outer: IntExpr) -> tuple[str, IntExpr, int, bool]:
@@ -380,6 +381,30 @@ def compute_products(cx: LoweringContext, steps: Sequence[Multiplication]) -> tu
     if steps[0].warps.warpgroup:
         return (*clear, *(one for writer in writers for one in writer.by_warpgroups()))
     return (*clear, *_ProductGroup(writers).statements())
+
+
+def next_array(number: int) -> str:
+    """Return the name of the registers of a product's result of the next iteration."""
+    return f"{array_name(number)}_next"
+
+
+def begin_product(cx: LoweringContext, step: MatrixMultiply) -> tuple[Stmt, ...]:
+    """Begin a product of the next iteration.
+
+    In the last iteration it multiplies what is in the next stage, which nothing uses.
+    """
+    this, cx.iteration = cx.iteration, cx.ix.add(cx.iteration, ONE)
+    out = _ProductWriter(cx, step).by_warpgroups(ahead=True)
+    cx.iteration = this
+    return out
+
+
+def end_product(cx: LoweringContext, step: MatrixMultiply) -> tuple[Stmt, ...]:
+    """Wait for a product that was begun, and make its result that of the iteration that follows."""
+    count, array, found = step.over.count, array_name(step.op.result), next_array(step.op.result)
+    u = cx.iterator(count, "u")
+    taken = make_loop(u, count, (SetReg(array, u, Reg(found, u)),), unroll=True)
+    return (WarpgroupWait(found, ZERO, 2 * count), *taken)
 
 
 def exchange_partial_sums(cx: LoweringContext, step: MatrixMultiply) -> tuple[Stmt, ...]:

@@ -241,14 +241,20 @@ class _SplitKernel:
                 placements = self.choose(way)
             except UnsupportedError:
                 continue
-            kind = (way.threads, way.warps, tuple(placements.copied.items()), tuple(placements.brought))
+            kind = (way.threads, way.warps, way.ahead, tuple(placements.copied.items()), tuple(placements.brought))
             if kind in alike:  # there was nothing that could be left where it is
                 continue
             alike.add(kind)
             deepest = most_stages(placements.moving_bytes, self.flat.iterations)
             wanted = (n for n in range(deepest, 0, -1) if n >= deepest - 1 or n in STAGES)
-            fitting = (n for n in wanted if self.attempt(placements, n).memory.bytes <= self.kernel.most)
-            yield [replace(way, stages=n) for n in fitting]
+            yield [replace(way, stages=n) for n in wanted if self.fits(placements, n)]
+
+    def fits(self, placements: Placements, stages: int) -> bool:
+        """Return whether the kernel can be planned with this many stages, and fits in shared memory."""
+        try:
+            return self.attempt(placements, stages).memory.bytes <= self.kernel.most
+        except UnsupportedError:
+            return False
 
     def fitting(self, *, generic: bool) -> _Attempt | None:
         """Return the plan of the first schedule that fits; None if none fits."""
@@ -259,7 +265,14 @@ class _SplitKernel:
         return None
 
     def attempt(self, placements: Placements, stages: int) -> _Attempt:
-        """Return the kernel planned with this many stages."""
+        """Return the kernel planned with this many stages.
+
+        Raises:
+            UnsupportedError: The schedule begins a product ahead, which the kernel does not allow.
+        """
+        if placements.schedule.ahead and self.kernel.skips is not None:
+            what = "expected iterations of which none is skipped"
+            raise UnsupportedError(what, where="schedule", hint="take a schedule that was made for this kernel")
         steps = KernelSteps(placements.flat, placements, stages, idles=self.kernel.idles)
         return _Attempt(self, placements, steps, _allocate_buffers(steps, self.kernel.share))
 

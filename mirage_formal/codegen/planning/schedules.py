@@ -110,6 +110,8 @@ def variants(products: MatrixProducts, first: Schedule, target: Target) -> Itera
             if accumulator_registers(shapes, warps) <= MAX_ACCUMULATORS + _SLACK:
                 for resident in (first.resident, not first.resident):
                     yield Schedule(threads, 1, warps, resident=resident, cut=first.cut)
+                    if warps and warps[0].warpgroup and len(warps) > 1:
+                        yield Schedule(threads, 1, warps, resident=resident, cut=first.cut, ahead=True)
 
 
 def _arrangements(shapes: Sequence[ProductShape], count: int, target: Target) -> list[tuple[Warps, ...]]:

@@ -24,8 +24,10 @@ from mirage_formal.codegen.program.program import Barrier, Commit, WaitGroups
 from mirage_formal.codegen.program.register_layout import Distribution, ThreadDigit, lanes_per_slot, split_by_warp
 from mirage_formal.codegen.program.step import (
     Accumulation,
+    BeginProduct,
     BlockReduce,
     Computation,
+    EndProduct,
     Fetch,
     GenericOperation,
     Initialize,
@@ -41,6 +43,7 @@ from mirage_formal.codegen.program.step import (
     StoreResult,
 )
 from mirage_formal.graph.types import DType
+from mirage_formal.support.errors import UnsupportedError
 
 
 class KernelSteps:
@@ -202,6 +205,8 @@ class KernelSteps:
             found = [] if over is not None else self._read(number, number, None)
             phase = Phase.AFTER if self.flat.iterations > 1 else Phase.BEFORE
             self._place(phase).append(Item(StoreResult(saver), (tuple(found),)))
+        if self.placements.schedule.ahead:
+            self._begin_ahead()
         self._add_waits()
 
     def _copies(self) -> None:
@@ -227,6 +232,36 @@ class KernelSteps:
         if not self.ring and any(isinstance(i.step, Fetch) and i.step.asynchronous for i in self.loop):
             self.loop += [Item(Commit()), Item(WaitGroups(0)), Item(Barrier())]
 
+    def _begin_ahead(self) -> None:
+        """Begin the first product of an iteration in the one before, and that of the first one before the loop.
+
+        Raises:
+            UnsupportedError: It is not computed by warpgroups from inputs alone, there are not three stages, or other
+                steps of an iteration exchange values through shared memory, which needs barriers.
+        """
+        at = next((i for i, item in enumerate(self.loop) if isinstance(item.step, MatrixMultiply)), 0)
+        product = self.loop[at].step if self.loop else None
+        writes = any(access.write for item in self.loop[at + 1 :] for part in item.parts for access in part)
+        if (
+            not isinstance(product, MatrixMultiply)
+            or not product.warps.warpgroup
+            or product.packed
+            or product.scratch
+            or self.tensors[product.op.result].placement.shared is not None
+            or any(n in self.makers for n in (product.op.a, product.op.b))
+            or not self.ring
+            or self.stages < 3
+            or writes
+        ):
+            what = "expected a first product of inputs by warpgroups, three stages, and no exchange behind it"
+            raise UnsupportedError(what, where="schedule", hint="take a schedule that was made for this kernel")
+        item = self.loop[at]
+        left = self.stages if self.resident else self.stages - 1
+        self.before += [Item(WaitGroups(left - 1)), Item(Barrier()), item]
+        self.loop[0] = Item(WaitGroups(left - 2))
+        self.loop[at] = Item(BeginProduct(product), item.parts)
+        self.loop.append(Item(EndProduct(product)))
+
     def _add_waits(self) -> None:
         """Add waits for loop-invariant tiles: before their first reader, or at the latest before the loop."""
         fixed = {
@@ -241,6 +276,8 @@ class KernelSteps:
         left = (self.stages if self.resident else self.stages - 1) if self.ring else 0
         for position, item in enumerate(self.before):
             if any(not a.write and a.buffer in fixed for part in item.parts for a in part):
+                if any(isinstance(one.step, WaitGroups) and one.step.left <= left for one in self.before[:position]):
+                    return
                 self.before[position:position] = [Item(WaitGroups(left)), Item(Barrier())]
                 return
         if (self.idles or not self.ring) and self.flat.iterations > 1:

@@ -51,6 +51,7 @@ from mirage_formal.codegen.program.program import (
     Var,
     WaitGroups,
     WarpgroupMma,
+    WarpgroupWait,
     Where,
 )
 from mirage_formal.graph.types import DType
@@ -237,6 +238,8 @@ class _Walker:
         self.early = program.dependent
         #: Whether there is a barrier that is not fenced, or a product of warpgroups.
         self.unfenced = self.warpgroups = False
+        #: Register arrays of products that are not complete: the accumulators, and their left operand.
+        self.deferred: dict[str, str] = {}
 
     def fault(self, at: Context, subject: str, what: str) -> None:
         self.found.faults.append((at.path, subject, what))
@@ -266,7 +269,7 @@ class _Walker:
     # --- statements ---
 
     def body(self, body: tuple[Stmt, ...], at: Context, scope: Mapping[str, tuple[int, Content]]) -> tuple[Node, ...]:
-        inner = dict(scope)
+        inner, before = dict(scope), dict(self.deferred)
         nodes: list[Node] = []
         for position, stmt in enumerate(body):
             here = replace(at, path=f"{at.path}{'/' if at.path else ''}{position}")
@@ -288,17 +291,26 @@ class _Walker:
                         what = "expected outside of loops and conditions, behind the wait for the launch before"
                         self.fault(here, "LaunchDependents", what)
                 case Barrier() | Commit() | WaitGroups():
-                    self.collective(here, type(stmt).__name__)
-                    self.unfenced |= isinstance(stmt, Barrier) and not stmt.fenced
-                    if isinstance(stmt, WaitGroups) and stmt.left < 0:
-                        self.fault(here, "WaitGroups", f"expected at least 0 groups, got {stmt.left}")
-                    nodes.append(Sync(stmt))
+                    nodes.append(self.synchronisation(stmt, here))
                 case _:
                     self.pending = []
                     self.simple(stmt, here, inner)
                     if self.pending:
                         nodes.append(StatementAccesses(tuple(self.pending)))
+        if self.deferred != before:
+            self.fault(at, next(iter({**before, **self.deferred})), "expected the wait for a product in its own body")
+            self.deferred = before
         return tuple(nodes)
+
+    def synchronisation(self, stmt: Barrier | Commit | WaitGroups, at: Context) -> Node:
+        self.collective(at, type(stmt).__name__)
+        if isinstance(stmt, Barrier):
+            self.unfenced |= not stmt.fenced
+            if self.deferred:
+                self.fault(at, "Barrier", "expected behind the wait for products of warpgroups")
+        if isinstance(stmt, WaitGroups) and stmt.left < 0:
+            self.fault(at, "WaitGroups", f"expected at least 0 groups, got {stmt.left}")
+        return Sync(stmt)
 
     def loop(self, stmt: For, at: Context, scope: Mapping[str, tuple[int, Content]]) -> Node:
         if stmt.var in self.taken(at, scope) or stmt.extent < 1 or _IDENTIFIER.fullmatch(stmt.var) is None:
@@ -339,7 +351,7 @@ class _Walker:
                 self.vector(stmt, name, at, scope)
             case CopyAsync():
                 self.copy(stmt, at)
-            case LoadMatrix() | Mma() | WarpgroupMma() | ShuffleReduce():
+            case LoadMatrix() | Mma() | WarpgroupMma() | WarpgroupWait() | ShuffleReduce():
                 self.exchange(stmt, at, scope)
             case Registers() | For() | If() | Barrier() | Commit() | WaitGroups() | GridWait() | LaunchDependents():
                 raise AssertionError(stmt)  # taken by ``body``
@@ -348,7 +360,7 @@ class _Walker:
 
     def exchange(
         self,
-        stmt: LoadMatrix | Mma | WarpgroupMma | ShuffleReduce,
+        stmt: LoadMatrix | Mma | WarpgroupMma | WarpgroupWait | ShuffleReduce,
         at: Context,
         scope: Mapping[str, tuple[int, Content]],
     ) -> None:
@@ -371,6 +383,9 @@ class _Walker:
                 self.register(at, scope, b, b_at, 2 * each, held)
             case WarpgroupMma():
                 self.warpgroup(stmt, at, scope)
+            case WarpgroupWait(d, d_at, columns):
+                self.deferred.pop(d, None)
+                self.register(at, scope, d, d_at, columns // 2, Content.FLOATS)
             case ShuffleReduce(array, to, fn, mask):
                 self.register(at, scope, array, to, 1, Content.FLOATS)
                 if fn not in (BinaryFn.ADD, BinaryFn.MAX) or not 1 <= mask < WARP:
@@ -382,7 +397,9 @@ class _Walker:
         """List what a product of warpgroups reads: each thread of the group reads all of its matrices.
 
         Sound: a write that such a read must see comes before a barrier (a conflict otherwise, for a matrix read counts
-        as anybody's), and every barrier is fenced; the product has ended when the statement has.
+        as anybody's), and every barrier is fenced. The product has ended when the statement has, or when a wait in the
+        same body has. No barrier lies between, so it ends in the epoch in which it began, in which no write may meet
+        what it reads; nor does a statement that touches its registers.
         """
         self.warpgroups = True
         if self.program.threads % WARPGROUP:
@@ -393,6 +410,7 @@ class _Walker:
             return
         self.halves(at, stmt.d, stmt.dtype.bytes)
         self.register(at, scope, stmt.d, stmt.d_at, stmt.columns // 2, Content.FLOATS)
+        held = "" if stmt.a_panel else stmt.a
         matrices = [(stmt.b, stmt.b_at, stmt.columns, stmt.b_panel, stmt.b_across)]
         if stmt.a_panel:
             matrices.append((stmt.a, stmt.a_at, WARPGROUP_ROWS, stmt.a_panel, stmt.a_across))
@@ -412,6 +430,8 @@ class _Walker:
             index = add(index, multiply(Var("matrix.chunk"), 8))
             inside = replace(at, loops=(*at.loops, *extents))
             self.access(inside, Mode.MATRIX, name, index, 8, shared=True)
+        if stmt.deferred:
+            self.deferred[stmt.d] = held
 
     def vector(
         self, stmt: SharedVector | GlobalVector, name: str, at: Context, scope: Mapping[str, tuple[int, Content]]
@@ -476,6 +496,8 @@ class _Walker:
         self, at: Context, scope: Mapping[str, tuple[int, Content]], name: str, e: IntExpr, used: int, holds: Content
     ) -> None:
         self.use(at, f"index of {name}", e)
+        if name in self.deferred or name in self.deferred.values():
+            self.fault(at, name, "expected behind the wait for the product of warpgroups that has it")
         declared = scope.get(name)
         if declared is None or declared[1] is not holds:
             self.fault(at, name, f"expected a register array of {holds.value} that is declared before")

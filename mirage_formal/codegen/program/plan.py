@@ -161,6 +161,8 @@ class Schedule:
             products are.
         cut: The number of iterations into which each iteration of the µGraph is split; 1 if it is not.
         tile: For a predefined operator that reads across, the number of its tile; all other fields are then defaults.
+        ahead: Whether the first product of an iteration is begun in the iteration before, and is computed by warpgroups
+            beside that one's other operators.
     """
 
     threads: int
@@ -170,6 +172,7 @@ class Schedule:
     resident: bool = True
     cut: int = 1
     tile: int = 0
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)

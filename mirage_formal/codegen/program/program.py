@@ -383,9 +383,12 @@ class Mma:
 class WarpgroupMma:
     """A product of 64 x depth and depth x columns elements by 4 warps (wgmma m64nNk16, N = columns): d += a x b.
 
-    It is collective over a warpgroup, four warps of which the first has a number that 4 divides, and complete at its
-    end. Warp w of the group has rows 16 w .. 16 w + 15: d[d_at + 4 j .. +3] are accumulators of columns 8 j .. 8 j + 7,
-    as of an ``Mma``. In registers, a[a_at + 4 k .. +3] are its left fragments of inner positions 16 k .. 16 k + 15.
+    It is collective over a warpgroup, four warps of which the first has a number that 4 divides. It is complete at its
+    end, or if ``deferred`` at the ``WarpgroupWait`` of its accumulators: until then no statement touches these or the
+    words of its left operand, and there is no barrier.
+
+    Warp w of the group has rows 16 w .. 16 w + 15: d[d_at + 4 j .. +3] are accumulators of columns 8 j .. 8 j + 7, as
+    of an ``Mma``. In registers, a[a_at + 4 k .. +3] are its left fragments of inner positions 16 k .. 16 k + 15.
 
     A matrix in shared memory consists of panels of 64 columns. Its element (outer o, inner i) is buffer[e ^ 8 (e / 64 %
     8)], e = 512 (at + panel (c / 64)) + 64 r + c % 64, where (r, c) is (o, i), or (i, o) if it lies ``across``.
@@ -400,6 +403,7 @@ class WarpgroupMma:
         a_panel, b_panel: Units of 512 elements from a panel to the next; 0 for an operand in registers.
         a_across, b_across: Whether rows, as stored, are the inner dim.
         accumulate: Whether the accumulators are added to; else d = a x b, and what they held does not count.
+        deferred: Whether it may be complete later.
     """
 
     d: str
@@ -416,6 +420,16 @@ class WarpgroupMma:
     b_panel: int
     b_across: bool
     accumulate: bool = True
+    deferred: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WarpgroupWait:
+    """A wait until the warpgroup's products are complete (wgmma.wait_group), one of ``columns`` in d[d_at ..] too."""
+
+    d: str
+    d_at: IntExpr
+    columns: int
 
 
 #: Columns of products of warpgroups.
@@ -471,6 +485,7 @@ Stmt = (
     | LoadMatrix
     | Mma
     | WarpgroupMma
+    | WarpgroupWait
     | ShuffleReduce
     | GridWait
     | LaunchDependents

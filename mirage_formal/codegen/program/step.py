@@ -184,7 +184,21 @@ class Prefetch:
     iteration: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class BeginProduct:
+    """The beginning of a product of the next iteration, which goes on beside the other steps of this one."""
+
+    product: MatrixMultiply
+
+
+@dataclass(frozen=True, slots=True)
+class EndProduct:
+    """The end of a product that was begun in this iteration: from here on its result is that of the next one."""
+
+    product: MatrixMultiply
+
+
 #: All steps that belong to an operator.
 Computation = Operation | Initialize | Rescale | BlockReduce
 #: Barriers, and the groups of asynchronous copies, are a Program's own statements.
-Step = Computation | Fetch | Load | StoreResult | Prefetch | Barrier | WaitGroups | Commit
+Step = Computation | Fetch | Load | StoreResult | Prefetch | BeginProduct | EndProduct | Barrier | WaitGroups | Commit

@@ -50,6 +50,7 @@ from mirage_formal.codegen.program.program import (
     Var,
     WaitGroups,
     WarpgroupMma,
+    WarpgroupWait,
     Where,
 )
 from mirage_formal.codegen.safety.access_disjointness import extents, query_variables
@@ -207,14 +208,14 @@ class _Lister:
                     self.value(value)
             case SharedVector(array, at, _, _, count) | GlobalVector(array, at, _, _, count):
                 self.write(array, at, count)
-            case LoadMatrix() | Mma() | WarpgroupMma() | ShuffleReduce():
+            case LoadMatrix() | Mma() | WarpgroupMma() | WarpgroupWait() | ShuffleReduce():
                 self.exchange(stmt)
             case CopyAsync() | Commit() | WaitGroups() | Barrier() | GridWait() | LaunchDependents():
                 pass
             case _:
                 assert_never(stmt)
 
-    def exchange(self, stmt: LoadMatrix | Mma | WarpgroupMma | ShuffleReduce) -> None:
+    def exchange(self, stmt: LoadMatrix | Mma | WarpgroupMma | WarpgroupWait | ShuffleReduce) -> None:
         """Follow a collective of a warp or warpgroup."""
         match stmt:
             case LoadMatrix(words, at, _, _, count):
@@ -231,6 +232,8 @@ class _Lister:
                 if stmt.accumulate:
                     self.read(d, d_at, columns // 2)
                 self.write(d, d_at, columns // 2)
+            case WarpgroupWait(d, d_at, columns):
+                self.read(d, d_at, columns // 2)
             case ShuffleReduce(array, at):
                 self.read(array, at, 1)
                 self.write(array, at, 1)

@@ -55,6 +55,7 @@ from mirage_formal.codegen.program.program import (
     Var,
     WaitGroups,
     WarpgroupMma,
+    WarpgroupWait,
     Where,
     all_statements,
 )
@@ -475,7 +476,7 @@ class _Evaluation:
                 masks = s.fn is BinaryFn.MAX and s.array in self.indicators
                 found = self.points.disjunction(mine, other) if masks else self.combine(s.fn, mine, other)
                 self.assign(s.array, slot, found, mask)
-            case Barrier() | Commit() | WaitGroups() | GridWait() | LaunchDependents():
+            case Barrier() | Commit() | WaitGroups() | WarpgroupWait() | GridWait() | LaunchDependents():
                 return  # order in time, which the safety claim is about
             case _:
                 assert_never(s)

@@ -505,7 +505,7 @@ class Interpreter:
                 blocks = self.everyone(s, mask)
                 for observer in self.observers:
                     observer.barrier(blocks)
-            case p.GridWait() | p.LaunchDependents():
+            case p.GridWait() | p.LaunchDependents() | p.WarpgroupWait():
                 self.everyone(s, mask)
             case p.LoadMatrix():
                 self.everyone(s, mask)
