@@ -13,20 +13,25 @@ from mirage_formal.support.resources import worker_count
 from mirage_formal.workers.pool import Pool
 
 #: Modules that the fork server of the workers loads once.
-PRELOAD: Final = ("mirage_formal.run.tasks", "mirage_formal.search.guided.guided_engine")
+PRELOAD: Final = ("mirage_formal.run.tasks", "mirage_formal.search.guided.guided_engine", "mirage_formal.workers.pool")
 
 
-def start_workers(workers: Any, cluster: Any) -> None:
+def start_workers(workers: Any, cluster: Any, *, fork: bool = False) -> None:
     """Start the fork server of this machine's workers, for the option values that the user gave.
 
     Invalid values start no server; ``settings.check_limits`` reports them later.
+
+    Args:
+        workers: Number of workers; None is one for each processor.
+        cluster: Address of a cluster, which has workers of its own.
+        fork: Whether the server may be forked from this process; see ``Pool.start``.
     """
     if cluster is None and (workers is None or (isinstance(workers, int) and workers > 0)):
-        Pool(worker_count(workers), PRELOAD).start()
+        Pool(worker_count(workers), PRELOAD).start(fork=fork)
 
 
 def start_workers_of(arguments: Sequence[str]) -> None:
-    """Start the fork server for the arguments of a search command, before they are parsed.
+    """Fork the fork server for the arguments of a search command, before they are parsed and more is loaded.
 
     Arguments that start no search, or that cannot be read here, start no server; whoever parses them does.
     """
@@ -41,4 +46,4 @@ def start_workers_of(arguments: Sequence[str]) -> None:
                 return
             workers = int(number)
     if arguments:
-        start_workers(workers, None)
+        start_workers(workers, None, fork=True)

@@ -18,7 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -42,6 +42,7 @@ from mirage_formal.workers.dispatch import (
     UserError,
     WorkerSlot,
 )
+from mirage_formal.workers.forked_server import fork_in_place_of_exec
 
 #: Seconds that an idle or starting worker is given to exit before it is killed.
 _GRACE_S: Final = 1.0
@@ -107,9 +108,13 @@ class Pool(Executor[_Worker]):
         """Return the number of worker processes."""
         return self._workers
 
-    def start(self) -> None:
-        """Start the server that workers are forked from, which loads ``preload`` while this process goes on."""
-        _start_server(self._threads)
+    def start(self, *, fork: bool = False) -> None:
+        """Start the server that workers are forked from, which loads ``preload`` while this process goes on.
+
+        Args:
+            fork: Whether to fork it from this process, which has one thread and has loaded nothing but this package.
+        """
+        _start_server(self._threads, fork=fork)
 
     def close(self) -> None:
         """Kill every worker, also during a task."""
@@ -243,6 +248,7 @@ def _collect_rarely() -> None:
     again, which took a quarter of a search.
     """
     gc.freeze()
+    gc.enable()
     gc.set_threshold(*_COLLECT)
 
 
@@ -290,16 +296,20 @@ _MAIN_LOCK: Final = threading.Lock()
 _THREADS: Final = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def _start_server(threads: int) -> None:
+def _start_server(threads: int, *, fork: bool = False) -> None:
     """Start the server that workers are forked from, if it is not running: each worker keeps to its share of threads.
 
     A number that the user has set stands.
+
+    Args:
+        threads: Threads of a worker's linear algebra.
+        fork: Whether the server may be forked from this process; see ``Pool.start``.
     """
     missing = [name for name in _THREADS if name not in os.environ]
     with _MAIN_LOCK:
         os.environ.update(dict.fromkeys(missing, str(threads)))
         try:
-            with block_interrupts():
+            with fork_in_place_of_exec() if fork else nullcontext(), block_interrupts():
                 ensure_running()
         finally:
             for name in missing:

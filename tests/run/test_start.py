@@ -82,7 +82,7 @@ from mirage_formal.workers import pool
 from mirage_formal.support.errors import MirageError
 
 start = pool._start_server
-def started(threads):
+def started(threads, **_):
     names = {{"mirage_formal.run.driver", "mirage_formal.partition.search_strategy"}}
     print(threads, *sorted(names & set(sys.modules)))
     start(threads)
@@ -106,7 +106,7 @@ def test_only_what_can_be_used_is_started() -> None:
 from mirage_formal.run.preload import start_workers
 from mirage_formal.workers import pool
 
-pool._start_server = lambda threads: print("started", threads)
+pool._start_server = lambda threads, **_: print("started", threads)
 for workers, cluster in ((0, None), (-1, None), ("2", None), (None, "local:2"), (1, None)):
     start_workers(workers, cluster)
 """
@@ -119,7 +119,7 @@ from mirage_formal.run.preload import start_workers_of
 from mirage_formal.workers import pool
 
 pool.processor_count = lambda: 8
-pool._start_server = lambda threads: print("started", threads)
+pool._start_server = lambda threads, **_: print("started", threads)
 starts = ("a.py --workers 2", "--workers=4 a.py")
 for given in (*starts, "a.py --workers x", "a.py --workers", "--help", "", "a.py --cluster=c"):
     start_workers_of(given.split())
