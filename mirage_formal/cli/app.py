@@ -9,10 +9,8 @@ The options of a search, with their types, defaults and help texts, are in suppo
 from __future__ import annotations
 
 import sys
-from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -32,6 +30,7 @@ from mirage_formal.cli.kernel_commands import build_command, emulate_command, ex
 from mirage_formal.cli.kernelbench import kernelbench_command
 from mirage_formal.cli.report import report_command, watch_command
 from mirage_formal.cli.reproduce import app as reproduce_app
+from mirage_formal.cli.search.search_files import check_program, search_files
 from mirage_formal.cli.store import app as store_app
 from mirage_formal.cli.tune import tune_command
 from mirage_formal.cli.utilities import (
@@ -41,7 +40,6 @@ from mirage_formal.cli.utilities import (
     add_options,
     amount_option,
     answer,
-    given_options,
     moved_commands,
     option,
     run_command,
@@ -49,13 +47,8 @@ from mirage_formal.cli.utilities import (
     single_command,
 )
 from mirage_formal.run.preload import start_workers
-from mirage_formal.support.errors import ProgramError, SpaceError
-from mirage_formal.support.options import CallOptions, Settings
-from mirage_formal.support.terminal import escape_line
-
-if TYPE_CHECKING:
-    from mirage_formal.cli.graphs.user_file import SourceProgram
-    from mirage_formal.run.driver import RunArguments
+from mirage_formal.support.errors import SpaceError
+from mirage_formal.support.options import CallOptions, Settings, given_options
 
 
 class _Root(TyperGroup):
@@ -82,7 +75,6 @@ tools = typer.Typer(
     no_args_is_help=True,
     help="Build, run and time kernels; look at graphs, proofs and stored results; benchmarks; this machine.",
 )
-INTERRUPTED: Final = 130
 
 
 _Files = Annotated[
@@ -131,10 +123,8 @@ def search_command(
     """Search every module-level kernel graph of each FILE that has a marked output."""
     start_workers(given["workers"], given["cluster"])  # while this process loads what follows
     settings = given_options(Settings, given)
-    if program is not None and len(files) > 1:
-        hint = "leave --program out, or give one file"
-        raise SpaceError(f"expected one file, got {len(files)}", where="--program", hint=hint)
-    raise typer.Exit(_search(files, program, (given["out"], progress), settings, as_json=json))
+    check_program(files, program)
+    raise typer.Exit(search_files(files, program, (given["out"], progress), settings, as_json=json))
 
 
 app.command("search")(add_options(search_command, CallOptions, Settings))
@@ -222,78 +212,6 @@ def main() -> NoReturn:
     run_command(app)
 
 
-def search_main() -> NoReturn:
-    """Run ``python -m mirage_formal.search``."""
-    run_command(single_command(search_command), "search")
-
-
 def verify_main() -> NoReturn:
     """Run ``python -m mirage_formal.verify``."""
     run_command(single_command(verify_command), "verify")
-
-
-def _search(
-    files: Sequence[Path], wanted: str | None, places: tuple[str | None, str], settings: Settings, *, as_json: bool
-) -> int:
-    """Search the programs of files.
-
-    Args:
-        files: The files; all are read before the first search.
-        wanted: Name of the only program to search.
-        places: The directory of the evidence, with one in it for each of several files, and the progress mode.
-        settings: Settings of each search.
-        as_json: Whether to print the reports as JSON.
-
-    Returns:
-        The exit code.
-    """
-    from msgspec import structs
-
-    from mirage_formal.api.no_result_diagnosis import add_source_lines, find_reasons_for_no_result
-    from mirage_formal.cli.graphs.user_file import choose, read_programs
-    from mirage_formal.partition.cover_table import print_any, reports_values
-    from mirage_formal.partition.search_strategy import search_or_cover
-    from mirage_formal.run.executors import make_executor
-    from mirage_formal.run.progress.display_choice import display
-    from mirage_formal.support.guard import stopped_by
-
-    out, progress = places
-    tasks: list[tuple[str, SourceProgram, Path, Path]] = []
-    for file in files:
-        programs = read_programs(file, settings.time_limit)
-        chosen = choose(programs, wanted, file)
-        root = Path(out or Path("runs") / file.stem)
-        root = root / file.stem if out is not None and len(files) > 1 else root
-        several = len(programs) > 1 and (out is None or len(chosen) > 1)
-        tasks += [(name, written, file, root / name if several else root) for name, written in chosen.items()]
-    if double := [str(place) for place, count in Counter(place for *_, place in tasks).items() if count > 1]:
-        hint = "search files of the same name one after another, with an --out each"
-        raise ProgramError(f"expected another directory for each program, got {double[0]} twice", hint=hint)
-    code = 0
-    reports = []
-    with make_executor(settings) as executor:
-        for name, written, file, directory in tasks:
-            graph, origins = written.program, written.origins
-            if written.unmarked:
-                text = f"{name}: no output is marked; outputs are what nothing reads: {', '.join(written.unmarked)}"
-                Console(stderr=True).print(escape_line(text), markup=False, highlight=False, soft_wrap=True)
-            mine = settings
-            if settings.resume and len(tasks) > 1 and not directory.exists():
-                mine = structs.replace(settings, resume=False)  # an interrupted run had not come to this program
-            with display(progress, "search") as shown, add_source_lines(graph, origins):
-                about: RunArguments = {
-                    "name": name,
-                    "source": str(file),
-                    "watch": shown.watch(name),
-                    "executor": executor,
-                }
-                report = search_or_cover(graph, mine, directory, **about)
-            nothing = find_reasons_for_no_result(report, graph, mine, origins)
-            reports.append((report, nothing))
-            if not as_json:
-                print_any(report, Console(), nothing)
-            if report.summary.status == "interrupted":
-                code = stopped_by() or INTERRUPTED
-                break
-            code = max(code, 1 if report.failed or nothing is not None else 0)
-    return answer("search", code, reports_values(reports)) if as_json else code

@@ -18,10 +18,10 @@ from mirage_formal.cli.utilities import (
     choice_option,
     count_option,
     option,
-    print_error,
     run_command,
     single_command,
 )
+from mirage_formal.support.errors import print_error
 from mirage_formal.support.terminal import escape_line
 
 _Runs = Annotated[list[Path], typer.Argument(metavar="RUN_DIR", help="Directories that searches have written.")]

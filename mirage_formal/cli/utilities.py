@@ -11,18 +11,15 @@ import msgspec
 import typer
 
 from mirage_formal.support import options
-from mirage_formal.support.errors import MirageError, SpaceError
+from mirage_formal.support.errors import OPTIONS_HINT, MirageError, SpaceError, print_error
 from mirage_formal.support.guard import run_main
-from mirage_formal.support.terminal import escape_line
 
-_MAX_LINES: Final = 20
 #: How every command of typer is set up.
 STYLE: Final[dict[str, Any]] = {
     "add_completion": False,
     "pretty_exceptions_enable": False,
     "rich_markup_mode": None,  # brackets in texts are brackets
 }
-_HINT: Final = "{} --help lists every option and its values"
 
 
 def value_parser(where: str, kind: Any) -> Callable[[Any], Any]:
@@ -94,12 +91,6 @@ def _parameter(one: options.Option) -> Parameter:
     return Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind | None, made])
 
 
-def given_options(kind: type[msgspec.Struct], given: Mapping[str, Any]) -> Any:
-    """Return the options of a class that a command was given; a switch turns its default over."""
-    found = {one.name: (given[one.name], one.default) for one in options.options_of(kind) if one.flag}
-    return kind(**{name: typed ^ usual if isinstance(usual, bool) else typed for name, (typed, usual) in found.items()})
-
-
 #: The option --json, of every command that has something to answer.
 Json = Annotated[bool, flag_option("--json", "Print one JSON object, see `mirage-formal tools schema answer`.")]
 #: The option --progress; see ``run.progress.progress_display``.
@@ -166,22 +157,13 @@ def invoke_command(command: typer.Typer, arguments: Sequence[str], name: str = "
     return 2
 
 
-def print_error(error: MirageError) -> None:
-    """Print a user's mistake to standard error, on one screen."""
-    hint = "" if error.hint else f"\n  hint: {_HINT.format('mirage-formal COMMAND')}"
-    lines = f"error: {error}{hint}".splitlines()
-    if len(lines) > _MAX_LINES:
-        lines = [*lines[: _MAX_LINES - 2], f"  ... {len(lines) - _MAX_LINES + 1} lines more", lines[-1]]
-    print("\n".join(escape_line(text) for text in lines), file=sys.stderr)
-
-
 def _of_call(error: Any) -> MirageError:
     """Convert an error of the command line parser to a MirageError."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context is not None else "mirage-formal"
     said = " ".join(str(error.format_message()).split())
     group = hasattr(getattr(context, "command", None), "commands")
-    hint = f"{path} --help lists every command" if group else _HINT.format(path)
+    hint = f"{path} --help lists every command" if group else OPTIONS_HINT.format(path)
     return SpaceError(said[:1].lower() + said[1:].rstrip("."), where=path, hint=hint)
 
 

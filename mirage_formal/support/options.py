@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Annotated, Any, Final, Literal, TypedDict
@@ -332,6 +332,12 @@ def _option_of(field: structs.FieldInfo, described: inspect.Metadata) -> Option:
         shown=extra.get("cli_default") or extra["default"] or shown,
         repeated="item" in extra,
     )
+
+
+def given_options(kind: type[msgspec.Struct], given: Mapping[str, Any]) -> Any:
+    """Return the options of a class that a command was given; a switch turns its default over."""
+    found = {one.name: (given[one.name], one.default) for one in options_of(kind) if one.flag}
+    return kind(**{name: typed ^ usual if isinstance(usual, bool) else typed for name, (typed, usual) in found.items()})
 
 
 def _texts(info: inspect.Type) -> tuple[str, str, str]:

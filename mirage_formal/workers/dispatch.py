@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from types import TracebackType
@@ -179,6 +179,7 @@ class Executor(ABC, Generic[S]):
     def __init__(self, *, slow_factor: float = SLOW_FACTOR, slow_after_s: float = SLOW_AFTER_S) -> None:
         self.remarks: list[str] = []
         self._slots: list[S] = []
+        self._steps: deque[Callable[[], object]] = deque()
         self._slow = (slow_factor, slow_after_s)
 
     @property
@@ -210,6 +211,10 @@ class Executor(ABC, Generic[S]):
     @abstractmethod
     def _stop(self, slot: S) -> None:
         """End the task of a busy slot; it yields no further events."""
+
+    def work_meanwhile(self, steps: Iterable[Callable[[], object]]) -> None:
+        """Take short steps in this process while workers compute, each when no worker has an event."""
+        self._steps.extend(steps)
 
     def __enter__(self) -> Self:
         return self
@@ -250,7 +255,9 @@ class Executor(ABC, Generic[S]):
                     return
                 self._assign(function, tasks, book, limit_s, deadline)
                 happened = False
-                for slot, event in self._events(min(self.TICK_S, max(0.0, deadline - now))):
+                computing = any(slot.task is not None for slot in self._slots)
+                patience = 0.0 if self._steps and computing else min(self.TICK_S, max(0.0, deadline - now))
+                for slot, event in self._events(patience):
                     outcome = self._record_event(book, slot, event)
                     if outcome is not None:
                         happened = True
@@ -258,7 +265,9 @@ class Executor(ABC, Generic[S]):
                 for slow in self._slow_tasks(function, tasks, book, limit_s):
                     happened = True
                     yield slow
-                if not happened:
+                if not happened and patience == 0.0 and self._steps:
+                    self._steps.popleft()()
+                elif not happened:
                     yield None
         finally:
             for slot in list(self._slots):

@@ -7,7 +7,6 @@ by a fresh one.
 
 from __future__ import annotations
 
-import gc
 import multiprocessing
 import os
 import pickle
@@ -30,7 +29,7 @@ from typing import Any, Final
 
 from mirage_formal.support.errors import MirageError, WorkerError
 from mirage_formal.support.guard import block_interrupts
-from mirage_formal.support.resources import processor_count
+from mirage_formal.support.resources import collect_rarely, processor_count
 from mirage_formal.workers import task_progress
 from mirage_formal.workers.dispatch import (
     SLOW_AFTER_S,
@@ -51,8 +50,6 @@ _MAX_STILLBORN: Final = 100
 #: Seconds between two measurements of the workers' memory.
 _MEMORY_EVERY_S: Final = 0.1
 _GIB: Final = 1 << 30
-#: Thresholds of Python's garbage collector in workers: new objects, and collections of one generation before the next.
-_COLLECT: Final = (50_000, 20, 100)
 _HINT: Final = "look at this machine's limits of processes and memory (ulimit -a), or use fewer --workers"
 
 
@@ -224,7 +221,7 @@ def _serve(pipe: Connection) -> None:
     """Serve as a worker: compute each task that arrives and send its answer, until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, which then kills its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _collect_rarely()
+    collect_rarely()
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     writes = threading.Lock()
     threading.Thread(target=_send_progress, args=(pipe, writes), daemon=True).start()
@@ -239,17 +236,6 @@ def _serve(pipe: Connection) -> None:
                 pipe.send(event)
         except OSError:
             return
-
-
-def _collect_rarely() -> None:
-    """Look for unreachable cycles of objects rarely, and not among what the server has loaded.
-
-    A task makes millions of small values that live as long as it does. Python would walk through all of them again and
-    again, which took a quarter of a search.
-    """
-    gc.freeze()
-    gc.enable()
-    gc.set_threshold(*_COLLECT)
 
 
 def _send_progress(pipe: Connection, writes: threading.Lock) -> None:

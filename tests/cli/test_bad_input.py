@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage_formal.cli import app as cli
+from mirage_formal.cli.search.search_main import search_main
 
 GOOD = """
 import mirage_formal as mf
@@ -38,7 +38,7 @@ class Refusal:
             Path("bad.py").write_text(source)
         self._monkeypatch.setattr(sys, "argv", ["mirage_formal.search", *arguments])
         with pytest.raises(SystemExit) as ended:
-            cli.search_main()
+            search_main()
         output, errors = self._capsys.readouterr()
         assert ended.value.code == 2
         assert output == ""
@@ -216,7 +216,7 @@ def test_resume_of_another_programs_run(
     fake = ("--engine", "tests.kit.runs.fake_engine:FakeEngine", "--config", "tiny", "--keep", "1", "--out", "run")
     monkeypatch.setattr(sys, "argv", ["mirage_formal.search", "good.py", *fake])
     with pytest.raises(SystemExit) as ended:
-        cli.search_main()
+        search_main()
     assert ended.value.code == 0
     capsys.readouterr()
     said = refused("bad.py", *fake, "--resume", source=GOOD.replace("graph.exp", "graph.silu"))

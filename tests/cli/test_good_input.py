@@ -15,6 +15,7 @@ import pytest
 from mirage_formal import records
 from mirage_formal.cli import app as cli
 from mirage_formal.cli.graphs.user_file import load_programs
+from mirage_formal.cli.search.search_main import search_main
 from tests.kit.paths import REPOSITORY
 from tests.kit.processes import HUNG_S
 
@@ -50,7 +51,7 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def search(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(sys, "argv", ["mirage_formal.search", *arguments])
     with pytest.raises(SystemExit) as ended:
-        cli.search_main()
+        search_main()
     assert isinstance(ended.value.code, int)
     return ended.value.code
 

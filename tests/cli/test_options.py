@@ -12,7 +12,7 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.api.request import Options
-from mirage_formal.cli import app as cli
+from mirage_formal.cli.search.search_main import search_main
 from mirage_formal.run.executors import make_executor
 from mirage_formal.run.settings import make_job
 from mirage_formal.run.verify.policy import Policy
@@ -134,7 +134,7 @@ def test_the_command_line_says_the_same(
     )
     monkeypatch.setattr(sys, "argv", ["mirage_formal.search", "own.py", f"{option}={value}"])
     with pytest.raises(SystemExit) as ended:
-        cli.search_main()
+        search_main()
     assert ended.value.code == 2
     errors = capsys.readouterr().err
     assert errors.startswith("error: ")

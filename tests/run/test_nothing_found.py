@@ -20,7 +20,7 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.api.no_result_diagnosis import find_reasons_for_no_result
 from mirage_formal.check.__main__ import main as check
-from mirage_formal.cli import app as cli
+from mirage_formal.cli.search.search_main import search_main
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.target import load_target
 from mirage_formal.frontend.origins import unknown_origins
@@ -107,7 +107,7 @@ def space_of(what: str) -> str:
 def command(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(sys, "argv", ["mirage_formal.search", *arguments, "--workers", "1"])
     with pytest.raises(SystemExit) as ended:
-        cli.search_main()
+        search_main()
     assert isinstance(ended.value.code, int)
     return ended.value.code
 

@@ -286,3 +286,15 @@ def test_workers_end_when_the_supervisor_is_killed(tmp_path: Path) -> None:
         assert all(alive(pid) for pid in pids)
         supervisor.kill()
     assert gone(pids)
+
+
+def test_steps_are_taken_here_while_workers_compute(tmp_path: Path) -> None:
+    """The worker waits for a file that the last step writes."""
+    taken: list[int] = []
+    file = tmp_path / "file"
+    with Pool(1) as pool:
+        pool.work_meanwhile([lambda: taken.append(1), lambda: taken.append(2), file.touch])
+        assert taken == []
+        [found] = [one for one in pool.run(wait_for, [str(file)], limit_s=60) if isinstance(one, TaskDone)]
+        assert found.attempts == 1
+    assert taken == [1, 2]

@@ -12,6 +12,7 @@ import pytest
 import mirage_formal as mf
 from mirage_formal import Graph, Tensor
 from mirage_formal.cli import app as cli
+from mirage_formal.cli.search.search_files import INTERRUPTED
 from mirage_formal.graph.formats.json import to_json
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Equivalent, Unknown, Verdict
@@ -101,7 +102,7 @@ def test_what_was_judged_before_an_interrupt_is_printed_and_written(
     monkeypatch.setattr(sys, "argv", ["mirage_formal.verify", "lora.py", "several.json", "--out", "judged"])
     with pytest.raises(SystemExit) as ended:
         cli.verify_main()
-    assert ended.value.code == cli.INTERRUPTED
+    assert ended.value.code == INTERRUPTED
     assert "too hard" in capsys.readouterr().out
     assert len(json.loads(Path("judged/verdicts.json").read_text())["graphs"]) == 1
 
