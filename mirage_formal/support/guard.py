@@ -101,6 +101,22 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
     sys.exit(code)
 
 
+def end_quickly(main: Callable[[], NoReturn]) -> NoReturn:
+    """Run the main program of this process, which exits, without taking all modules and values apart afterwards.
+
+    Functions that were registered for the exit are called, and the output is flushed.
+    """
+    import atexit
+
+    try:
+        main()
+    except SystemExit as ended:
+        if not isinstance(ended.code, int):
+            raise
+        atexit._run_exitfuncs()
+        os._exit(_flush_output(ended.code))
+
+
 def stopped_by() -> int:
     """Return the exit code of the signal that stopped this command; 0 without one."""
     return _STATE.received and 128 + _STATE.received
@@ -350,4 +366,13 @@ def _flush_output(code: int) -> int:
     return code
 
 
-__all__ = ["DEBUG", "StopSignal", "at_start", "block_interrupts", "keep_results_on_stop", "run_main", "stopped_by"]
+__all__ = [
+    "DEBUG",
+    "StopSignal",
+    "at_start",
+    "block_interrupts",
+    "end_quickly",
+    "keep_results_on_stop",
+    "run_main",
+    "stopped_by",
+]

@@ -115,6 +115,9 @@ class Pool(Executor[_Worker]):
 
     def close(self) -> None:
         """Kill every worker, also during a task."""
+        for worker in self._slots:
+            if worker.task is None:
+                worker.pipe.close()  # so that idle workers leave at the same time
         for worker in list(self._slots):
             self._stop(worker)
         self._server.close()
