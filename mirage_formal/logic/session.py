@@ -80,6 +80,11 @@ def discharge_all(scripts: Sequence[Script], timeout_ms: int = QUESTION_MS) -> l
     return [(found[i][0], found[i + 1][0]) for i in range(0, len(found), 2)]
 
 
+def start_solvers() -> None:
+    """Start the solver process of this thread, which loads the solvers while this thread goes on."""
+    thread_solvers().start()
+
+
 def run_solvers(questions: Sequence[SolverQuery]) -> list[tuple[SolverResult, Mapping[str, int]]]:
     """Return each solver's result for its question, and the requested model values where it is satisfiable."""
     return [

@@ -18,6 +18,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -116,6 +117,14 @@ class SolverProcess:
             said += self._some(questions[len(said) :])
         return said
 
+    def start(self) -> None:
+        """Start the process, if it is not running, without waiting until it has loaded the solvers.
+
+        If it cannot be started, the next question says so.
+        """
+        with suppress(_ProcessGone):
+            self._launch()
+
     @property
     def pid(self) -> int | None:
         """Return the process id, if there is a process."""
@@ -161,9 +170,15 @@ class SolverProcess:
     # --- the process -------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
+        self._launch()
+        if not self._versions:
+            self._versions = _decode_reply(self._receive(monotonic() + START_S), dict[str, str])
+
+    def _launch(self) -> None:
         if self._child is not None and self._child.poll() is None:
             return
         self.close()
+        self._versions = {}
         path = [entry for entry in sys.path if os.path.isabs(entry)]
         bounds = (str(bound) for bound in self._bounds)
         arguments = [*bounds, json.dumps(path), str(_PACKAGE)]
@@ -183,7 +198,6 @@ class SolverProcess:
         self._end = weakref.finalize(self, _end_process, self._child, os.getpid())
         assert self._child.stdin is not None
         os.set_blocking(self._child.stdin.fileno(), False)
-        self._versions = _decode_reply(self._receive(monotonic() + START_S), dict[str, str])
 
     def _send(self, questions: Sequence[SolverQuery]) -> None:
         assert self._child is not None and self._child.stdin is not None

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from statistics import median
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -71,6 +73,8 @@ R = TypeVar("R")
 #: Obligations discharged by one task. The first task of a worker starts a process of the solvers, which takes as long
 #: as the answers to so many.
 _CHUNK: Final = 32
+#: Milliseconds of the verification of a candidate, before the first one is verified.
+_USUAL_CANDIDATE_MS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,19 @@ class CandidateEvidence:
     proof: bytes | None
     files: dict[str, bytes]
     foreseen: PredictedNumerics | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedWorker:
+    """A worker that has evaluated the program for final fingerprints, and has started its solver process.
+
+    Attributes:
+        place: Number of its place.
+        milliseconds: Processor time of its preparation, which another worker takes for its first candidate.
+    """
+
+    place: int
+    milliseconds: float
 
 
 class CandidateVerifier:
@@ -103,7 +120,10 @@ class CandidateVerifier:
         pool: Executor[Any],
         limits: TimeLimits,
         show: Callable[[RunPhase, int, int], None],
+        prepared: PreparedWorker | None = None,
     ) -> None:
+        self._prepared = prepared
+        self._candidate_ms: list[float] = []
         self.rejected: dict[str, RejectedRecord] = {}
         self.tests = 0
         self.lost = False
@@ -227,11 +247,37 @@ class CandidateVerifier:
             *(CandidateTask(self._job, found.graph) for found in certified),
         ]
         limit, until = self._limits.proof_s, self._limits.proofs
-        for index, result in self._outcomes(RunPhase.PROVE, verify_or_discharge, tasks, limit, until=until):
-            if isinstance(result, list):
-                self._record_answers(chunks[index], result)
-            elif index >= len(chunks):
-                yield certified[index - len(chunks)], result
+
+        def refuses(task: int, place: int, waiting: Sequence[int]) -> bool:
+            return self._leaves_to_another(task < len(chunks), place, sum(each >= len(chunks) for each in waiting))
+
+        with nullcontext() if self._prepared is None else self._pool.leaving_tasks(refuses):
+            for index, result in self._outcomes(RunPhase.PROVE, verify_or_discharge, tasks, limit, until=until):
+                if isinstance(result, list):
+                    self._record_answers(chunks[index], result)
+                elif index >= len(chunks):
+                    yield certified[index - len(chunks)], result
+
+    def _leaves_to_another(self, solvers: bool, place: int, candidates: int) -> bool:
+        """Return whether a worker leaves a task to another one, which is better prepared for it.
+
+        Only the prepared worker has evaluated the program. Another one verifies candidates only if evaluating the
+        program again is less work than all waiting candidates.
+
+        Args:
+            solvers: Whether the task is for the solvers; otherwise it is a candidate.
+            place: The worker's place.
+            candidates: Number of waiting candidates.
+        """
+        prepared = self._prepared
+        if prepared is None or not candidates:
+            return False
+        known = self._candidate_ms
+        typical = median(known) if known else _USUAL_CANDIDATE_MS
+        alone = prepared.milliseconds >= typical * candidates
+        if place == prepared.place:
+            return solvers and alone
+        return alone != solvers
 
     def _judge(
         self, judged: Sequence[tuple[FoundRecord, AcceptedCandidate | RejectedCandidate | TaskFailed]]
@@ -275,6 +321,8 @@ class CandidateVerifier:
             match outcome:
                 case TaskDone(index, value):
                     left -= 1
+                    if isinstance(value, AcceptedCandidate | RejectedCandidate):
+                        self._candidate_ms.append(outcome.cpu_milliseconds)
                     yield index, value
                 case TaskFailed(index):
                     left -= 1

@@ -14,7 +14,7 @@ from dataclasses import replace
 from datetime import datetime
 from math import nextafter
 from pathlib import Path
-from typing import Any, Final, Literal, TypedDict, Unpack
+from typing import Any, Final, Literal, TypedDict, Unpack, cast
 
 import msgspec
 
@@ -48,7 +48,12 @@ from mirage_formal.records import (
     write_files,
 )
 from mirage_formal.records.store_entry import EVIDENCE
-from mirage_formal.run.candidate_verification import CandidateEvidence, CandidateVerifier, verdict_of
+from mirage_formal.run.candidate_verification import (
+    CandidateEvidence,
+    CandidateVerifier,
+    PreparedWorker,
+    verdict_of,
+)
 from mirage_formal.run.executors import make_executor
 from mirage_formal.run.progress import RunPhase, Watch, ignore_progress
 from mirage_formal.run.progress.counts import RunCounters
@@ -72,8 +77,8 @@ from mirage_formal.run.settings import (
     space_fields,
     versions,
 )
-from mirage_formal.run.task_entry_points import plan, search_unit
-from mirage_formal.run.task_values import SearchPlan, UnitTask
+from mirage_formal.run.task_entry_points import plan, search_or_prepare
+from mirage_formal.run.task_values import PreparationTask, SearchPlan, UnitTask
 from mirage_formal.run_directory.overwrite import clear_earlier_search
 from mirage_formal.run_directory.run_writer import RunStore
 from mirage_formal.search.engine_interface import Unit, list_incompleteness
@@ -216,6 +221,7 @@ class _Run:
         self.counts = RunCounters(store.units.values())
         self.times = SearchClock(store.units.values())
         self.evidence: CandidateVerifier | None = None
+        self.prepared: PreparedWorker | None = None
 
     def report(self) -> RunReport:
         try:
@@ -231,7 +237,7 @@ class _Run:
             # The part's own kernel exists: a candidate that is not faster is not worth a proof.
             self.most_us = nextafter(self.unfused_us, 0.0)
             ranked = [found for found in ranked if found.estimated_us <= self.most_us]
-        self.evidence = evidence = CandidateVerifier(self.job, self.executor, self.limits, self._show)
+        self.evidence = evidence = CandidateVerifier(self.job, self.executor, self.limits, self._show, self.prepared)
         try:
             verified = evidence.reported(ranked)
         except KeyboardInterrupt:
@@ -252,15 +258,25 @@ class _Run:
         done = self.store.units
         todo = [unit for unit in units if unit.index not in done or done[unit.index].status == "failed"]
         share, rest = divmod(self.settings.audit, len(units) or 1)
-        tasks = [UnitTask(self.job, self.key, unit, share + (unit.index < rest)) for unit in todo]
+        tasks: list[UnitTask | PreparationTask] = [
+            UnitTask(self.job, self.key, unit, share + (unit.index < rest)) for unit in todo
+        ]
         left = len(tasks)
+        if left and self.executor.prepares and self.executor.workers > 1 and not self.settings.part:
+            tasks.append(PreparationTask(self.job))
         self.times.start()
         limit_s, deadline = self.limits.unit_s, self.limits.search
-        for outcome in self.executor.run(search_unit, tasks, limit_s=limit_s, deadline=deadline):
+        for outcome in self.executor.run(search_or_prepare, tasks, limit_s=limit_s, deadline=deadline):
+            if left == 0 and not any(record.candidates for record in self.store.units.values()):
+                break  # there is nothing to verify
             match outcome:
+                case TaskDone(value=None):
+                    self.prepared = PreparedWorker(outcome.place, outcome.cpu_milliseconds)
+                case TaskFailed() | TaskOverdue() if outcome.index == len(todo):
+                    pass
                 case TaskDone() | TaskFailed():
                     left -= 1
-                    self._record(todo[outcome.index], outcome)
+                    self._record(todo[outcome.index], cast(TaskDone[UnitRecord] | TaskFailed, outcome))
                 case TaskOverdue():
                     self.remarks.append(_slow_unit_remark(todo[outcome.index], outcome))
             self.times.look(self.executor.said)

@@ -13,6 +13,7 @@ from mirage_formal.run.task_values import (
     AcceptedCandidate,
     CandidateTask,
     CertificateClaim,
+    PreparationTask,
     RejectedCandidate,
     SearchPlan,
     UncertifiedTensor,
@@ -33,6 +34,16 @@ def search_unit(task: UnitTask) -> UnitRecord:
     from mirage_formal.run import tasks
 
     return tasks.search_unit(task)
+
+
+def search_or_prepare(task: UnitTask | PreparationTask) -> UnitRecord | None:
+    """Call ``search_unit`` for a unit, and ``tasks.prepare_verification`` for a preparation."""
+    if isinstance(task, UnitTask):
+        return search_unit(task)
+    from mirage_formal.run import tasks
+
+    tasks.prepare_verification(task)
+    return None
 
 
 def certify(task: CandidateTask) -> list[CertificateClaim | UncertifiedTensor]:

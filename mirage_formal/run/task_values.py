@@ -57,6 +57,13 @@ class CandidateTask:
 
 
 @dataclass(frozen=True, slots=True)
+class PreparationTask:
+    """Task to prepare a worker for the verification of a job's candidates."""
+
+    job: SearchJob
+
+
+@dataclass(frozen=True, slots=True)
 class CertificateClaim:
     """Certificate of one tensor, as in records.CertificateRecord; ``text`` is the SMT-LIB obligation."""
 

@@ -34,7 +34,7 @@ from mirage_formal.graph.verifier import output_types
 from mirage_formal.logic.added_axioms import AxiomChoice, axioms_in_force
 from mirage_formal.logic.certificate import to_smt2
 from mirage_formal.logic.script import parse_script
-from mirage_formal.logic.session import SolverResult, discharge_all
+from mirage_formal.logic.session import SolverResult, discharge_all, start_solvers
 from mirage_formal.logic.terms import Expr, add, term_to_text
 from mirage_formal.prove.abstract.abstract_domain import expressions, pieces
 from mirage_formal.prove.abstract.pruning_audit import AuditFinding, DecisionSample, audit_decisions
@@ -47,6 +47,7 @@ from mirage_formal.run.task_values import (
     AcceptedCandidate,
     CandidateTask,
     CertificateClaim,
+    PreparationTask,
     Proof,
     RejectedCandidate,
     UncertifiedTensor,
@@ -357,6 +358,12 @@ def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandida
     # A fingerprint without an answer is recorded with its completed rounds only.
     log = msgspec.structs.replace(judged.record, draws=tuple(draw for draw in judged.record.draws if draw.expected))
     return AcceptedCandidate(verdict_record(judged.verdict), msgspec.json.encode(log), _proof_of(judged), found)
+
+
+def prepare_verification(task: PreparationTask) -> None:
+    """Start this worker's solver process, and evaluate the program for the final fingerprints of its candidates."""
+    start_solvers()
+    _fingerprint_session(task.job).evaluate_program()
 
 
 def predict_rounding_error(task: CandidateTask) -> PredictedNumerics | None:

@@ -12,6 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
 from types import TracebackType
@@ -143,10 +144,15 @@ class WorkerSlot:
 S = TypeVar("S", bound=WorkerSlot)
 
 
+#: See ``Executor.leaving_tasks``.
+Refuses = Callable[[int, int, Sequence[int]], bool]
+
+
 class _TaskStates:
     """State of every task of one ``run``."""
 
-    def __init__(self, count: int, tries: int, once: bool) -> None:
+    def __init__(self, count: int, tries: int, once: bool, refuses: Refuses | None) -> None:
+        self.refuses = refuses
         self.left = count
         self.tries = tries
         self.once = once
@@ -173,12 +179,15 @@ class Executor(ABC, Generic[S]):
 
     #: Whether a slow task is given to an idle second worker as well.
     speculative: ClassVar[bool] = False
+    #: Whether an idle worker is prepared for later tasks while others compute.
+    prepares: ClassVar[bool] = False
     #: Seconds without an outcome after which ``run`` yields None.
     TICK_S: ClassVar[float] = 0.2
 
     def __init__(self, *, slow_factor: float = SLOW_FACTOR, slow_after_s: float = SLOW_AFTER_S) -> None:
         self.remarks: list[str] = []
         self._slots: list[S] = []
+        self._refuses: Refuses | None = None
         self._steps: deque[Callable[[], object]] = deque()
         self._slow = (slow_factor, slow_after_s)
 
@@ -216,6 +225,20 @@ class Executor(ABC, Generic[S]):
         """Take short steps in this process while workers compute, each when no worker has an event."""
         self._steps.extend(steps)
 
+    @contextmanager
+    def leaving_tasks(self, refuses: Refuses) -> Iterator[None]:
+        """Let places leave tasks of a ``run`` that begins inside to other places.
+
+        Args:
+            refuses: Called with a task's position, a place's number and the positions of the waiting tasks; returns
+                whether the place leaves the task to another one. Where every worker is idle, no refusal counts.
+        """
+        self._refuses = refuses
+        try:
+            yield
+        finally:
+            self._refuses = None
+
     def __enter__(self) -> Self:
         return self
 
@@ -247,7 +270,7 @@ class Executor(ABC, Generic[S]):
         Raises:
             MirageError: A task raised one: a mistake of the user, which no other try would cure.
         """
-        book = _TaskStates(len(tasks), tries, once)
+        book = _TaskStates(len(tasks), tries, once, self._refuses)
         try:
             while book.left:
                 now = time.monotonic()
@@ -282,17 +305,24 @@ class Executor(ABC, Generic[S]):
             return
         busy = sum(slot.task is not None for slot in self._slots)
         for slot in self._ready(busy + len(book.waiting), deadline):
-            index = self._next(book, slot)
-            if index is not None and self._start(slot, function, tasks[index], index, book, limit_s):
-                book.waiting.remove(index)
+            self._give(slot, function, tasks, book, limit_s)
+        if book.refuses is not None and not any(slot.task is not None for slot in self._slots):
+            book.refuses = None
+            for slot in self._ready(0, deadline):
+                self._give(slot, function, tasks, book, limit_s)
+
+    def _give(self, slot: S, function: Callable[[P], R], tasks: Sequence[P], book: _TaskStates, limit_s: float) -> None:
+        """Give a slot the first waiting task that it may compute, if there is one."""
+        index = self._next(book, slot)
+        if index is not None and self._start(slot, function, tasks[index], index, book, limit_s):
+            book.waiting.remove(index)
 
     def _start(
         self, slot: S, function: Callable[[P], R], task: P, index: int, book: _TaskStates, limit_s: float
     ) -> bool:
         # Mark the slot as busy before sending: after any interrupt, ``run`` stops a task that may have begun.
         slot.task, slot.since, slot.said = index, time.monotonic(), None
-        if slot.place < 0:
-            slot.place = min(set(range(len(self._slots) + 1)) - {other.place for other in self._slots})
+        self._number(slot)
         if not self._send(slot, function, task, limit_s):
             slot.task = None
             return False
@@ -300,10 +330,21 @@ class Executor(ABC, Generic[S]):
         book.homes[index].add(slot.home)
         return True
 
+    def _number(self, slot: S) -> int:
+        """Return the number of a slot's place, and give it one if it has none."""
+        if slot.place < 0:
+            slot.place = min(set(range(len(self._slots) + 1)) - {other.place for other in self._slots})
+        return slot.place
+
     def _next(self, book: _TaskStates, slot: S) -> int | None:
-        """Return the first waiting task that has not failed at this slot's home, or has failed at every home."""
+        """Return the first waiting task that has not failed at this slot's home, or has failed at every home.
+
+        A task that the slot's place refuses is passed over.
+        """
         homes: set[str] | None = None
         for index in book.waiting:
+            if book.refuses is not None and book.refuses(index, self._number(slot), book.waiting):
+                continue
             if slot.home not in book.homes[index]:
                 return index
             homes = homes or {other.home for other in self._slots}

@@ -100,6 +100,8 @@ class Pool(Executor[_Worker]):
         self._stillborn = 0
         self._server = _ServerState()
 
+    prepares = True
+
     @property
     def workers(self) -> int:
         """Return the number of worker processes."""

@@ -320,3 +320,20 @@ def test_every_thread_has_a_process_of_its_own() -> None:
     assert len(set(pids)) == 2
     assert pids[0] is not None
     assert gone([pids[0]])
+
+
+def test_a_process_that_was_started_before_answers_as_another() -> None:
+    with started() as solvers:
+        solvers.start()
+        process = solvers.pid
+        assert process is not None
+        assert [one.answer for one in solvers.ask([z3(TRUE), z3(FALSE)])] == ["sat", "unsat"]
+        solvers.start()
+        assert solvers.pid == process
+
+
+def test_a_process_that_cannot_be_started_before_says_so_when_it_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/none")
+    with started() as solvers:
+        solvers.start()
+        unknown(solvers.ask([z3(TRUE)])[0], "cannot be started")

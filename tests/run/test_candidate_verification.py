@@ -26,7 +26,7 @@ from mirage_formal.records import (
     VerdictRecord,
 )
 from mirage_formal.run.candidate_table import explain_verdicts
-from mirage_formal.run.candidate_verification import CandidateEvidence, CandidateVerifier
+from mirage_formal.run.candidate_verification import CandidateEvidence, CandidateVerifier, PreparedWorker
 from mirage_formal.run.settings import NO_TIME_S, Settings, TimeLimits, make_job, preprocess_job
 from mirage_formal.run.task_entry_points import verify_or_discharge
 from mirage_formal.run.task_values import AcceptedCandidate, RejectedCandidate
@@ -331,3 +331,27 @@ def test_the_table_of_a_run_says_what_is_added() -> None:
     verdicts = [Equivalent(b"", added, added), Equivalent(b"", added)]
     assert any("CONDITIONS ADDED: 1 of 2 need up to 1" in text for text in explain_verdicts(verdicts))
     assert not any("ADDED" in text for text in explain_verdicts(verdicts[1:]))
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "waiting", "left"),
+    [
+        # Task 0 is for the solvers, the others are candidates. 1e4 ms: the prepared worker, at place 1, verifies alone.
+        (1e4, (0, 1, 2), {(1, 0), (2, 0), (0, 1)}),
+        (1e4, (0,), set()),
+        (1.0, (0, 1, 2), {(0, 0)}),
+        (1.0, (1, 2), set()),
+    ],
+)
+def test_the_prepared_worker_verifies_alone_where_evaluating_the_program_again_takes_longer(
+    milliseconds: float, waiting: tuple[int, ...], left: set[tuple[int, int]]
+) -> None:
+    job = preprocess_job(make_job(program(), Settings()))
+    verifier = CandidateVerifier(job, Inline(), LIMITS, lambda *_: None, PreparedWorker(1, milliseconds))  # type: ignore[arg-type]
+    refused = {
+        (task, place)
+        for task in waiting
+        for place in (0, 1)
+        if verifier._leaves_to_another(task == 0, place, sum(each > 0 for each in waiting))
+    }
+    assert refused == left

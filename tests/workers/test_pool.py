@@ -298,3 +298,14 @@ def test_steps_are_taken_here_while_workers_compute(tmp_path: Path) -> None:
         [found] = [one for one in pool.run(wait_for, [str(file)], limit_s=60) if isinstance(one, TaskDone)]
         assert found.attempts == 1
     assert taken == [1, 2]
+
+
+def test_a_task_that_a_place_refuses_goes_to_another_one_or_to_it_if_no_other_works() -> None:
+    def done(workers: Pool, refuses: Callable[[int, int, Sequence[int]], bool]) -> list[TaskDone[float]]:
+        with workers.leaving_tasks(refuses):
+            return [one for one in workers.run(nap, [0.05] * 4, limit_s=60) if isinstance(one, TaskDone)]
+
+    with Pool(2) as workers:
+        assert {one.place for one in done(workers, lambda _, place, __: place == 0)} == {1}
+        assert {one.place for one in done(workers, lambda _, place, __: place == 1)} == {0}
+        assert sorted(one.index for one in done(workers, lambda *_: True)) == [0, 1, 2, 3]

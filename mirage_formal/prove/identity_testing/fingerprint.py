@@ -5,7 +5,7 @@ Inputs are uniformly random and omega is a random element of order q, all from a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final, Literal
@@ -117,6 +117,18 @@ class FingerprintSession:
         self._inputs = tuple(source.tensor for source in program.inputs)
         self._rounds: dict[int, _ProgramPoint | Unknown] = {}
 
+    def evaluate_program(self) -> None:
+        """Evaluate the program at the points of its rounds ahead of the first candidate, as ``check`` would."""
+        program = self._lax
+        if isinstance(program, NotLax) or self._beyond_limits((program,)) is not None:
+            return
+        for number in range(self.settings.rounds):
+            base = self._base(number, program)
+            if isinstance(base, Unknown):
+                return
+            for index, part in sorted(program.reads):
+                base.point.digest(index, part)
+
     def check(self, candidate: KernelGraph) -> FingerprintResult:
         """Compare a candidate with the program.
 
@@ -138,13 +150,7 @@ class FingerprintSession:
         assert isinstance(self._lax, LaxProgram)
         assert isinstance(other, LaxProgram)
         self._check_outputs(self._lax, other)
-        largest = max(prod(step.shape) for side in (self._lax, other) for step in side.tape.steps)
-        if largest > self.settings.max_elements:
-            reason = f"a tensor of {largest:,} elements is larger than the {self.settings.max_elements:,} evaluated"
-            return self._result(Unknown(reason), "none", Bound(None, ""), ())
-        many, most = max(_multiplications(side.tape) for side in (self._lax, other)), self.settings.max_multiplications
-        if most is not None and many > most:
-            reason = f"{many:,} multiplications are more than the {most:,} that are made beside a proof"
+        if (reason := self._beyond_limits((self._lax, other))) is not None:
             return self._result(Unknown(reason), "none", Bound(None, ""), ())
         lax = max(self._lax.lax, other.lax, key=list(Lax).index)
         bound = error_bound(self._lax.growth, other.growth, self.pair, self.settings.rounds)
@@ -156,6 +162,16 @@ class FingerprintSession:
             if verdict is not None:
                 return self._result(verdict, lax, bound, tuple(draws))
         return self._result(Probable(self.settings.rounds, bound.log2, bound.reason), lax, bound, tuple(draws))
+
+    def _beyond_limits(self, sides: Sequence[LaxProgram]) -> str | None:
+        """Return why programs are not evaluated: they exceed a limit of the settings; None if they do not."""
+        largest = max(prod(step.shape) for side in sides for step in side.tape.steps)
+        if largest > self.settings.max_elements:
+            return f"a tensor of {largest:,} elements is larger than the {self.settings.max_elements:,} evaluated"
+        many, most = max(_multiplications(side.tape) for side in sides), self.settings.max_multiplications
+        if most is not None and many > most:
+            return f"{many:,} multiplications are more than the {most:,} that are made beside a proof"
+        return None
 
     def _check_outputs(self, program: LaxProgram, other: LaxProgram) -> None:
         if program.output_shapes != other.output_shapes:

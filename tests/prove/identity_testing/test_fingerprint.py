@@ -424,3 +424,14 @@ def test_check_counts_functions(shape: tuple[int, int], op: Op) -> None:
         record = fingerprint(graph, graph, FingerprintSettings(prime_bits=31, max_multiplications=1000)).record
         with nullcontext() if enough else pytest.raises(FormatError, match="multiplications are few"):
             check_fingerprint(graph, graph, record)
+
+
+@pytest.mark.parametrize("settings", [SMALL, BIG])
+def test_a_program_that_was_evaluated_before_its_candidates_gives_the_same_results(
+    settings: FingerprintSettings,
+) -> None:
+    for inputs, one, other in SAME.values():
+        graph, candidate = program(inputs, *one), program(inputs, *other)
+        session = FingerprintSession(graph, settings)
+        session.evaluate_program()
+        assert session.check(candidate) == fingerprint(graph, candidate, settings)
