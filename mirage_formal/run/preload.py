@@ -1,7 +1,7 @@
 """Early start of the fork server that workers are forked from; cheap to import.
 
 The server process loads the modules that tasks need. This takes about as long as the parent's own imports, so an early
-start lets both load at the same time.
+start lets both load at the same time. A command that may fork the server first loads what both of them need.
 """
 
 from __future__ import annotations
@@ -46,4 +46,11 @@ def start_workers_of(arguments: Sequence[str]) -> None:
                 return
             workers = int(number)
     if arguments:
+        _load_shared()
         start_workers(workers, None, fork=True)
+
+
+def _load_shared() -> None:
+    """Load the modules that both this process and the workers need, so that the server is forked with them."""
+    import mirage_formal.codegen.cost
+    import mirage_formal.run.task_entry_points  # noqa: F401
