@@ -43,6 +43,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import Final, NamedTuple
 
@@ -178,8 +179,12 @@ def estimate(graph: KernelGraph, target: Target) -> Cost:
             bands: list[Band | None] = []
             if known is not None and masked:
                 bands = [band_at(graph.inputs, known[i], types[i].shape) for i in op.operands]
-            lying = OperandLayouts(shares, params, strides, bands if any(bands) else ())
-            cost, results = block_cost(op.graph, operands, target, warm, lying)
+            if params or any(bands):
+                lying = OperandLayouts(shares, params, strides, bands if any(bands) else ())
+                cost, results = block_cost(op.graph, operands, target, warm, lying)
+            else:
+                key = (op.graph, tuple(operands), tuple(warm), tuple(shares), tuple(strides))
+                cost, results = _known_block_cost(target, *key)
         else:
             cost, results = _predefined(op, operands, target, warm)
         generated = isinstance(op, GraphDefined) or op.kind is not OpKind.MATMUL
@@ -187,6 +192,19 @@ def estimate(graph: KernelGraph, target: Target) -> Cost:
         behind = generated
         tensors += results
     return Cost(sum(cost.us for cost in costs), tuple(costs))
+
+
+@lru_cache(maxsize=1 << 14)
+def _known_block_cost(
+    target: Target,
+    block: BlockGraph,
+    operands: tuple[DTensor, ...],
+    warm: tuple[bool, ...],
+    shares: tuple[float, ...],
+    strides: tuple[tuple[int, ...] | None, ...],
+) -> tuple[KernelCost, list[DTensor]]:
+    """Return ``block_cost`` of a kernel, which many candidates have in common; the list is not changed by callers."""
+    return block_cost(block, operands, target, warm, OperandLayouts(shares, (), strides, ()))
 
 
 def block_cost(
