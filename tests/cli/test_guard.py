@@ -353,3 +353,25 @@ def test_a_signal_to_the_command_alone_ends_its_workers_too(number: signal.Signa
         time.sleep(0.02)
     assert alive(process.pid) == []
     assert check([str(tmp_path / "runs" / "one"), "--jobs", "1"]) == 0
+
+
+def test_a_command_that_ends_quickly_flushes_calls_exit_functions_and_takes_nothing_apart() -> None:
+    script = """
+import atexit, sys
+from mirage_formal.support.guard import end_quickly
+
+class Value:
+    def __del__(self):
+        print("taken apart")
+
+kept = Value()
+atexit.register(lambda: print("exit function"))
+
+def main():
+    print("main")
+    sys.exit(3)
+
+end_quickly(main)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=REPOSITORY)
+    assert (done.returncode, done.stdout.split("\n"), done.stderr) == (3, ["main", "exit function", ""], "")
