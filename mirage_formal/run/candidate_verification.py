@@ -74,7 +74,7 @@ R = TypeVar("R")
 #: as the answers to so many.
 _CHUNK: Final = 32
 #: Milliseconds of the verification of a candidate, before the first one is verified.
-_USUAL_CANDIDATE_MS: Final = 30.0
+_USUAL_CANDIDATE_MS: Final = 25.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +262,7 @@ class CandidateVerifier:
         """Return whether a worker leaves a task to another one, which is better prepared for it.
 
         Only the prepared worker has evaluated the program. Another one verifies candidates only if evaluating the
-        program again is less work than all waiting candidates.
+        program again takes less than half of the time for all waiting candidates: it slows down the prepared one.
 
         Args:
             solvers: Whether the task is for the solvers; otherwise it is a candidate.
@@ -274,7 +274,7 @@ class CandidateVerifier:
             return False
         known = self._candidate_ms
         typical = median(known) if known else _USUAL_CANDIDATE_MS
-        alone = prepared.milliseconds >= typical * candidates
+        alone = 2 * prepared.milliseconds >= typical * candidates
         if place == prepared.place:
             return solvers and alone
         return alone != solvers
@@ -351,9 +351,15 @@ class CandidateVerifier:
     def _discharge(self, phase: RunPhase, obligations: Iterable[str]) -> None:
         """Send each distinct obligation that has no answer yet to both solvers."""
         chunks = self._chunks(obligations)
-        for index, answers in self._outcomes(phase, discharge_texts, chunks):
-            if not isinstance(answers, TaskFailed):
-                self._record_answers(chunks[index], answers)
+
+        def refuses(_: int, place: int, waiting: Sequence[int]) -> bool:
+            # A process of the solvers takes as long to start as one task.
+            return self._prepared is not None and place != self._prepared.place and len(waiting) == 1
+
+        with nullcontext() if self._prepared is None else self._pool.leaving_tasks(refuses):
+            for index, answers in self._outcomes(phase, discharge_texts, chunks):
+                if not isinstance(answers, TaskFailed):
+                    self._record_answers(chunks[index], answers)
 
     def _chunks(self, obligations: Iterable[str]) -> list[tuple[str, ...]]:
         """Return the distinct obligations that have no answer yet, as tasks."""
