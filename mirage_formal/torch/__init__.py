@@ -10,7 +10,6 @@ install.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +18,7 @@ from mirage_formal.frontend.argument_checks import error_at_user_line, reject_un
 from mirage_formal.frontend.mirage_api.table import unsupported_name_error
 from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.support.resources import install_command
+from mirage_formal.torch.deadline import now
 
 if TYPE_CHECKING:
     from mirage_formal.torch.import_result import Imported
@@ -110,7 +110,7 @@ def optimize(
     """
     if isinstance(module, Graph):
         raise unsupported_name_error("optimize")
-    begin = time.monotonic()
+    begin = now()
     require_torch("optimize")
     if args is None:
         text = "optimize: expected arguments of the module, as later calls have them, got none"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from sysconfig import get_paths
 from traceback import extract_tb
 from types import FunctionType
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
@@ -17,6 +19,12 @@ from torch.fx import GraphModule, Interpreter, Node
 from mirage_formal.frontend.argument_checks import error_at_user_line, is_internal_file
 from mirage_formal.frontend.origins import Origin
 from mirage_formal.support.errors import UnsupportedError
+from mirage_formal.torch.deadline import NO_DEADLINE, Deadline, DeadlineReachedError, now
+
+#: Modules that torch.export needs, in the order in which they need one another.
+_EXPORT: Final = ("sympy", "torch.fx.experimental.symbolic_shapes", "torch.export._trace")
+#: Duration of the last one's import, as a multiple of all others' before it.
+_LAST: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,25 @@ class CapturedGraph:
     same: Mapping[str, str]
     results: tuple[str | None, ...]
     writes: tuple[str, ...]
+
+
+def load_export(deadline: Deadline) -> None:
+    """Import what torch.export needs: torch itself leaves that to its first use.
+
+    They are imported one by one, so that a deadline can end this in between.
+
+    Raises:
+        DeadlineReachedError: The deadline has come, or comes before the next one is imported.
+    """
+    begin = now()
+    for name in _EXPORT:
+        if name in sys.modules:
+            continue
+        deadline.check(_LAST * (now() - begin) if name == _EXPORT[-1] else 0.0)
+        try:
+            import_module(name)
+        except ImportError:  # a version of torch without this module: torch.export says what is missing
+            continue
 
 
 def capture(
@@ -66,12 +93,15 @@ def capture(
     if not isinstance(args, tuple | list):
         text = f"{entry}: expected the arguments as a tuple, got {type(args).__name__}"
         raise error_at_user_line(UnsupportedError, text, "write from_torch(module, (x,))")
+    load_export(NO_DEADLINE)
     module = target if isinstance(target, torch.nn.Module) else _wrap_function(target)
     try:
         with torch.no_grad():
             given = _separate_shared_arguments(module, (tuple(args), dict(kwargs or {})))
             program = torch.export.export(module, *given, strict=False, dynamic_shapes=varying)
             program = _make_functional(program)
+    except DeadlineReachedError:
+        raise
     except Exception as error:  # the user's code and torch may raise anything
         if _is_raised_by_user(error):
             raise

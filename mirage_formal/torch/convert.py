@@ -21,6 +21,7 @@ from mirage_formal.torch.analysis.aliases import aliased_results, owners
 from mirage_formal.torch.analysis.regions import convex_parts
 from mirage_formal.torch.call import MASK, NARROW, TYPES, OperatorCall, Written, constant_tensor
 from mirage_formal.torch.capture import CapturedGraph, operator_name, source_lines
+from mirage_formal.torch.deadline import NO_DEADLINE, Deadline
 from mirage_formal.torch.import_result import Binding, Imported, ImportRemark, Output, Region, UnsupportedNode
 from mirage_formal.torch.imported_values import (
     ImportedProgram,
@@ -63,7 +64,7 @@ class _Draft:
     notes: list[ImportRemark] = field(default_factory=list)
 
 
-def import_captured(captured: CapturedGraph, rounding: str = "fused") -> Imported:
+def import_captured(captured: CapturedGraph, rounding: str = "fused", deadline: Deadline = NO_DEADLINE) -> Imported:
     """Convert the operators of a torch graph that the operator table has to programs.
 
     Args:
@@ -71,11 +72,13 @@ def import_captured(captured: CapturedGraph, rounding: str = "fused") -> Importe
         rounding: Which roundings to a narrower element type are operators of the programs. "fused": casts whose result
             becomes a wider type again, as torch.compile does. "exact": all casts, and the results of all operators of
             narrower types.
+        deadline: Deadline, which is looked at before each region.
 
     Raises:
         UnsupportedError: There is no such rounding.
+        DeadlineReachedError: The deadline has come before all regions were written.
     """
-    return _GraphImport(captured, exact=parse_rounding(rounding) == "exact").run()
+    return _GraphImport(captured, deadline, exact=parse_rounding(rounding) == "exact").run()
 
 
 def parse_rounding(given: object) -> str:
@@ -91,8 +94,9 @@ def parse_rounding(given: object) -> str:
 
 
 class _GraphImport:
-    def __init__(self, captured: CapturedGraph, *, exact: bool) -> None:
+    def __init__(self, captured: CapturedGraph, deadline: Deadline, *, exact: bool) -> None:
         self._captured = captured
+        self._deadline = deadline
         self._exact = exact
         self._rules: Mapping[str, TorchOperatorRow] = rules()
         self._nodes: dict[str, Any] = {node.name: node for node in captured.module.graph.nodes}
@@ -273,6 +277,7 @@ class _GraphImport:
     # --- one region ---------------------------------------------------------------------------------------------------
 
     def _region(self, part: Sequence[str]) -> tuple[Region | None, list[ImportRemark]]:
+        self._deadline.check()
         names = self._names()
         layouts: dict[str, InputLayout] | None = None
         for _ in range(2):

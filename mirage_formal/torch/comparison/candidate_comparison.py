@@ -64,14 +64,18 @@ def candidate_fault(piece: RegionPiece, candidate: KernelGraph) -> str:
     Args:
         piece: The region with its torch nodes.
         candidate: A µGraph with the inputs and outputs of the region's program.
+
+    Raises:
+        DeadlineReachedError: The piece's deadline has ended the comparison.
     """
+    piece.deadline.check()
     seed = int.from_bytes(sha256(repr(piece.text).encode()).digest()[:4], "big")
     if _has_own_extents(piece, candidate):
         return next(_differences(piece, stable_form(candidate), seed), "")
     pair = _smaller_pair(piece.program, candidate)
     if pair is None:
         return ""
-    return next(_overflows(pair.program, piece.region.stored, stable_form(pair.candidate), seed), "")
+    return next(_overflows(piece, pair.program, stable_form(pair.candidate), seed), "")
 
 
 def comparison_limit(piece: RegionPiece, candidate: KernelGraph) -> str:
@@ -106,7 +110,8 @@ def _differences(piece: RegionPiece, candidate: KernelGraph, seed: int) -> Itera
                 yield f"{how} (drawn: {style})"
 
 
-def _overflows(program: KernelGraph, stored: frozenset[int], candidate: KernelGraph, seed: int) -> Iterator[str]:
+def _overflows(piece: RegionPiece, program: KernelGraph, candidate: KernelGraph, seed: int) -> Iterator[str]:
+    stored = piece.region.stored
     types = kernel_types(program)
     forms: dict[str, Any] = {
         str(number): torch.empty(item.tensor.shape, dtype=getattr(torch, item.tensor.dtype.value), device="meta")
@@ -114,6 +119,7 @@ def _overflows(program: KernelGraph, stored: frozenset[int], candidate: KernelGr
         if item.tensor.dtype.floating
     }
     for place, style in enumerate(_STYLES):
+        piece.deadline.check()
         drawn = {name: clamp_values(x) for name, x in draw_tensors(forms, style, seed + place).items()}
         arrays = [draw_input(item, number, place, 1.0) for number, item in enumerate(program.inputs)]  # masks stay
         for name, x in drawn.items():

@@ -10,7 +10,8 @@ It says if that operator also differs when it is imported alone.
 The work is bounded: a larger region is compared on fewer sets, or not at all, and the report says so. Tensors on the
 meta device have no values, so only generated sets are compared.
 
-Sound: only regions that agree are replaced, and regions that were not compared say so; no answer depends on a time.
+Sound: only regions that agree are replaced, and regions that are too large to be compared say so. A deadline leaves out
+no set: a region whose comparison it has ended stays with torch.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from hashlib import sha256
 from math import prod
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import torch
@@ -38,6 +39,7 @@ from mirage_formal.torch.comparison.contract import Difference, ExpectedResult, 
 from mirage_formal.torch.comparison.node_evaluation import NodeEvaluator, nodes_between
 from mirage_formal.torch.comparison.samples import SETS, draw_tensors
 from mirage_formal.torch.convert import import_captured as import_of
+from mirage_formal.torch.deadline import NO_DEADLINE, STOPPED, Deadline, DeadlineReachedError, now
 from mirage_formal.torch.import_result import Imported, Region
 
 #: Most elements that one evaluation of a region computes, and most multiplications of its products.
@@ -50,8 +52,15 @@ _SAMPLES: Final = 4
 _FEWER: Final = 1
 _SMALL: Final = 1 << 14
 _LARGE: Final = 1 << 22
+#: Most work that an evaluation does in a second, for its least duration before one was measured.
+_FASTEST: Final = 1 << 28
+#: Share of the time until a deadline for this comparison; the rest is for searches.
+_COMPARED: Final = 0.5
+#: Share of that time for generated sets; the rest is for the import's own arguments.
+_DRAWN: Final = 0.75
 #: Evaluator of a program or a candidate: from an array for each input, one for each output.
 _Evaluator = Callable[[Sequence[Any]], Sequence[Any]]
+_T = TypeVar("_T")
 #: Name of the set of the import's own arguments.
 GIVEN: Final = "the arguments"
 
@@ -90,11 +99,19 @@ class ImportComparison:
         faults: Fault of each region that differs, by number.
         sets: Number of compared sets of tensors of each region.
         skipped: Reason why a region was compared on fewer sets than others, or not at all.
+        stopped: For each region whose comparison a deadline has ended, a reason for a report. It is not replaced.
+        values: Tensors of the argument placeholders, if there are such regions.
     """
 
     faults: dict[int, ImportFault] = field(default_factory=dict)
     sets: dict[int, int] = field(default_factory=dict)
     skipped: dict[int, str] = field(default_factory=dict)
+    stopped: dict[int, str] = field(default_factory=dict)
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    def kept(self, number: int) -> str:
+        """Return the reason why a region stays with torch; empty if it may be replaced."""
+        return str(self.faults.get(number, "")) or self.stopped.get(number, "")
 
     def said(self, number: int) -> str:
         """Return a remark for a report on the sets that a region was compared on; empty if it was not compared."""
@@ -119,29 +136,49 @@ def arguments_of(imported: Imported, leaves: Sequence[Any]) -> dict[str, Any]:
 
 
 def compare_with_torch(
-    imported: Imported, values: Mapping[str, Any] | None = None, sets: Sequence[str] = SETS
+    imported: Imported,
+    values: Mapping[str, Any] | None = None,
+    sets: Sequence[str] = SETS,
+    deadline: Deadline = NO_DEADLINE,
+    numbers: Collection[int] | None = None,
 ) -> ImportComparison:
-    """Compare every region of an import with torch.
+    """Compare the regions of an import with torch.
+
+    Sound: a region is in ``stopped`` unless all its sets were compared before the deadline.
 
     Args:
         imported: The import.
         values: Tensors of the argument placeholders by name, some of them possibly without memory; None if there are no
             values.
         sets: Styles of the generated sets; large regions take the first ones.
+        deadline: Deadline of the call: the comparison has half of the time that is left.
+        numbers: Numbers of the regions to compare; None for all.
     """
-    found = ImportComparison()
+    found, deadline = ImportComparison(), deadline.share(_COMPARED)
     known: dict[tuple[str, str], int] = {}
-    pieces = {number: RegionPiece(imported, number) for number in range(len(imported.regions))}
+    numbers = range(len(imported.regions)) if numbers is None else numbers
+    pieces = {number: RegionPiece(imported, number, deadline) for number in numbers}
     todo: dict[int, RegionPiece] = {}
     for number, piece in pieces.items():
         first = known.setdefault(piece.text, number)
         if first == number:
             todo[number] = piece
+    drawn = deadline.share(_DRAWN)
     for number, piece in todo.items():
-        _with_sets(found, number, piece, sets)
-    waiting = {number: piece for number, piece in todo.items() if number not in found.faults and piece.affordable}
-    for number, leaves in _values_of_call(imported, waiting, values or {}):
-        _compare(found, number, waiting[number], GIVEN, leaves)
+        try:
+            drawn.check()
+            _with_sets(found, number, piece, sets, drawn)
+        except DeadlineReachedError:
+            found.stopped[number] = _stop(found, number)
+    done = {*found.faults, *found.stopped}
+    waiting = {number: piece for number, piece in todo.items() if number not in done and piece.affordable}
+    left = set(waiting)
+    try:
+        for number, leaves in _values_of_call(imported, waiting, values or {}, deadline):
+            _compare(found, number, waiting[number], GIVEN, leaves)
+            left.discard(number)
+    except DeadlineReachedError:
+        found.stopped |= {number: _stop(found, number) for number in left}
     for number, piece in pieces.items():
         first = known[piece.text]
         if first in found.faults:
@@ -150,10 +187,21 @@ def compare_with_torch(
             found.sets[number] = found.sets[first]
         if first in found.skipped:
             found.skipped[number] = found.skipped[first]
+        if first in found.stopped:
+            found.stopped[number] = found.stopped[first]
+    found.values = (values or {}) if found.stopped else {}
     return found
 
 
-def _with_sets(found: ImportComparison, number: int, piece: RegionPiece, sets: Sequence[str]) -> None:
+def _stop(found: ImportComparison, number: int) -> str:
+    """Return the reason why a region stays with torch whose comparison a deadline has ended."""
+    count = found.sets.get(number, 0)
+    return f"{STOPPED} its comparison with PyTorch was complete: {count} set{'s' if count != 1 else ''} of tensors"
+
+
+def _with_sets(
+    found: ImportComparison, number: int, piece: RegionPiece, sets: Sequence[str], deadline: Deadline
+) -> None:
     if not piece.affordable:
         found.skipped[number] = f"not compared with PyTorch: {piece.size}, more than are evaluated"
         return
@@ -166,6 +214,7 @@ def _with_sets(found: ImportComparison, number: int, piece: RegionPiece, sets: S
     for place, style in enumerate(sets[:count]):
         seed = int.from_bytes(sha256(f"{piece.text} {place}".encode()).digest()[:4], "big")
         if number not in found.faults:
+            deadline.check()
             _compare(found, number, piece, f"drawn: {style}, set {place}", piece.draw(style, seed))
 
 
@@ -174,10 +223,16 @@ def _compare(found: ImportComparison, number: int, piece: RegionPiece, name: str
         expected = piece.expected(leaves)
     except RuntimeError:  # torch has no result, as of a logarithm's loss outside of 0 to 1
         return
+    differing = next(piece.differences(leaves, expected), None)
     found.sets[number] = found.sets.get(number, 0) + 1
-    for node, how in piece.differences(leaves, expected):
-        found.faults[number] = locate_fault(piece, leaves, name) or _fault(piece, node, name, how, alone=False)
+    if differing is None:
         return
+    node, how = differing
+    try:
+        fault = locate_fault(piece, leaves, name)
+    except DeadlineReachedError:  # the region differs, but there is no time to find the operator
+        fault = None
+    found.faults[number] = fault or _fault(piece, node, name, how, alone=False)
 
 
 def _fault(piece: RegionPiece, node: str, name: str, how: Difference, *, alone: bool) -> ImportFault:
@@ -195,9 +250,12 @@ class RegionPiece:
         leaves: Inputs of the region: a tensor without memory for each, or a constant.
         tied: For each leaf, the first one that is the same parameter or buffer.
         text: Key of the region: the digest of its program, and its operators.
+        deadline: Deadline of its evaluations, which raise ``DeadlineReachedError``.
     """
 
-    def __init__(self, imported: Imported, number: int) -> None:
+    def __init__(self, imported: Imported, number: int, deadline: Deadline = NO_DEADLINE) -> None:
+        self.deadline = deadline
+        self._seconds = 0.0
         self.region: Region = imported.regions[number]
         self.nodes: dict[str, Node] = {node.name: node for node in imported.module.graph.nodes}
         read = {item.node for item in self.region.inputs}
@@ -216,7 +274,7 @@ class RegionPiece:
         first: dict[int, str] = {}
         state = {name: imported.given[name] for name in self.leaves if name in imported.given}
         self.tied = {name: first.setdefault(id(tensor), name) for name, tensor in state.items()}
-        self.reference = NodeEvaluator(self.order, outputs)
+        self.reference = NodeEvaluator(self.order, outputs, deadline)
         self.text = (self.region.digest, _operators_text(self.order, {**self.leaves, **self.constants}))
 
     def _is_fixed(self, imported: Imported, name: str, read: Collection[str]) -> bool:
@@ -245,14 +303,14 @@ class RegionPiece:
         """Return the region's program."""
         return self.region.program
 
-    @property
+    @cached_property
     def elements(self) -> int:
         """Return the number of elements of all tensors of the program and of the nodes."""
         own = sum(prod(tensor.shape) for tensor in kernel_types(self.program))
         values = (x for node in self.order for x in torch.utils._pytree.tree_leaves(node.meta.get("val")))
         return own + sum(int(x.numel()) for x in values if isinstance(x, torch.Tensor))
 
-    @property
+    @cached_property
     def products(self) -> int:
         """Return the number of multiplications of the program's matrix products."""
         types = kernel_types(self.program)
@@ -263,7 +321,7 @@ class RegionPiece:
             number += op.results
         return count
 
-    @property
+    @cached_property
     def work(self) -> int:
         """Return the cost of one evaluation, in elements; 16 multiplications count as one element."""
         return max(1, self.elements + self.products // 16)
@@ -283,17 +341,30 @@ class RegionPiece:
 
         Raises:
             RuntimeError: Torch refuses the tensors.
+            DeadlineReachedError: The deadline has come, or comes before the next evaluation can end.
         """
         given = {**self.constants, **leaves}
         samples = _SAMPLES if self.work <= _SMALL else _FEWER if self.work > _LARGE else _SAMPLES // 2
+        run, exactly = self._evaluation, self.reference.exact
         with torch.no_grad():
-            own = self.reference.own(given)
-            exact = self.reference.exact(given)
-            moved = [self.reference.exact(given, seed, poisoned=seed != 2) for seed in range(1, samples + 1)]
-            moved.append(self.reference.exact(given, decided=False))
+            own = run(partial(self.reference.own, given))
+            exact = run(partial(exactly, given))
+            moved = [run(partial(exactly, given, seed, poisoned=seed != 2)) for seed in range(1, samples + 1)]
+            moved.append(run(partial(exactly, given, decided=False)))
             if self.reference.decides:
-                moved.append(self.reference.exact(given, decided=False, stored=True))
+                moved.append(run(partial(exactly, given, decided=False, stored=True)))
         return {name: ExpectedResult(own[name], exact[name], [one[name] for one in moved]) for name in own}
+
+    def _evaluation(self, evaluate: Callable[[], _T]) -> _T:
+        """Return the result of one evaluation of the region, which has to end by the deadline.
+
+        It is expected to take as long as the one before.
+        """
+        self.deadline.check(max(self._seconds, self.work / _FASTEST))
+        begin = now()
+        found = evaluate()
+        self._seconds = now() - begin
+        return found
 
     def results(self, leaves: Mapping[str, Any], evaluate: _Evaluator | None = None) -> dict[str, Any]:
         """Return the outputs of the program, from given tensors of the region's leaves.
@@ -306,7 +377,7 @@ class RegionPiece:
         evaluate = evaluate or partial(run_typed, self.program, stored=False)
         tensors = self.region.read({**self.constants, **leaves})
         arrays = [np.asarray(tensor.detach().cpu().float().numpy()) for tensor in tensors]
-        found = [torch.from_numpy(np.array(array, order="C")) for array in evaluate(arrays)]
+        found = [torch.from_numpy(np.array(array, order="C")) for array in self._evaluation(partial(evaluate, arrays))]
         return {output.node: output.present(found) for output in self.region.outputs}
 
     def differences(
@@ -317,7 +388,8 @@ class RegionPiece:
         for output in self.region.outputs:
             wanted = expected[output.node]
             here = ExpectedResult(wanted.own.cpu(), wanted.exact.cpu(), [one.cpu() for one in wanted.moved])
-            if (found := difference(results[output.node], here)) is not None:
+            found = difference(results[output.node], here)
+            if found is not None:
                 yield output.node, found
 
 
@@ -332,7 +404,7 @@ def _operators_text(order: Sequence[Node], leaves: Mapping[str, Any]) -> str:
 
 
 def _values_of_call(
-    imported: Imported, pieces: Mapping[int, RegionPiece], values: Mapping[str, Any]
+    imported: Imported, pieces: Mapping[int, RegionPiece], values: Mapping[str, Any], deadline: Deadline
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the number of each region with the tensors that it reads in the call that a module was imported with.
 
@@ -351,6 +423,7 @@ def _values_of_call(
     devices = sorted({x.device.index for x in known.values() if x.is_cuda})
     with torch.no_grad(), torch.random.fork_rng(devices):
         for node in order:
+            deadline.check()
             if node.op == "call_function" and all(n.name in known for n in node.all_input_nodes) and _is_pure(node):
                 args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda n: known[n.name])
                 try:
@@ -402,13 +475,13 @@ def locate_fault(piece: RegionPiece, leaves: Mapping[str, Any], name: str) -> Im
     """
     given = {**piece.constants, **leaves}
     with torch.no_grad():
-        values = {**given, **NodeEvaluator(piece.order, [node.name for node in piece.order]).own(given)}
-    found = _first_difference(piece.order, values)
+        values = {**given, **NodeEvaluator(piece.order, [node.name for node in piece.order], piece.deadline).own(given)}
+    found = _first_difference(piece.order, values, piece.deadline)
     if found is None:
         return None
     node = _producer(piece.nodes[found[0]])
     part = [node, *(user for user in piece.order if user.target is operator.getitem and user.args[0] is node)]
-    single = _first_difference(part, values)
+    single = _first_difference(part, values, piece.deadline)
     return _fault(piece, node.name, name, (single or found)[1], alone=single is not None)
 
 
@@ -417,7 +490,9 @@ def _producer(node: Node) -> Node:
     return node.args[0] if node.target is operator.getitem else node
 
 
-def _first_difference(nodes: Sequence[Node], values: Mapping[str, Any]) -> tuple[str, Difference] | None:
+def _first_difference(
+    nodes: Sequence[Node], values: Mapping[str, Any], deadline: Deadline
+) -> tuple[str, Difference] | None:
     """Return the first result of some nodes that differs where these are imported by themselves."""
     try:
         found = import_of(extract_nodes(nodes, values))
@@ -426,7 +501,7 @@ def _first_difference(nodes: Sequence[Node], values: Mapping[str, Any]) -> tuple
     place = {node.name: i for i, node in enumerate(nodes)}
     differing: list[tuple[str, Difference]] = []
     for number in range(len(found.regions)):
-        piece = RegionPiece(found, number)
+        piece = RegionPiece(found, number, deadline)
         leaves = {name: values[name] for name in piece.leaves if name in values}
         if leaves.keys() == piece.leaves.keys():
             try:

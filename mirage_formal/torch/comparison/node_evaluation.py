@@ -39,6 +39,7 @@ import torch
 from torch.fx import Node
 
 from mirage_formal.torch.comparison.contract import ROUNDOFF
+from mirage_formal.torch.deadline import NO_DEADLINE, Deadline
 from mirage_formal.torch.op_table import rules
 
 #: Operators that only change the element type.
@@ -182,10 +183,12 @@ class NodeEvaluator:
     Args:
         nodes: The nodes, in topological order.
         outputs: Names of the output nodes.
+        deadline: Deadline, which is looked at before each node.
     """
 
-    def __init__(self, nodes: Sequence[Node], outputs: Collection[str]) -> None:
+    def __init__(self, nodes: Sequence[Node], outputs: Collection[str], deadline: Deadline = NO_DEADLINE) -> None:
         self._nodes = nodes
+        self._deadline = deadline
         self._outputs = frozenset(outputs)
         self._last = {read.name: node.name for node in nodes for read in node.all_input_nodes}
         self._place = {node.name: i for i, node in enumerate(nodes)}
@@ -274,6 +277,7 @@ class NodeEvaluator:
         values = dict(known)
         found: dict[str, Any] = {name: values[name] for name in self._outputs if name in values}
         for node in self._nodes:
+            self._deadline.check()
             args, kwargs = torch.fx.map_arg((node.args, dict(node.kwargs)), lambda n: values[n.name])
             result = call(node, args, kwargs)
             if node.name in self._outputs:

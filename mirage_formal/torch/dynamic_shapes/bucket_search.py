@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.torch.capture import operator_name, source_lines
 from mirage_formal.torch.comparison.import_comparison import compare_with_torch
+from mirage_formal.torch.deadline import Deadline, now
 from mirage_formal.torch.dynamic_shapes.bucket_operators import (
     BucketEntry,
     BucketOperator,
@@ -26,7 +26,7 @@ from mirage_formal.torch.dynamic_shapes.padded_graphs import BucketGraph
 from mirage_formal.torch.import_result import Imported, UnsupportedNode
 from mirage_formal.torch.modules.graph_rewriter import rewrite
 from mirage_formal.torch.modules.module_report import ModuleReport
-from mirage_formal.torch.modules.region_search import Known, choose_operators
+from mirage_formal.torch.modules.region_search import Known, choose_operators, parse_time_limit
 
 _aten = torch.ops.aten
 
@@ -105,7 +105,9 @@ class BucketSearches:
         except UnsupportedError as error:
             self.report.buckets.append(BucketReport(name, uppers, None, error.what))
             return None
-        operators, report = choose_operators(found, asked, self._known, compare_with_torch(found))
+        deadline = Deadline.after(now(), parse_time_limit(asked.get("time_limit")))
+        comparison = compare_with_torch(found, deadline=deadline)
+        operators, report = choose_operators(found, asked, self._known, comparison, deadline=deadline)
         self.report.buckets.append(BucketReport(name, uppers, report))
         if not operators:
             return None
@@ -202,10 +204,4 @@ class _HostGraphWriter:
         return self._known[node]
 
 
-def deadline_of(asked: Mapping[str, Any]) -> float | None:
-    """Return the time by which all searches must have ended."""
-    limit = asked.get("time_limit")
-    return None if not isinstance(limit, int | float) else time.monotonic() + limit
-
-
-__all__ = ["BucketReport", "BucketSearches", "ShapesReport", "deadline_of", "host_graph"]
+__all__ = ["BucketReport", "BucketSearches", "ShapesReport", "host_graph"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import mirage_formal.torch.modules.trace as trace
-from mirage_formal.torch.dynamic_shapes.bucket_search import BucketSearches, ShapesReport, deadline_of, host_graph
+from mirage_formal.torch.deadline import Deadline
+from mirage_formal.torch.dynamic_shapes.bucket_search import BucketSearches, ShapesReport, host_graph
 from mirage_formal.torch.dynamic_shapes.dynamic_dims import DynamicPlan, DynamicTrace, trace_dynamic
 from mirage_formal.torch.dynamic_shapes.dynamic_extents import Buckets, DynamicExtent
 from mirage_formal.torch.dynamic_shapes.graph_partitioning import BucketPart, divide_parts
@@ -18,7 +18,12 @@ from mirage_formal.torch.modules.graph_rewriter import rewrite
 
 
 def plan_for(
-    module: Any, given: tuple[tuple[Any, ...], dict[str, Any]], asked: Mapping[str, Any], shapes: Any, rounding: str
+    module: Any,
+    given: tuple[tuple[Any, ...], dict[str, Any]],
+    asked: Mapping[str, Any],
+    shapes: Any,
+    rounding: str,
+    deadline: Deadline,
 ) -> tuple[FunctionPlan | None, ShapesReport]:
     """Return a plan for a module with a program for each bucket, all searched at once.
 
@@ -28,6 +33,7 @@ def plan_for(
         asked: Options of the searches; ``time_limit`` is for all of them.
         shapes: Dynamic dims; see ``mirage_formal.optimize``.
         rounding: As for ``from_torch``.
+        deadline: Deadline of the call, the import included.
 
     Returns:
         The plan, None if torch computes all of it; and a report on each bucket.
@@ -44,10 +50,9 @@ def plan_for(
         (item, at) for part, item in zip(apart.parts, operators, strict=True) for at in _bucket_lengths(part, found)
     ]
     wanted = list(dict.fromkeys(wanted))
-    deadline = deadline_of(asked)
     for number, (item, at) in enumerate(wanted):
-        if deadline is not None:
-            searches.share = (deadline - time.monotonic()) / (len(wanted) - number)
+        if not deadline.unlimited:
+            searches.share = deadline.left() / (len(wanted) - number)
         item.ready(at)
     searches.share = None
     used = [item if any(item.entries.values()) else None for item in operators]

@@ -5,7 +5,7 @@ torch.compile(model, backend="mirage_formal", options={"time_limit": 60})
 
 from __future__ import annotations
 
-import time
+import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -15,9 +15,10 @@ from torch.fx import Graph, GraphModule, Node
 
 from mirage_formal.support.errors import SpaceError, UnsupportedError
 from mirage_formal.support.options import check_value
-from mirage_formal.torch.capture import capture_graph
+from mirage_formal.torch.capture import capture_graph, load_export
 from mirage_formal.torch.comparison.import_comparison import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import import_captured, parse_rounding
+from mirage_formal.torch.deadline import STOPPED, Deadline, DeadlineReachedError, now
 from mirage_formal.torch.dynamic_shapes.bucket_search import ShapesReport
 from mirage_formal.torch.dynamic_shapes.dynamic_extents import Buckets, buckets
 from mirage_formal.torch.dynamic_shapes.graphs import has_dynamic_extents, insert_bucket_operators
@@ -43,7 +44,7 @@ from mirage_formal.torch.modules.profitability import (
     has_gpu_tensors,
     select_profitable_operators,
 )
-from mirage_formal.torch.modules.region_search import choose_operators
+from mirage_formal.torch.modules.region_search import choose_operators, parse_time_limit
 
 _RESTS: Final = ("inductor", "eager")
 _LIMIT_S: Final = 600.0
@@ -144,34 +145,56 @@ def _replace_regions(
         timing: Compilers for the timing: the graph with operators is compiled by each, the graph without by the first.
             Empty for no timing.
     """
-    begin, nothing = time.monotonic(), ModuleReport((), (), ())
+    nothing = ModuleReport((), (), ())
+    deadline = Deadline.after(now(), parse_time_limit(asked.get("time_limit")))
     if _stops_gradients(module) and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs):
         return ProfitableGraph(None, nothing, {})
     if has_dynamic_extents(module, inputs):
         return ProfitableGraph(_replace_dynamic_parts(module, inputs, asked, *how), nothing, {})
     try:
-        found = import_captured(capture_graph(module, [_detach(x) for x in inputs]), how[1])
+        load_export(deadline)
+        found = import_captured(capture_graph(module, [_detach(x) for x in inputs]), how[1], deadline)
         rewrite(found, {})
+    except DeadlineReachedError:
+        report = dataclasses.replace(nothing, stopped=f"{STOPPED} the graph was imported: nothing was searched")
+        _keep_report(report)
+        return ProfitableGraph(None, report, {})
     except UnsupportedError as error:
         warnings.warn(f"backend mirage_formal: a graph stays with torch: {error.what}", stacklevel=2)
         return ProfitableGraph(None, nothing, {})
-    comparison = compare_with_torch(found, arguments_of(found, inputs))
-    operators, report = choose_operators(found, asked, comparison=comparison, begin=begin)
+    comparison = compare_with_torch(found, arguments_of(found, inputs), deadline=deadline)
+    operators, report = choose_operators(found, asked, comparison=comparison, deadline=deadline)
     if timing and len(set(operators.values())) > 1:
-        operators, report = faster_regions(found, operators, report, timing[0])
+        operators, report = faster_regions(found, operators, report, timing[0], deadline)
 
     def build(operators: Mapping[int, TorchOperator]) -> GraphModule:
         graph = rewrite(found, {n: operator.overload for n, operator in operators.items()})
         return _module(found, graph, module, inputs)
 
-    if timing:
+    if timing and not deadline.passed():
+        begin = now()
         without = CompiledGraph(module, compile_alone(module, inputs, timing[0]) if operators else None)
-        made = select_profitable_operators(operators, report, build, without, inputs, timing)
+        ahead = now() - begin
+
+        def build_in_time(operators: Mapping[int, TorchOperator]) -> GraphModule:
+            deadline.check(ahead)
+            return build(operators)
+
+        try:
+            made = select_profitable_operators(operators, report, build_in_time, without, inputs, timing)
+        except DeadlineReachedError:
+            late = dataclasses.replace(report, rest=f"{STOPPED} the graph had been timed beside torch.compile's")
+            made = ProfitableGraph(build(operators), late, operators)
     else:
         made = ProfitableGraph(build(operators) if operators else None, report, operators)
-    REPORTS.append(made.report)
-    del REPORTS[:-_MOST_REPORTS]
+    _keep_report(made.report)
     return made
+
+
+def _keep_report(report: ModuleReport | ShapesReport) -> None:
+    """Add a report to the newest ones."""
+    REPORTS.append(report)
+    del REPORTS[:-_MOST_REPORTS]
 
 
 def _replace_dynamic_parts(
@@ -183,8 +206,7 @@ def _replace_dynamic_parts(
     except UnsupportedError as error:
         warnings.warn(f"backend mirage_formal: a graph stays with torch: {error.what}", stacklevel=2)
         return None
-    REPORTS.append(report)
-    del REPORTS[:-_MOST_REPORTS]
+    _keep_report(report)
     return found
 
 

@@ -116,6 +116,7 @@ class ModuleReport:
         rest: Remark on what computes the operators that stay with torch, if it is not torch one by one.
         seconds: Phases of the call that made the module, with their seconds.
         background: Remarks on searches that continue in the background; empty if none does or did.
+        stopped: Remark on what the time limit has ended before there were regions; empty if it was nothing.
     """
 
     regions: tuple[RegionReport, ...]
@@ -127,9 +128,10 @@ class ModuleReport:
     rest: str = ""
     seconds: tuple[tuple[str, float], ...] = ()
     background: tuple[str, ...] = ()
+    stopped: str = ""
 
     def __str__(self) -> str:
-        lines = [str(region) for region in self.regions] or ["no region"]
+        lines = [str(region) for region in self.regions] or [self.stopped or "no region"]
         if self.measured_us is not None and self.others_us is not None:
             eager = "" if self.eager_us is None else f", not compiled {self.eager_us:.1f} us"
             text = f"{self.measured_us:.1f} us, without operators {self.others_us:.1f} us{eager}"

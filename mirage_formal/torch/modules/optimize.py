@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from math import inf
 from typing import Any, Final
 
 import torch
@@ -22,8 +19,10 @@ from mirage_formal.support.options import MEASURED, check_value
 from mirage_formal.torch.analysis.conditions import UnmetConditionError
 from mirage_formal.torch.background.background_search import BackgroundSearch, expect_store_options
 from mirage_formal.torch.background.plan_swap import PlanSwap
+from mirage_formal.torch.capture import load_export
 from mirage_formal.torch.comparison.import_comparison import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import parse_rounding
+from mirage_formal.torch.deadline import NO_DEADLINE, STOPPED, Deadline, DeadlineReachedError, now
 from mirage_formal.torch.dynamic_shapes.bucket_search import ShapesReport
 from mirage_formal.torch.dynamic_shapes.dynamic_plans import plan_for
 from mirage_formal.torch.import_result import Imported
@@ -88,14 +87,14 @@ class ModuleOptions:
         rounding: "fused" or "exact", as for ``from_torch``.
         guard: Whether calls check the conditions of regions.
         mode: Mode of torch.compile to compare with and to compile the rest in, on a GPU; None for "default".
-        begin: Value of time.monotonic() from which the time limit counts.
+        begin: Value of ``deadline.now`` from which the time limit counts.
     """
 
     shapes: Any = None
     rounding: str = "fused"
     guard: bool = False
     mode: str | None = None
-    begin: float = field(default_factory=time.monotonic)
+    begin: float = field(default_factory=now)
 
 
 def optimize_module(
@@ -145,7 +144,8 @@ def optimize_module(
     if options.shapes is None:
         plan, report, swap = _plan_module(module, flat, asked, options, continues=continues)
     else:
-        plan, report = plan_for(module, flat, asked, options.shapes, options.rounding)
+        deadline = Deadline.after(options.begin, parse_time_limit(asked.get("time_limit")))
+        plan, report = plan_for(module, flat, asked, options.shapes, options.rounding, deadline)
     found = _new_optimized(type(module))
     vars(found).update(vars(module), _mirage_plan=plan, _mirage_report=report)
     if swap is not None:
@@ -176,12 +176,24 @@ def _plan_module(
 ) -> tuple[FunctionPlan | None, ModuleReport, PlanSwap | None]:
     limit = parse_time_limit(asked.get("time_limit"))
     times, leaves, guard = _PhaseTimes(options.begin), pytree.tree_leaves(given), options.guard
-    traced = trace_module(module, *given, options.rounding)
+    deadline = Deadline.after(times.begin, limit)
+    must = NO_DEADLINE if continues else deadline  # what continues later needs the import
+    times.end("loading this package")
+    try:
+        phase = "loading torch.export"
+        load_export(must)
+        times.end(phase)
+        phase = "import"
+        traced = trace_module(module, *given, options.rounding, must)
+        rewrite(traced.imported, {})  # what cannot be rewritten is not searched
+        must.check()
+    except DeadlineReachedError:
+        times.end(phase)
+        stopped = f"{STOPPED} the module was imported ({phase}): nothing was searched"
+        return None, ModuleReport((), (), (), seconds=times.spent, stopped=stopped), None
     imported = traced.imported
-    rewrite(imported, {})  # what cannot be rewritten is not searched
     frame = CallFrame.of(module, given, traced)
     times.end("import")
-    deadline = inf if limit is None else times.begin + limit
     timed = bool(asked.get("measure", MEASURED)) and has_gpu_tensors(leaves)
     compiled: CompilationThread | None = None
     tensors: list[Any] = []
@@ -192,9 +204,10 @@ def _plan_module(
         asked = asked if limit is None else {**asked, "time_limit": _SEARCHES * limit}
     operators: Mapping[int, TorchOperator]
     try:
-        comparison = compare_with_torch(imported, arguments_of(imported, leaves))
+        searches = Deadline.after(times.begin, asked.get("time_limit"))
+        comparison = compare_with_torch(imported, arguments_of(imported, leaves), deadline=searches)
         times.end("comparison")
-        operators, report = choose_operators(imported, asked, comparison=comparison, guard=guard, begin=times.begin)
+        operators, report = choose_operators(imported, asked, comparison=comparison, guard=guard, deadline=searches)
     except BaseException:
         if compiled is not None:
             compiled.cancel()
@@ -202,10 +215,10 @@ def _plan_module(
     times.end("searches")
     rest: CompiledGraph | None = None
     if timed:
-        operators, report = faster_regions(imported, operators, report, eager_compile)
+        operators, report = faster_regions(imported, operators, report, eager_compile, deadline)
         if compiled is not None:
             without = compiled.fastest(deadline)
-            operators, report, rest = _choose_compiled(imported, operators, report, tensors, without)
+            operators, report, rest = _choose_compiled(imported, operators, report, tensors, without, deadline)
         times.end("measurement")
     report = dataclasses.replace(report, seconds=times.spent)
     plan = None
@@ -220,7 +233,7 @@ class _PhaseTimes:
     """Seconds of the phases of a call of ``optimize``.
 
     Args:
-        begin: Value of time.monotonic() at its start.
+        begin: Value of ``deadline.now`` at its start.
 
     Attributes:
         begin: The same.
@@ -233,9 +246,9 @@ class _PhaseTimes:
 
     def end(self, phase: str) -> None:
         """End a phase; the next one begins."""
-        now = time.monotonic()
-        self.spent += ((phase, now - self._last),)
-        self._last = now
+        end = now()
+        self.spent += ((phase, end - self._last),)
+        self._last = end
 
 
 def _start_compilations(graph: GraphModule, tensors: Sequence[Any], mode: str | None) -> CompilationThread:
@@ -252,6 +265,7 @@ def _choose_compiled(
     report: ModuleReport,
     tensors: Sequence[Any],
     without: CompiledGraph,
+    deadline: Deadline,
 ) -> tuple[Mapping[int, TorchOperator], ModuleReport, CompiledGraph | None]:
     """Return the operators with which the compiled graph is fastest, and its compilation if that is worth it.
 
@@ -261,15 +275,25 @@ def _choose_compiled(
         report: Report on all regions.
         tensors: A tensor for each placeholder of a graph with all constants.
         without: The graph without operators, compiled in time or not.
+        deadline: Deadline: a compilation is begun if it ends by then, should it take as long as that one.
 
     Returns:
         The operators; the report; and the compiled graph, None where torch's operators one by one are as fast, or time
         was short.
     """
+    late = dataclasses.replace(report, rest="not compared with torch.compile: no time was left")
     if without.call is None:
-        return operators, dataclasses.replace(report, rest="not compared with torch.compile: no time was left"), None
+        return operators, late, None
+
+    def build(chosen: Mapping[int, TorchOperator]) -> GraphModule:
+        deadline.check(without.seconds)
+        return _build(imported, chosen)
+
     compile = inductor_compiler(without.mode, **NO_CUDA_GRAPHS)
-    made = select_profitable_operators(operators, report, partial(_build, imported), without, tensors, (compile,))
+    try:
+        made = select_profitable_operators(operators, report, build, without, tensors, (compile,))
+    except DeadlineReachedError:
+        return operators, late, None
     if not operators:
         made = dataclasses.replace(made, compiled=without.call)
     graph, report = made.graph or without.graph, made.report

@@ -12,7 +12,6 @@ timed compilation itself is kept, because a compiler that autotunes may produce 
 from __future__ import annotations
 
 import dataclasses
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Any
 import torch
 from torch.fx import Graph, GraphModule, Node
 
+from mirage_formal.torch.deadline import NO_DEADLINE, STOPPED, Deadline, now
 from mirage_formal.torch.import_result import Imported
 from mirage_formal.torch.modules.custom_operators import NAMESPACE, TorchOperator
 from mirage_formal.torch.modules.graph_rewriter import region_alone
@@ -45,6 +45,7 @@ def faster_regions(
     operators: Mapping[int, TorchOperator],
     report: ModuleReport,
     compile: Compile,
+    deadline: Deadline = NO_DEADLINE,
 ) -> tuple[dict[int, TorchOperator], ModuleReport]:
     """Return the operators that are faster than a compilation of their regions, and the updated report.
 
@@ -53,12 +54,17 @@ def faster_regions(
         operators: Operators by the numbers of regions.
         report: Report on all regions.
         compile: Compiler that the operators are compared with.
+        deadline: Deadline: operators that are not timed by then are decided by estimates, like those that cannot be.
     """
     kept = dict(operators)
     rows: list[RegionReport] = []
     for row in report.regions:
         operator = operators.get(row.numbers[0])
-        found = None if operator is None else _time_operator(imported, row.numbers[0], operator, compile)
+        if operator is None or deadline.passed():
+            late = "" if operator is None else f"{STOPPED} it had been timed"
+            rows.append(dataclasses.replace(row, compared="; ".join(filter(None, (row.compared, late)))))
+            continue
+        found = _time_operator(imported, row.numbers[0], operator, compile)
         if found is not None:
             row = dataclasses.replace(row, measured_us=found.ours, others_us=found.theirs)
             if not found.faster:
@@ -106,11 +112,13 @@ class CompiledGraph:
         graph: The graph.
         call: What a compiler made of it; None if it could not be compiled.
         mode: Mode of the compiler.
+        seconds: Seconds of the compilation.
     """
 
     graph: GraphModule
     call: Callable[..., Any] | None
     mode: str = "default"
+    seconds: float = 0.0
 
 
 class CompilationThread:
@@ -127,16 +135,17 @@ class CompilationThread:
         self._executor = ThreadPoolExecutor(max_workers=1)
         self._made = {mode: self._executor.submit(self._compile, compile) for mode, compile in compilers.items()}
 
-    def _compile(self, compile: Compile) -> Callable[..., Any] | None:
+    def _compile(self, compile: Compile) -> tuple[Callable[..., Any] | None, float]:
+        begin = now()
         with device_context(self._inputs):
-            return compile_alone(self._graph, self._inputs, compile)
+            return compile_alone(self._graph, self._inputs, compile), now() - begin
 
-    def fastest(self, deadline: float) -> CompiledGraph:
-        """Return the fastest of the compilations that are there by a deadline, a value of time.monotonic()."""
+    def fastest(self, deadline: Deadline) -> CompiledGraph:
+        """Return the fastest of the compilations that are there by a deadline."""
         best = CompiledGraph(self._graph, None)
         for mode, future in self._made.items():
             try:
-                call = future.result(max(0.0, deadline - time.monotonic()))
+                call, seconds = future.result(None if deadline.unlimited else max(0.0, deadline.left()))
             except TimeoutError:
                 break
             if call is not None and best.call is not None:
@@ -144,7 +153,7 @@ class CompilationThread:
                 if timed is None or not timed.faster:
                     continue
             if call is not None:
-                best = CompiledGraph(self._graph, call, mode)
+                best = CompiledGraph(self._graph, call, mode, seconds)
         self.cancel()
         return best
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -36,7 +35,8 @@ from mirage_formal.support.errors import (
 )
 from mirage_formal.torch.analysis.conditions import side_conditions
 from mirage_formal.torch.comparison.candidate_comparison import candidate_fault, comparison_limit
-from mirage_formal.torch.comparison.import_comparison import ImportComparison, RegionPiece
+from mirage_formal.torch.comparison.import_comparison import ImportComparison, RegionPiece, compare_with_torch
+from mirage_formal.torch.deadline import NO_DEADLINE, STOPPED, Deadline, DeadlineReachedError, now
 from mirage_formal.torch.import_result import Imported, Region, UnsupportedNode
 from mirage_formal.torch.modules.custom_operators import TorchOperator, torch_operator
 from mirage_formal.torch.modules.module_report import ModuleReport, RegionReport
@@ -50,6 +50,8 @@ _SEARCHES: Final = 0.9
 _TRIALS: Final = 32
 #: Share of a time limit for measurements of stored candidates while a call waits for its plan.
 _MEASURED_SHARE: Final = 0.25
+#: Reason why a region stays with torch that was not searched.
+_NO_SEARCH: Final = f"{STOPPED} its search"
 #: Errors in the options; other errors are reasons why a region has no candidate.
 _ASKED: Final = (ClusterError, RunError, SpaceError, TargetError)
 _VIEWS: Final = frozenset({OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT, OpKind.SLICE})
@@ -69,7 +71,7 @@ def choose_operators(
     comparison: ImportComparison | None = None,
     *,
     guard: bool = False,
-    begin: float | None = None,
+    deadline: Deadline = NO_DEADLINE,
 ) -> tuple[dict[int, TorchOperator], ModuleReport]:
     """Return operators for the regions where a candidate is expected to be faster than torch's separate operators.
 
@@ -81,8 +83,8 @@ def choose_operators(
         comparison: Comparison of the regions with torch: those that differ stay with it.
         guard: Whether calls check conditions: then only candidates without further conditions than their program's are
             taken.
-        begin: Value of time.monotonic() from which ``time_limit`` counts, such as the start of the import; now if left
-            out.
+        deadline: Deadline of the call. Candidates are searched for nine tenths of what is left, and compared with torch
+            until then. What is not compared by then is not installed.
 
     Returns:
         Operators by the numbers of regions, and the report on all regions.
@@ -95,14 +97,15 @@ def choose_operators(
     accepted_backend(asked.get("backend", "cuda"), accept)  # mistakes, also where no region is searched
     target = load_target(str(asked.get("target", options.Settings().target)))
     limit = parse_time_limit(asked.get("time_limit"))
-    deadline = None if limit is None else (time.monotonic() if begin is None else begin) + _SEARCHES * limit
+    deadline = Deadline.after(now(), limit) if deadline.unlimited else deadline
+    searches = Deadline(deadline.at - (1 - _SEARCHES) * (limit or 0.0))
     equal: dict[str, list[int]] = {}
     comparison = comparison or ImportComparison()
     for number, region in enumerate(imported.regions):
-        differs = f" {number}" if number in comparison.faults else ""
-        equal.setdefault(region.digest + differs, []).append(number)
+        apart = f" {number}" if number in comparison.faults else " stopped" if number in comparison.stopped else ""
+        equal.setdefault(region.digest + apart, []).append(number)
     gains = {
-        key: 0.0 if same[0] in comparison.faults else len(same) * _gain(imported.regions[same[0]].program, target)
+        key: 0.0 if comparison.kept(same[0]) else len(same) * _gain(imported.regions[same[0]].program, target)
         for key, same in equal.items()
     }
     total = sum(gains.values()) or 1.0
@@ -112,20 +115,20 @@ def choose_operators(
         region, numbers = imported.regions[equal[key][0]], tuple(equal[key])
         report = _new_report(imported, numbers, comparison, target, guard=guard)
         gain, still = gains.pop(key), sum(gains.values())
-        if numbers[0] in comparison.faults:
-            reports.append(dataclasses.replace(report, kept=str(comparison.faults[numbers[0]])))
-            continue
-        if not _may_be_improved(region.program):
+        if numbers[0] not in comparison.faults and not _may_be_improved(region.program):
             reports.append(dataclasses.replace(report, kept="it is one operator"))
             continue
-        share = None if deadline is None else (deadline - time.monotonic()) * gain / (gain + still or 1.0)
+        if kept := comparison.kept(numbers[0]):
+            reports.append(dataclasses.replace(report, kept=kept, cut=numbers[0] in comparison.stopped))
+            continue
+        share = None if limit is None else searches.left() * gain / (gain + still or 1.0)
         planned = None if limit is None else limit * gain / total
         if known is not None and key in known:
             earlier, operator = known[key]
             said, needs = report.compared, report.conditions
             report = dataclasses.replace(earlier, numbers=numbers, compared=said, conditions=needs)
         else:
-            piece = RegionPiece(imported, numbers[0])
+            piece = RegionPiece(imported, numbers[0], deadline)
             report, operator = _search_region(piece, report, asked, (share, planned), guard=guard)
             if known is not None:
                 known[key] = report, operator
@@ -182,6 +185,8 @@ def _search_region(
         guard: As for ``choose_operators``.
     """
     share, planned = limits
+    if piece.deadline.passed():
+        return dataclasses.replace(report, kept=_NO_SEARCH, cut=True), None
     if _device(piece) == "cuda" and torch.cuda.is_available() and not device_count():
         return dataclasses.replace(report, kept="kernels are launched with CuPy, which is not installed"), None
     own = _region_options(piece, asked)
@@ -193,7 +198,7 @@ def _search_region(
         program = piece.region.numbered_program  # modules that differ in names share a search
         results = stored_results(program, earlier, left=None if share is None else max(share, _LEAST_S))
         if results is None and share is not None and share < _LEAST_S:
-            return dataclasses.replace(report, kept="no time was left for a search", cut=True), None
+            return dataclasses.replace(report, kept=_NO_SEARCH, cut=True), None
         found = results or search_into_store(program, given)
     except MirageError as error:
         if isinstance(error, _ASKED):
@@ -227,6 +232,7 @@ def stored_operator(
     """
     target = load_target(str(asked.get("target", options.Settings().target)))
     piece = RegionPiece(imported, numbers[0])
+    _complete_comparison(imported, numbers, comparison)
     given: Any = {**_region_options(piece, asked), "time_limit": None}
     limit = asked.get("time_limit")
     left = None if limit is None else _MEASURED_SHARE * limit
@@ -234,7 +240,23 @@ def stored_operator(
     if found is None:
         return None
     report = _new_report(imported, numbers, comparison, target, guard=guard)
+    if kept := next(filter(None, map(comparison.kept, numbers)), ""):
+        return dataclasses.replace(report, kept=kept), None
     return _choose_operator(piece, report, found, guard=guard)
+
+
+def _complete_comparison(imported: Imported, numbers: Sequence[int], comparison: ImportComparison) -> None:
+    """Compare regions with torch whose comparison a deadline has ended, now without one."""
+    if numbers[0] not in comparison.stopped:
+        return
+    found = compare_with_torch(imported, comparison.values, numbers=numbers)
+    for number in numbers:
+        del comparison.stopped[number]
+    comparison.faults.update(found.faults)
+    comparison.sets.update(found.sets)
+    comparison.skipped.update(found.skipped)
+    if not comparison.stopped:
+        comparison.values = {}
 
 
 def searches_to_continue(
@@ -263,7 +285,11 @@ def _choose_operator(
 ) -> tuple[RegionReport, TorchOperator | None]:
     """Return a region's report and operator from the results of its search."""
     report = dataclasses.replace(report, extent=found.extent if found.cut else "", cut=found.cut)
-    best = choose_candidate(piece, found, report.unfused_us, guard=guard)
+    try:
+        best = choose_candidate(piece, found, report.unfused_us, guard=guard)
+    except DeadlineReachedError:
+        kept = f"{STOPPED} a candidate had been compared with PyTorch"
+        return dataclasses.replace(report, kept=kept, cut=True), None
     if isinstance(best, str):
         return dataclasses.replace(report, kept=best), None
     limit = comparison_limit(piece, best.graph)
@@ -281,6 +307,8 @@ def _choose_operator(
     )
     operator = torch_operator(best)
     if _is_on_gpu(piece):
+        if piece.deadline.passed():
+            return dataclasses.replace(report, kept=f"{STOPPED} its kernels were built", cut=True), None
         try:
             operator.result.prepare(torch.cuda.current_device())  # not in a call, which may be captured
         except MirageError as error:
@@ -298,6 +326,9 @@ def choose_candidate(
         results: Candidates, best first; at most ``_TRIALS`` of them are compared with torch.
         unfused_us: Estimated microseconds of the program's operators one by one.
         guard: As for ``choose_operators``.
+
+    Raises:
+        DeadlineReachedError: The piece's deadline has come before a candidate kept the contract.
     """
     faster = [one for one in results if one.cost < unfused_us]
     if not faster:

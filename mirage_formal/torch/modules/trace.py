@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from mirage_formal.torch.capture import CapturedGraph, _wrap_function, capture
 from mirage_formal.torch.convert import import_captured
+from mirage_formal.torch.deadline import NO_DEADLINE, Deadline
 from mirage_formal.torch.import_result import Imported
 
 _DETACHED: Final = frozenset({torch.Tensor.detach, torch.Tensor.detach_, torch.detach, torch.Tensor.data.__get__})
@@ -52,7 +53,13 @@ class FunctionModule(torch.nn.Module):  # type: ignore[misc]  # torch has no typ
         return self.function(*args, **kwargs)
 
 
-def trace_module(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], rounding: str = "fused") -> ModuleTrace:
+def trace_module(
+    module: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    rounding: str = "fused",
+    deadline: Deadline = NO_DEADLINE,
+) -> ModuleTrace:
     """Import a module; hooks of the module itself are not part of it.
 
     Args:
@@ -60,16 +67,23 @@ def trace_module(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ro
         args: Its arguments.
         kwargs: Further arguments by name.
         rounding: As for ``from_torch``.
+        deadline: Deadline of the import.
 
     Raises:
         UnsupportedError: torch.export has no graph of it.
+        DeadlineReachedError: The deadline has come before the import was complete.
     """
-    captured, out, stops = capture_with_structure(module, args, kwargs)
-    return ModuleTrace(import_captured(captured, rounding), out, stops)
+    captured, out, stops = capture_with_structure(module, args, kwargs, None, deadline)
+    deadline.check()
+    return ModuleTrace(import_captured(captured, rounding, deadline), out, stops)
 
 
 def capture_with_structure(
-    module: Any, args: Sequence[Any], kwargs: Mapping[str, Any], varying: Any = None
+    module: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    varying: Any = None,
+    deadline: Deadline = NO_DEADLINE,
 ) -> tuple[CapturedGraph, Any, bool]:
     """Return the graph of a module, the structure of its return value, and whether it stops gradients.
 
@@ -78,18 +92,20 @@ def capture_with_structure(
         args: Its arguments.
         kwargs: Further arguments by name.
         varying: Dynamic dims of the arguments, as torch.export's dynamic_shapes.
+        deadline: Deadline, which is looked at before each torch function that the module calls.
 
     Raises:
         UnsupportedError: torch.export has no graph of it.
+        DeadlineReachedError: The deadline has come.
     """
     seen: list[tuple[Any, bool]] = []
     # Torch keeps the source lines of functions named forward.
     source = _wrap_function(module.function) if isinstance(module, FunctionModule) else module
-    captured = capture(_record_structure(source, seen), args, kwargs, "optimize", varying)
+    captured = capture(_record_structure(source, seen, deadline), args, kwargs, "optimize", varying)
     return captured, seen[-1][0], any(stop for _, stop in seen)
 
 
-def _record_structure(module: Any, seen: list[tuple[Any, bool]]) -> Any:
+def _record_structure(module: Any, seen: list[tuple[Any, bool]], deadline: Deadline) -> Any:
     """Return the module without its own hooks, which records its result's structure and stopped gradients in ``seen``.
 
     It shares the module's state, so parameters keep their names.
@@ -100,7 +116,7 @@ def _record_structure(module: Any, seen: list[tuple[Any, bool]]) -> Any:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         tensors = (*self.parameters(), *pytree.tree_leaves((args, kwargs)))
         with ExitStack() as stack:
-            mode = stack.enter_context(_GradientStopDetector(tensors))
+            mode = stack.enter_context(_GradientStopDetector(tensors, deadline))
             for owner, name, value in mode.watched():
                 stack.enter_context(patch.object(owner, name, value))
             result = base.forward(self, *args, **kwargs)
@@ -119,8 +135,9 @@ class _GradientStopDetector(TorchFunctionMode):  # type: ignore[misc]  # torch h
     The import runs without gradients, so that the graph has no trace of ``no_grad``; a program would let them through.
     """
 
-    def __init__(self, tensors: Sequence[Any]) -> None:
+    def __init__(self, tensors: Sequence[Any], deadline: Deadline) -> None:
         super().__init__()
+        self._deadline = deadline
         self.stopped = False
         self._without = 0
         # Tensors are kept, so that their identities are.
@@ -129,6 +146,7 @@ class _GradientStopDetector(TorchFunctionMode):  # type: ignore[misc]  # torch h
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        self._deadline.check()
         if func is torch._C._set_grad_enabled:
             # Not by no_grad, see below: how long it holds is not known.
             self._without += 1

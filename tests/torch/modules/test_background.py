@@ -133,7 +133,7 @@ def begun(searched: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             patch.setattr(background_search, "_BOOT", boot)
             options = {"workers": 1, "time_limit": 0.5, "continue_in_background": True, **options}
             found = mf.optimize(module, given, **options)
-        assert {row.kept for row in found.mirage_report().regions} == {"no time was left for a search"}
+        assert all(row.kept.startswith("stopped by time_limit before its") for row in found.mirage_report().regions)
         made.append(found.mirage_background())
         return found
 
@@ -500,7 +500,8 @@ def test_a_child_that_fails_loses_nothing(begun: Any) -> None:
     assert state.reason == "its process ended with exit code 5: out of luck"
     assert "has failed: 1 of 2 searches ended; its process ended with exit code 5" in str(optimized.mirage_report())
     close(optimized(*given), module(*given))
-    assert sorted(row.kept for row in optimized.mirage_report().regions) == ["", "no time was left for a search"]
+    first, second = sorted(row.kept for row in optimized.mirage_report().regions)
+    assert (first, second[:33]) == ("", "stopped by time_limit before its ")
 
 
 def test_a_search_that_fails_does_not_end_the_others(begun: Any) -> None:

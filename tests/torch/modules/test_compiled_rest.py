@@ -17,6 +17,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.support.errors import SpaceError  # noqa: E402
+from mirage_formal.torch.deadline import Deadline  # noqa: E402
 from mirage_formal.torch.modules import function_plan, optimize, profitability  # noqa: E402
 from mirage_formal.torch.modules.graph_timing import TimedPair, draw_inputs  # noqa: E402
 from mirage_formal.torch.modules.inductor import NO_CUDA_GRAPHS, can_compile, inductor_compiler  # noqa: E402
@@ -165,7 +166,7 @@ def test_a_compilation_that_is_late_is_not_waited_for(monkeypatch: pytest.Monkey
 
     own = profitability.CompilationThread.fastest
     monkeypatch.setattr(profitability, "compile_alone", compile_alone)
-    monkeypatch.setattr(profitability.CompilationThread, "fastest", lambda self, deadline: own(self, 0.0))
+    monkeypatch.setattr(profitability.CompilationThread, "fastest", lambda self, _: own(self, Deadline(0.0)))
     try:
         found, made = optimized(monkeypatch, ROWS[0][0], model_of(Cumulated))
     finally:
