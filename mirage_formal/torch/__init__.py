@@ -17,6 +17,7 @@ from mirage_formal.api import Graph
 from mirage_formal.frontend.argument_checks import error_at_user_line, reject_unknown_options
 from mirage_formal.frontend.mirage_api.table import unsupported_name_error
 from mirage_formal.support.errors import UnsupportedError
+from mirage_formal.support.garbage import pause_garbage_collection
 from mirage_formal.support.resources import install_command
 from mirage_formal.torch.deadline import now
 
@@ -115,8 +116,9 @@ def optimize(
     if args is None:
         text = "optimize: expected arguments of the module, as later calls have them, got none"
         raise error_at_user_line(UnsupportedError, text, "write optimize(module, (x,))")
-    from mirage_formal.api.request import Options
-    from mirage_formal.torch.modules.optimize import ModuleOptions, optimize_module
+    with pause_garbage_collection():
+        from mirage_formal.api.request import Options
+        from mirage_formal.torch.modules.optimize import ModuleOptions, optimize_module
 
     reject_unknown_options("optimize", options, (*Options.__annotations__, "mode", "continue_in_background"))
     asked = {"time_limit": 600.0, "accept": "equivalent", **options}

@@ -19,6 +19,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from mirage_formal.frontend.argument_checks import error_at_user_line, is_internal_file
 from mirage_formal.frontend.origins import Origin
 from mirage_formal.support.errors import UnsupportedError
+from mirage_formal.support.garbage import pause_garbage_collection
 from mirage_formal.torch.deadline import NO_DEADLINE, Deadline, DeadlineReachedError, now
 
 #: Modules that torch.export needs, in the order in which they need one another.
@@ -57,14 +58,15 @@ def load_export(deadline: Deadline) -> None:
         DeadlineReachedError: The deadline has come, or comes before the next one is imported.
     """
     begin = now()
-    for name in _EXPORT:
-        if name in sys.modules:
-            continue
-        deadline.check(_LAST * (now() - begin) if name == _EXPORT[-1] else 0.0)
-        try:
-            import_module(name)
-        except ImportError:  # a version of torch without this module: torch.export says what is missing
-            continue
+    with pause_garbage_collection():
+        for name in _EXPORT:
+            if name in sys.modules:
+                continue
+            deadline.check(_LAST * (now() - begin) if name == _EXPORT[-1] else 0.0)
+            try:
+                import_module(name)
+            except ImportError:  # a version of torch without this module: torch.export says what is missing
+                continue
 
 
 def capture(

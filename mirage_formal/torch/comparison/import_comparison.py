@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from hashlib import sha256
@@ -52,6 +53,8 @@ _SAMPLES: Final = 4
 _FEWER: Final = 1
 _SMALL: Final = 1 << 14
 _LARGE: Final = 1 << 22
+#: Work for each thread of torch: below it, and beside other processes, more threads only wait for one another.
+_THREAD_WORK: Final = 1 << 21
 #: Most work that an evaluation does in a second, for its least duration before one was measured.
 _FASTEST: Final = 1 << 28
 #: Share of the time until a deadline for this comparison; the rest is for searches.
@@ -290,7 +293,8 @@ class RegionPiece:
 
     def draw(self, style: str, seed: int) -> dict[str, Any]:
         """Return generated tensors for the leaves; leaves that are the same parameter share one."""
-        leaves = draw_tensors(self.leaves, style, seed)
+        with limit_threads(self.work):
+            leaves = draw_tensors(self.leaves, style, seed)
         return leaves | {name: leaves[one] for name, one in self.tied.items() if one in leaves}
 
     @property
@@ -346,7 +350,7 @@ class RegionPiece:
         given = {**self.constants, **leaves}
         samples = _SAMPLES if self.work <= _SMALL else _FEWER if self.work > _LARGE else _SAMPLES // 2
         run, exactly = self._evaluation, self.reference.exact
-        with torch.no_grad():
+        with torch.no_grad(), limit_threads(self.work):
             own = run(partial(self.reference.own, given))
             exact = run(partial(exactly, given))
             moved = [run(partial(exactly, given, seed, poisoned=seed != 2)) for seed in range(1, samples + 1)]
@@ -387,10 +391,29 @@ class RegionPiece:
         results = self.results(leaves, evaluate)
         for output in self.region.outputs:
             wanted = expected[output.node]
-            here = ExpectedResult(wanted.own.cpu(), wanted.exact.cpu(), [one.cpu() for one in wanted.moved])
-            found = difference(results[output.node], here)
+            with limit_threads(self.work):
+                here = ExpectedResult(wanted.own.cpu(), wanted.exact.cpu(), [one.cpu() for one in wanted.moved])
+                found = difference(results[output.node], here)
             if found is not None:
                 yield output.node, found
+
+
+@contextmanager
+def limit_threads(work: int) -> Iterator[None]:
+    """Let torch compute with as many threads as some work is worth, and with what it had before afterwards.
+
+    Operators of a small region end before a second thread has begun where other processes compute.
+    """
+    before = torch.get_num_threads()
+    wanted = max(1, min(before, work // _THREAD_WORK))
+    if wanted == before:
+        yield
+        return
+    torch.set_num_threads(wanted)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _operators_text(order: Sequence[Node], leaves: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ Time is a clock that only the patched steps move, so no test depends on the mach
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ torch: Any = pytest.importorskip("torch", reason="torch is not installed: make t
 import mirage_formal as mf  # noqa: E402
 from mirage_formal.codegen.numerics.rounding_simulation import simulate  # noqa: E402
 from mirage_formal.semantics.typed_evaluation import run_typed  # noqa: E402
+from mirage_formal.support.garbage import pause_garbage_collection  # noqa: E402
 from mirage_formal.torch import capture, deadline  # noqa: E402
 from mirage_formal.torch.comparison import candidate_comparison, import_comparison  # noqa: E402
 from mirage_formal.torch.comparison.import_comparison import arguments_of, compare_with_torch  # noqa: E402
@@ -212,3 +214,37 @@ def test_the_backend_keeps_the_limit(clock: Clock, monkeypatch: pytest.MonkeyPat
     report = REPORTS[-1]
     assert isinstance(report, ModuleReport)
     assert report.regions[0].kept.startswith("stopped by time_limit before its comparison with PyTorch")
+
+
+def test_threads_of_torch_are_what_they_were() -> None:
+    before = torch.get_num_threads()
+    with import_comparison.limit_threads(1):
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+    with import_comparison.limit_threads(1 << 40):
+        assert torch.get_num_threads() == before
+
+
+def test_the_garbage_collector_is_what_it_was() -> None:
+    """Blocks may be nested, as those of two threads; what the user has frozen stays so."""
+    assert gc.isenabled()
+    with pause_garbage_collection():
+        with pause_garbage_collection():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        with pause_garbage_collection():
+            pass
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    gc.freeze()
+    try:
+        frozen = gc.get_freeze_count()
+        with pause_garbage_collection():
+            pass
+        assert gc.get_freeze_count() >= frozen - 1000 > 0
+    finally:
+        gc.unfreeze()
