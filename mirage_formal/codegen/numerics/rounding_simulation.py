@@ -51,6 +51,9 @@ def round_to_type(values: Array, dtype: DType) -> Array:
     """Return values rounded to an element type, infinite beyond its range, as float32."""
     if dtype in (DType.FLOAT32, DType.BOOL):
         return np.asarray(values, np.float32)
+    if dtype is DType.FLOAT16:  # numpy rounds to nearest, ties to even, from either type
+        with np.errstate(all="ignore"):
+            return np.asarray(values).astype(np.float16).astype(np.float32)
     return np.asarray(store_as(np.asarray(values, np.float64), dtype, np), np.float32)
 
 

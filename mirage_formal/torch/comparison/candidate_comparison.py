@@ -28,7 +28,7 @@ from mirage_formal.codegen.online_softmax.stabilize import stable_form
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.semantics.typed_evaluation import run_typed
-from mirage_formal.torch.comparison.contract import TURNED
+from mirage_formal.torch.comparison.contract import TURNED, ExpectedResult
 from mirage_formal.torch.comparison.import_comparison import RegionPiece
 from mirage_formal.torch.comparison.samples import draw_tensors
 
@@ -100,14 +100,23 @@ def _smaller_pair(program: KernelGraph, candidate: KernelGraph) -> ShrunkPair | 
 
 def _differences(piece: RegionPiece, candidate: KernelGraph, seed: int) -> Iterator[str]:
     for place, style in enumerate(_STYLES[: max(3, _BUDGET // piece.work)]):
-        leaves = {name: clamp_values(x) for name, x in piece.draw(style, seed + place).items()}
-        try:
-            expected = piece.expected(leaves)
-        except RuntimeError:  # torch has no result
+        leaves, expected = _drawn_set(piece, style, seed + place)
+        if expected is None:
             continue
         for _, how in piece.differences(leaves, expected, partial(simulate, candidate)):
             if how.kind != TURNED:
                 yield f"{how} (drawn: {style})"
+
+
+def _drawn_set(piece: RegionPiece, style: str, seed: int) -> tuple[dict[str, Any], dict[str, ExpectedResult] | None]:
+    """Return generated tensors and torch's results for them, None if it has none; all candidates are given the same."""
+    if (style, seed) not in piece.drawn:
+        leaves = {name: clamp_values(x) for name, x in piece.draw(style, seed).items()}
+        try:
+            piece.drawn[style, seed] = leaves, piece.expected(leaves)
+        except RuntimeError:  # torch has no result
+            piece.drawn[style, seed] = leaves, None
+    return piece.drawn[style, seed]
 
 
 def _overflows(piece: RegionPiece, program: KernelGraph, candidate: KernelGraph, seed: int) -> Iterator[str]:

@@ -254,10 +254,12 @@ class RegionPiece:
         tied: For each leaf, the first one that is the same parameter or buffer.
         text: Key of the region: the digest of its program, and its operators.
         deadline: Deadline of its evaluations, which raise ``DeadlineReachedError``.
+        drawn: Generated tensors with torch's results, by style and seed, which all candidates are compared on.
     """
 
     def __init__(self, imported: Imported, number: int, deadline: Deadline = NO_DEADLINE) -> None:
         self.deadline = deadline
+        self.drawn: dict[tuple[str, int], tuple[Any, Any]] = {}
         self._seconds = 0.0
         self.region: Region = imported.regions[number]
         self.nodes: dict[str, Node] = {node.name: node for node in imported.module.graph.nodes}
@@ -357,6 +359,7 @@ class RegionPiece:
             moved.append(run(partial(exactly, given, decided=False)))
             if self.reference.decides:
                 moved.append(run(partial(exactly, given, decided=False, stored=True)))
+        self.reference.forget()
         return {name: ExpectedResult(own[name], exact[name], [one[name] for one in moved]) for name in own}
 
     def _evaluation(self, evaluate: Callable[[], _T]) -> _T:

@@ -195,6 +195,11 @@ class NodeEvaluator:
         self._kept = _casts_widened_again(nodes)
         self._discrete: dict[str, Any] = {}
         self._numbers: dict[str, Any] = {}
+        self._wide: dict[str, tuple[Any, Any]] = {}
+
+    def forget(self) -> None:
+        """Forget the tensors that were given to ``own`` and ``exact``."""
+        self._discrete, self._numbers, self._wide = {}, {}, {}
 
     @property
     def decides(self) -> bool:
@@ -208,6 +213,7 @@ class NodeEvaluator:
             known: The tensors that the nodes read, by the names of their nodes.
         """
         self._discrete = {}
+        self._wide = {}
 
         def call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             found = node.target(*args, **kwargs)
@@ -241,7 +247,7 @@ class NodeEvaluator:
         wide: dict[str, Any] = {}
         for number, (name, tensor) in enumerate(known.items()):
             if _floating(tensor):
-                wide[name] = tensor.double()
+                wide[name] = self._in_float64(name, tensor)
                 if seed is not None and tensor.numel() <= _MOST_MOVED:
                     wide[name] = _perturb(wide[name], _SINGLE, 0.0, (seed, number))
 
@@ -272,6 +278,12 @@ class NodeEvaluator:
             return _map_results(found, own, lambda x, y: _round_randomly(x, y.dtype, floor, (place[0], place[1] + 1)))
 
         return self._run({**known, **wide}, call)
+
+    def _in_float64(self, name: str, tensor: Any) -> Any:
+        """Return a tensor in float64; all evaluations of one set of tensors share it."""
+        if name not in self._wide or self._wide[name][0] is not tensor:
+            self._wide[name] = tensor, tensor.double()
+        return self._wide[name][1]
 
     def _run(self, known: Mapping[str, Any], call: _Call) -> dict[str, Any]:
         values = dict(known)
@@ -487,7 +499,7 @@ def _size(x: Any, name: str = "") -> Any:
     Infinities count as 0, because other terms of their sum must be finite, or the sum may be NaN.
     """
     if _floating(x):
-        return torch.where(x.isinf(), 0.0, x.abs())
+        return torch.nan_to_num_(x.abs(), nan=torch.nan, posinf=0.0)
     return max(1, abs(x)) if name in ("alpha", "beta", "value") and isinstance(x, int | float) else x
 
 

@@ -7,7 +7,7 @@ import functools
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.fx import GraphModule
@@ -17,14 +17,10 @@ from mirage_formal.frontend.argument_checks import error_at_user_line, warn_igno
 from mirage_formal.support.errors import UnsupportedError
 from mirage_formal.support.options import MEASURED, check_value
 from mirage_formal.torch.analysis.conditions import UnmetConditionError
-from mirage_formal.torch.background.background_search import BackgroundSearch, expect_store_options
-from mirage_formal.torch.background.plan_swap import PlanSwap
 from mirage_formal.torch.capture import load_export
 from mirage_formal.torch.comparison.import_comparison import arguments_of, compare_with_torch
 from mirage_formal.torch.convert import parse_rounding
 from mirage_formal.torch.deadline import NO_DEADLINE, STOPPED, Deadline, DeadlineReachedError, now
-from mirage_formal.torch.dynamic_shapes.bucket_search import ShapesReport
-from mirage_formal.torch.dynamic_shapes.dynamic_plans import plan_for
 from mirage_formal.torch.import_result import Imported
 from mirage_formal.torch.modules.custom_operators import TorchOperator
 from mirage_formal.torch.modules.function_plan import CallFrame, FunctionPlan, has_hooks
@@ -48,6 +44,11 @@ from mirage_formal.torch.modules.profitability import (
 )
 from mirage_formal.torch.modules.region_search import choose_operators, parse_time_limit
 from mirage_formal.torch.modules.trace import FunctionModule, trace_module
+
+if TYPE_CHECKING:
+    from mirage_formal.torch.background.background_search import BackgroundSearch
+    from mirage_formal.torch.background.plan_swap import PlanSwap
+    from mirage_formal.torch.dynamic_shapes.bucket_search import ShapesReport
 
 #: Share of the time limit that searches have where their results are compared with torch.compile afterwards.
 _SEARCHES: Final = 0.75
@@ -117,6 +118,8 @@ def optimize_module(
         if options.shapes is not None:
             text = f"optimize: expected {_BACKGROUND} or shapes, got both: searches of buckets are not continued"
             raise error_at_user_line(UnsupportedError, text, "leave one of them out")
+        from mirage_formal.torch.background.background_search import expect_store_options
+
         expect_store_options(asked)
     if isinstance(module, _OptimizedModule):
         raise error_at_user_line(
@@ -144,6 +147,8 @@ def optimize_module(
     if options.shapes is None:
         plan, report, swap = _plan_module(module, flat, asked, options, continues=continues)
     else:
+        from mirage_formal.torch.dynamic_shapes.dynamic_plans import plan_for
+
         deadline = Deadline.after(options.begin, parse_time_limit(asked.get("time_limit")))
         plan, report = plan_for(module, flat, asked, options.shapes, options.rounding, deadline)
     found = _new_optimized(type(module))
@@ -226,7 +231,11 @@ def _plan_module(
         plan = frame.plan_with(operators, guard=guard, all_constants=rest is not None)
         if rest is not None and rest.call is not None:
             plan.compile_in(rest.mode, rest.call, tensors)
-    return plan, report, PlanSwap(frame, comparison, asked, operators, report, guard) if continues else None
+    if not continues:
+        return plan, report, None
+    from mirage_formal.torch.background.plan_swap import PlanSwap
+
+    return plan, report, PlanSwap(frame, comparison, asked, operators, report, guard)
 
 
 class _PhaseTimes:

@@ -12,7 +12,7 @@ import mirage_formal as mf
 from mirage_formal import Graph, Tensor
 from mirage_formal.codegen.numerics.predicted_numerics import PredictedNumerics
 from mirage_formal.codegen.numerics.result_comparison import draw_all
-from mirage_formal.codegen.numerics.rounding import LARGEST
+from mirage_formal.codegen.numerics.rounding import LARGEST, store_as
 from mirage_formal.codegen.numerics.rounding_simulation import MAX_ELEMENTS, predict_numerics, round_to_type, simulate
 from mirage_formal.codegen.online_softmax.stabilize import stabilize
 from mirage_formal.graph.graph import KernelGraph
@@ -29,6 +29,19 @@ def test_elements_are_held_as_numpy_holds_them(values: NDArray[Any]) -> None:
             round_to_type(values, DType.FLOAT16), values.astype(np.float16).astype(np.float32)
         )
         np.testing.assert_array_equal(round_to_type(values, DType.FLOAT32), values.astype(np.float32))
+
+
+def test_float16_is_rounded_as_by_its_definition() -> None:
+    """At every number, between every two, and beside what lies between."""
+    numbers = np.sort(np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float64))
+    finite = numbers[np.isfinite(numbers)]
+    between = (finite[1:] + finite[:-1]) / 2
+    for values in (numbers, between, np.nextafter(between, np.inf), np.nextafter(between, -np.inf)):
+        with np.errstate(all="ignore"):
+            expected = np.asarray(store_as(values, DType.FLOAT16, np), np.float32)
+        found = round_to_type(values, DType.FLOAT16)
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
 
 
 def test_bfloat16_keeps_the_range_of_float32() -> None:

@@ -19,6 +19,7 @@ from mirage_formal.torch import from_torch  # noqa: E402
 from mirage_formal.torch.comparison import candidate_comparison  # noqa: E402
 from mirage_formal.torch.comparison.candidate_comparison import candidate_fault, clamp_values, comparison_limit  # noqa: E402
 from mirage_formal.torch.comparison.import_comparison import RegionPiece  # noqa: E402
+from mirage_formal.torch.comparison.node_evaluation import NodeEvaluator  # noqa: E402
 from mirage_formal.torch.modules.region_search import choose_candidate  # noqa: E402
 
 
@@ -128,3 +129,20 @@ def test_values_of_the_promise() -> None:
     assert clamp_values(given)[4].isnan()
     half = torch.tensor([6e-8, 65504.0]).half()
     assert torch.equal(clamp_values(half), half)
+
+
+def test_torch_computes_each_set_once_for_all_candidates(fused: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    piece = attention(torch.float16)
+    seen: list[int] = []
+    own = NodeEvaluator.own
+
+    def counted(*given: Any) -> Any:
+        seen.append(1)
+        return own(*given)
+
+    monkeypatch.setattr(NodeEvaluator, "own", counted)
+    first = [candidate_fault(piece, graph) for graph in (fused.graph, piece.program)]
+    count = len(seen)
+    assert 0 < count <= 8
+    assert [candidate_fault(piece, graph) for graph in (fused.graph, piece.program)] == first
+    assert len(seen) == count
