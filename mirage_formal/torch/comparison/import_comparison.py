@@ -58,7 +58,7 @@ _THREAD_WORK: Final = 1 << 21
 #: Most work that an evaluation does in a second, for its least duration before one was measured.
 _FASTEST: Final = 1 << 28
 #: Share of the time until a deadline for this comparison; the rest is for searches.
-_COMPARED: Final = 0.5
+_COMPARED: Final = 2 / 3
 #: Share of that time for generated sets; the rest is for the import's own arguments.
 _DRAWN: Final = 0.75
 #: Evaluator of a program or a candidate: from an array for each input, one for each output.
@@ -154,7 +154,7 @@ def compare_with_torch(
         values: Tensors of the argument placeholders by name, some of them possibly without memory; None if there are no
             values.
         sets: Styles of the generated sets; large regions take the first ones.
-        deadline: Deadline of the call: the comparison has half of the time that is left.
+        deadline: Deadline of the call: the comparison has two thirds of the time that is left.
         numbers: Numbers of the regions to compare; None for all.
     """
     found, deadline = ImportComparison(), deadline.share(_COMPARED)
