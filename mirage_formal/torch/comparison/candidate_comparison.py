@@ -31,6 +31,7 @@ from mirage_formal.semantics.typed_evaluation import run_typed
 from mirage_formal.torch.comparison.contract import TURNED, ExpectedResult
 from mirage_formal.torch.comparison.import_comparison import RegionPiece
 from mirage_formal.torch.comparison.samples import draw_tensors
+from mirage_formal.torch.comparison.thread_limits import limit_threads
 
 #: Most elements that an evaluation of the candidate may hold at the region's own extents.
 _OWN_EXTENTS: Final = 1 << 22
@@ -133,8 +134,10 @@ def _overflows(piece: RegionPiece, program: KernelGraph, candidate: KernelGraph,
         arrays = [draw_input(item, number, place, 1.0) for number, item in enumerate(program.inputs)]  # masks stay
         for name, x in drawn.items():
             arrays[int(name)] = x.double().numpy()
-        expected = zip(*(run_typed(program, arrays, stored=which) for which in (False, stored)), strict=True)
-        for output, (wide, got) in enumerate(zip(expected, simulate(candidate, arrays), strict=True)):
+        with limit_threads(evaluation_size(program, candidate)):
+            expected = zip(*(run_typed(program, arrays, stored=which) for which in (False, stored)), strict=True)
+            found = simulate(candidate, arrays)
+        for output, (wide, got) in enumerate(zip(expected, found, strict=True)):
             want = np.where(np.isfinite(wide[1]), wide[0], np.inf).astype(np.float64)
             lost = overflowed_elements(got, want, types[program.outputs[output]].dtype)
             if bool(lost.any()):

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from hashlib import sha256
@@ -39,6 +38,7 @@ from mirage_formal.torch.capture import CapturedGraph, operator_name, source_lin
 from mirage_formal.torch.comparison.contract import Difference, ExpectedResult, difference
 from mirage_formal.torch.comparison.node_evaluation import NodeEvaluator, nodes_between
 from mirage_formal.torch.comparison.samples import SETS, draw_tensors
+from mirage_formal.torch.comparison.thread_limits import limit_threads
 from mirage_formal.torch.convert import import_captured as import_of
 from mirage_formal.torch.deadline import NO_DEADLINE, STOPPED, Deadline, DeadlineReachedError, now
 from mirage_formal.torch.import_result import Imported, Region
@@ -53,8 +53,6 @@ _SAMPLES: Final = 4
 _FEWER: Final = 1
 _SMALL: Final = 1 << 14
 _LARGE: Final = 1 << 22
-#: Work for each thread of torch: below it, and beside other processes, more threads only wait for one another.
-_THREAD_WORK: Final = 1 << 21
 #: Most work that an evaluation does in a second, for its least duration before one was measured.
 _FASTEST: Final = 1 << 28
 #: Share of the time until a deadline for this comparison; the rest is for searches.
@@ -352,7 +350,7 @@ class RegionPiece:
         given = {**self.constants, **leaves}
         samples = _SAMPLES if self.work <= _SMALL else _FEWER if self.work > _LARGE else _SAMPLES // 2
         run, exactly = self._evaluation, self.reference.exact
-        with torch.no_grad(), limit_threads(self.work):
+        with torch.no_grad():
             own = run(partial(self.reference.own, given))
             exact = run(partial(exactly, given))
             moved = [run(partial(exactly, given, seed, poisoned=seed != 2)) for seed in range(1, samples + 1)]
@@ -369,7 +367,8 @@ class RegionPiece:
         """
         self.deadline.check(max(self._seconds, self.work / _FASTEST))
         begin = now()
-        found = evaluate()
+        with limit_threads(self.work):
+            found = evaluate()
         self._seconds = now() - begin
         return found
 
@@ -399,24 +398,6 @@ class RegionPiece:
                 found = difference(results[output.node], here)
             if found is not None:
                 yield output.node, found
-
-
-@contextmanager
-def limit_threads(work: int) -> Iterator[None]:
-    """Let torch compute with as many threads as some work is worth, and with what it had before afterwards.
-
-    Operators of a small region end before a second thread has begun where other processes compute.
-    """
-    before = torch.get_num_threads()
-    wanted = max(1, min(before, work // _THREAD_WORK))
-    if wanted == before:
-        yield
-        return
-    torch.set_num_threads(wanted)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _operators_text(order: Sequence[Node], leaves: Mapping[str, Any]) -> str:

@@ -22,6 +22,7 @@ from mirage_formal.torch import capture, deadline  # noqa: E402
 from mirage_formal.torch.comparison import candidate_comparison, import_comparison  # noqa: E402
 from mirage_formal.torch.comparison.import_comparison import arguments_of, compare_with_torch  # noqa: E402
 from mirage_formal.torch.comparison.node_evaluation import NodeEvaluator  # noqa: E402
+from mirage_formal.torch.comparison.thread_limits import limit_threads, openblas_functions  # noqa: E402
 from mirage_formal.torch.deadline import Deadline, DeadlineReachedError  # noqa: E402
 from mirage_formal.torch.modules import region_search  # noqa: E402
 from mirage_formal.torch.modules.backend import REPORTS  # noqa: E402
@@ -216,13 +217,18 @@ def test_the_backend_keeps_the_limit(clock: Clock, monkeypatch: pytest.MonkeyPat
     assert report.regions[0].kept.startswith("stopped by time_limit before its comparison with PyTorch")
 
 
-def test_threads_of_torch_are_what_they_were() -> None:
-    before = torch.get_num_threads()
-    with import_comparison.limit_threads(1):
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == before
-    with import_comparison.limit_threads(1 << 40):
-        assert torch.get_num_threads() == before
+def test_threads_of_torch_and_numpy_are_what_they_were() -> None:
+    blas = openblas_functions()
+    counts = [torch.get_num_threads, *([blas[0]] if blas else [])]
+    before = [count() for count in counts]
+    with limit_threads(1):
+        assert {count() for count in counts} == {1}
+    assert [count() for count in counts] == before
+    with limit_threads(1 << 40):
+        assert [count() for count in counts] == before
+    with pytest.raises(KeyError), limit_threads(1):
+        raise KeyError
+    assert [count() for count in counts] == before
 
 
 def test_the_garbage_collector_is_what_it_was() -> None:
