@@ -13,7 +13,7 @@ import msgspec
 from mirage_formal.codegen.generate import GeneratedKernel
 from mirage_formal.codegen.program.program import For, GridWait, If, LaunchDependents, Stmt
 from mirage_formal.codegen.program.serialization import encode_programs
-from mirage_formal.codegen.translation_validation.claim_record import realization_record
+from mirage_formal.codegen.realization_record import realization_record
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build.built_kernels import Acceptance, BuiltKernels, KernelRejected

@@ -29,6 +29,7 @@ from mirage_formal.codegen.executable import kernel_launch
 from mirage_formal.codegen.generate import GeneratedKernel, GeneratedLaunches, generate, plan_record, requested_options
 from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.program.serialization import decode_programs
+from mirage_formal.codegen.realization_record import realization_record
 from mirage_formal.codegen.safety.obligation_types import (
     DischargedObligation,
     DischargeMethod,
@@ -37,7 +38,6 @@ from mirage_formal.codegen.safety.obligation_types import (
 )
 from mirage_formal.codegen.safety.safety import safety_obligations
 from mirage_formal.codegen.target import Target
-from mirage_formal.codegen.translation_validation.claim_record import realization_record
 from mirage_formal.logic.script import parse_script
 from mirage_formal.records import (
     LAUNCH_FILE,

@@ -16,7 +16,7 @@ from mirage_formal.autotune.kernel_preparation import Finalist, build_finalist
 from mirage_formal.check.check_steps import CheckFailed
 from mirage_formal.codegen.generate import GeneratedKernel
 from mirage_formal.codegen.program import program as ir
-from mirage_formal.codegen.translation_validation.claim_record import realization_record
+from mirage_formal.codegen.realization_record import realization_record
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build import validation

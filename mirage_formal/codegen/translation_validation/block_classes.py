@@ -9,20 +9,21 @@ the access alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Final, assert_never
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_formal.codegen.program.integers import Range, operator_bounds
 from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Var
+from mirage_formal.codegen.translation_validation.program_evaluation import apply_integer
 
 #: A number for each block of the grid, x fastest.
 PerBlock = NDArray[np.int64]
-
-_AXES: Final = ("bx", "by", "bz")
+_NONE: Final = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +32,15 @@ class SeparatedIndex:
 
     Attributes:
         block: The block part.
-        low, high: Bounds of the rest.
-        free: Whether there is a rest.
+        rest: Bounds of the rest; (0, 0) if there is none.
     """
 
     block: PerBlock
-    low: PerBlock
-    high: PerBlock
-    free: bool
+    rest: Range = _NONE
+
+    def bounds(self) -> Range:
+        """Return bounds of the expression in all blocks."""
+        return int(self.block.min()) + self.rest[0], int(self.block.max()) + self.rest[1]
 
 
 class BlockClasses:
@@ -76,148 +78,68 @@ class BlockClasses:
         """
         self.require_equal(self.separate(e, extents).block)
 
-    def classes(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the first block of each class, and the class of each block."""
+    def classes(self) -> list[NDArray[np.int64]]:
+        """Return the blocks of each class."""
         if not self._keys:
-            return np.zeros(1, np.int64), self._zero
-        _, first, of = np.unique(np.stack(self._keys), axis=1, return_index=True, return_inverse=True)
-        return first.astype(np.int64), of.reshape(-1).astype(np.int64)
+            return [np.arange(self.count, dtype=np.int64)]
+        _, of = np.unique(np.stack(self._keys), axis=1, return_inverse=True)
+        order = np.argsort(of.reshape(-1), kind="stable")
+        return np.split(order, np.cumsum(np.bincount(of.reshape(-1)))[:-1])
 
     def separate(self, e: IntExpr, extents: Mapping[str, int]) -> SeparatedIndex:
         """Return an expression as block part plus rest; see ``fix`` for the arguments."""
         match e:
             case Int():
-                return SeparatedIndex(self._zero + e.value, self._zero, self._zero, False)
-            case Var() if e.name in _AXES:
-                return SeparatedIndex(self.coordinates[e.name], self._zero, self._zero, False)
+                return SeparatedIndex(self._zero + e.value)
             case Var():
-                return SeparatedIndex(self._zero, self._zero, self._zero + (extents[e.name] - 1), True)
+                if e.name in self.coordinates:
+                    return SeparatedIndex(self.coordinates[e.name])
+                return SeparatedIndex(self._zero, (0, extents[e.name] - 1))
             case IntBin():
                 return self._binary(e.op, self.separate(e.a, extents), self.separate(e.b, extents))
 
     def _binary(self, op: IntOp, a: SeparatedIndex, b: SeparatedIndex) -> SeparatedIndex:
-        free = a.free or b.free
+        if a.rest == b.rest == _NONE:
+            return SeparatedIndex(np.asarray(apply_integer(op, a.block, b.block), np.int64))
         match op:
-            case IntOp.ADD:
-                return SeparatedIndex(a.block + b.block, a.low + b.low, a.high + b.high, free)
-            case IntOp.SUB:
-                return SeparatedIndex(a.block - b.block, a.low - b.high, a.high - b.low, free)
+            case IntOp.ADD | IntOp.SUB:
+                return SeparatedIndex(apply_integer(op, a.block, b.block), operator_bounds(op, a.rest, b.rest))
             case IntOp.LT | IntOp.EQ:
                 return self._comparison(op, a, b)
-            case IntOp.MUL:
-                return self._product(a, b)
-            case IntOp.DIV | IntOp.MOD if not b.free and (b.block == b.block[0]).all() and b.block[0] > 0:
-                return self._quotient(op, a, int(b.block[0]))
-            case _:
-                return self._combine_equal_operands(op, a, b)
-
-    def _product(self, a: SeparatedIndex, b: SeparatedIndex) -> SeparatedIndex:
-        if a.free and b.free:
-            return self._combine_equal_operands(IntOp.MUL, a, b)
-        if not a.free:
-            a, b = b, a
-        factor = b.block
-        if a.free:
-            self.require_equal(factor)
-        ends = a.low * factor, a.high * factor
-        return SeparatedIndex(a.block * factor, np.minimum(*ends), np.maximum(*ends), a.free)
+            case IntOp.MUL if _NONE in (a.rest, b.rest):
+                a, b = (a, b) if b.rest == _NONE else (b, a)
+                self.require_equal(b.block)
+                return SeparatedIndex(a.block * b.block, operator_bounds(op, a.rest, b.bounds()))
+            case IntOp.DIV | IntOp.MOD if b.bounds() == (n := int(b.block[0]), n) and n > 0:
+                return self._quotient(op, a, n)
+        self.require_equal(a.block)
+        self.require_equal(b.block)
+        return SeparatedIndex(self._zero, operator_bounds(op, a.bounds(), b.bounds()))
 
     def _quotient(self, op: IntOp, a: SeparatedIndex, n: int) -> SeparatedIndex:
         """Return (A + R) / n or (A + R) % n, where A = n q + r: q + (r + R) / n or (r + R) % n."""
-        rest = a.block % n
-        inside = ((rest + a.low >= 0) & (rest + a.high < n)).all()
+        part = a.block % n
+        low, high = int(part.min()) + a.rest[0], int(part.max()) + a.rest[1]
+        inside = 0 <= low <= high < n
+        if not inside:
+            self.require_equal(part)
         if op is IntOp.DIV:
-            if inside:
-                return SeparatedIndex(a.block // n, self._zero, self._zero, False)
-            self.require_equal(rest)
-            return SeparatedIndex((a.block - rest) // n, (rest + a.low) // n, (rest + a.high) // n, a.free)
-        if inside:
-            return SeparatedIndex(rest, a.low, a.high, a.free)
-        self.require_equal(rest)
-        return SeparatedIndex(self._zero, self._zero, self._zero + (n - 1), True)
+            return SeparatedIndex(a.block // n, (low // n, high // n))
+        return SeparatedIndex(part, a.rest) if inside else SeparatedIndex(self._zero, (0, n - 1))
 
     def _comparison(self, op: IntOp, a: SeparatedIndex, b: SeparatedIndex) -> SeparatedIndex:
         """Return a comparison: of A + R < 0, only the values of A for which R decides tell blocks apart."""
         difference = a.block - b.block
-        low, high = a.low - b.high, a.high - b.low
-        if not (a.free or b.free):
-            holds = difference < 0 if op is IntOp.LT else difference == 0
-            return SeparatedIndex(holds.astype(np.int64), self._zero, self._zero, False)
+        low, high = operator_bounds(IntOp.SUB, a.rest, b.rest)
         if op is IntOp.LT:
             key = np.clip(difference, -high - 1, -low)
-            always, never = key == -high - 1, key == -low
-            if (always | never).all():
-                return SeparatedIndex(always.astype(np.int64), self._zero, self._zero, False)
+            always = key == -high - 1
+            if (always | (key == -low)).all():
+                return SeparatedIndex(always.astype(np.int64))
         else:
             key = np.where((-difference >= low) & (-difference <= high), difference, np.iinfo(np.int64).max)
         self.require_equal(key)
-        return SeparatedIndex(self._zero, self._zero, self._zero + 1, True)
-
-    def _combine_equal_operands(self, op: IntOp, a: SeparatedIndex, b: SeparatedIndex) -> SeparatedIndex:
-        """Return an expression that has no block part of its own; its operands are the same in a class."""
-        if not (a.free or b.free):
-            block = apply_integer(op, a.block, b.block)
-            return SeparatedIndex(np.asarray(block, np.int64), self._zero, self._zero, False)
-        self.require_equal(a.block)
-        self.require_equal(b.block)
-        most = [int((x.block + x.high).max()) for x in (a, b)]
-        least = [int((x.block + x.low).min()) for x in (a, b)]
-        match op:
-            case IntOp.MUL:
-                high = max(x * y for x in (least[0], most[0]) for y in (least[1], most[1]))
-                low = min(x * y for x in (least[0], most[0]) for y in (least[1], most[1]))
-            case IntOp.XOR:
-                low, high = 0, (1 << max(*most, 1).bit_length()) - 1
-            case IntOp.MOD:
-                low, high = 0, most[1]
-            case IntOp.DIV:
-                low, high = 0, most[0]
-            case _:
-                low, high = 0, 1
-        return SeparatedIndex(self._zero, self._zero + low, self._zero + high, True)
+        return SeparatedIndex(self._zero, (0, 1))
 
 
-def apply_integer(op: IntOp, a: Any, b: Any) -> Any:
-    """Return a op b of integers that are not negative, or of arrays of them.
-
-    Raises:
-        ZeroDivisionError: A divisor is 0.
-    """
-    if op in (IntOp.DIV, IntOp.MOD) and not np.all(b):
-        raise ZeroDivisionError("an integer is divided by 0")
-    match op:
-        case IntOp.ADD:
-            return a + b
-        case IntOp.SUB:
-            return a - b
-        case IntOp.MUL:
-            return a * b
-        case IntOp.DIV:
-            return a // b
-        case IntOp.MOD:
-            return a % b
-        case IntOp.XOR:
-            return a ^ b
-        case IntOp.LT:
-            return (a < b) * 1
-        case IntOp.EQ:
-            return (a == b) * 1
-        case IntOp.AND:
-            return ((a != 0) & (b != 0)) * 1
-
-
-def compile_index(e: IntExpr) -> Callable[[Mapping[str, Any]], Any]:
-    """Return an expression as a function of its variables' values: integers, or arrays that broadcast."""
-    match e:
-        case Int(value):
-            return lambda values: value
-        case Var(name):
-            return lambda values: values[name]
-        case IntBin(op, a, b):
-            left, right = compile_index(a), compile_index(b)
-            return lambda values: apply_integer(op, left(values), right(values))
-        case _:
-            assert_never(e)
-
-
-__all__ = ["BlockClasses", "PerBlock", "SeparatedIndex", "apply_integer", "compile_index"]
+__all__ = ["BlockClasses", "PerBlock", "SeparatedIndex"]

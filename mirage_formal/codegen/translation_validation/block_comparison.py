@@ -3,62 +3,50 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from mirage_formal.codegen.program.program import (
     Apply,
-    BinaryFn,
     Combine,
-    CopyAsync,
     For,
-    GlobalRead,
-    GlobalVector,
-    GlobalWrite,
     If,
     IntExpr,
-    LoadMatrix,
-    Mma,
-    Pack,
     Program,
-    Reg,
-    Select,
-    SetReg,
-    SharedRead,
-    SharedVector,
-    SharedWrite,
     ShuffleReduce,
     Stmt,
-    Value,
-    WarpgroupMma,
-    all_statements,
 )
 from mirage_formal.codegen.translation_validation.block_classes import BlockClasses, PerBlock
+from mirage_formal.codegen.translation_validation.field_domain import FieldDomain
 from mirage_formal.codegen.translation_validation.field_points import (
     EXPONENTIAL,
-    Components,
+    MASK,
+    NUMBER,
+    POINTS,
+    POISON,
     FieldArray,
     FieldPoints,
     UndefinedPointError,
 )
 from mirage_formal.codegen.translation_validation.program_evaluation import (
+    ADDRESS,
     DeviceAccess,
     DeviceWrite,
     EvaluationFault,
     evaluate_program,
-    nested_values,
-    values_of,
+    parts,
 )
-from mirage_formal.graph.graph import Op
+from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import ROUNDINGS, OpKind
 from mirage_formal.graph.storage_views import StorageLocation
-from mirage_formal.graph.types import Band, DTensor
+from mirage_formal.graph.types import Band, DTensor, DType, row_major
 from mirage_formal.graph.verdict import NoTruthValue
+from mirage_formal.semantics.interpreter import evaluate
 
 #: Most blocks of a grid.
 MOST_BLOCKS: Final = 1 << 22
@@ -68,11 +56,15 @@ MOST_STATEMENTS: Final = 1 << 18
 _TOGETHER: Final = 64
 _TOGETHER_BYTES: Final = 1 << 16
 #: Addresses of one family of reads.
-FAMILY: Final = 1 << 40
+_FAMILY: Final = 1 << 40
+#: Operators of a µGraph or functions of a Program, by their names, that need words of maxima or residues of exponents.
 _WITH_MAXIMA: Final = frozenset(
     {OpKind.MAX, OpKind.MAXIMUM, OpKind.RUNNING_MAX, OpKind.ACCUM_MAX, OpKind.ACCUM_RESCALED_SUM, OpKind.SOFTMAX}
 )
 _WITH_EXPONENTS: Final = EXPONENTIAL | {OpKind.SOFTMAX, OpKind.RUNNING_MAX, OpKind.ACCUM_RESCALED_SUM}
+
+#: Elements of one result: their addresses and values.
+Elements = tuple[NDArray[np.int64], FieldArray]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,28 +116,12 @@ class KernelTensor:
     place: StorageLocation
     band: Band | None = None
 
-
-@dataclass(frozen=True, slots=True)
-class ClassMember:
-    """One block that stands for its class.
-
-    Attributes:
-        number: The number of the class.
-        row: Its position among the blocks that are evaluated together.
-        block: Its coordinates, by name.
-    """
-
-    number: int
-    row: int
-    block: Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectedElements:
-    """Elements of one result that a block must write: addresses and values."""
-
-    address: NDArray[np.int64]
-    values: FieldArray
+    def elements(
+        self, points: FieldPoints, addresses: NDArray[np.int64], family: NDArray[np.int64] | int
+    ) -> FieldArray:
+        """Return the elements at some addresses, as accesses of a family see them: each is a variable."""
+        kind = MASK if self.type.dtype is DType.BOOL else NUMBER
+        return points.variables(f"value {self.place.base}", addresses + family * _FAMILY, kind)
 
 
 class KernelBlocks(ABC):
@@ -158,19 +134,15 @@ class KernelBlocks(ABC):
 
     def __init__(self, program: Program, operands: Sequence[KernelTensor], results: Sequence[KernelTensor]) -> None:
         self.program, self.operands, self.results = program, operands, results
-        names = [param.name for param in program.params]
         stored = [tensor for tensor in (*operands, *results) if tensor.band is None]
-        if len(names) != len(stored):
-            raise UndecidedError(f"expected {len(stored)} parameters, got {len(names)}")
-        for i, (param, tensor) in enumerate(zip(program.params, stored, strict=True)):
-            if param.dtype is not tensor.type.dtype:
-                raise UndecidedError(f"{param.name}: expected {tensor.type.dtype.value}, got {param.dtype.value}")
-            if param.elements != (span := tensor.place.span(tensor.type.shape)):
-                raise UndecidedError(f"{param.name}: expected {span} elements, got {param.elements}")
-            if param.written is not (i >= len(stored) - len(results)):
-                raise UndecidedError(f"{param.name}: expected parameters that are read before those that are written")
-        self.base = {name: tensor.place.base for name, tensor in zip(names, stored, strict=True)}
-        self.result_of = {name: j for j, name in enumerate(names[len(names) - len(results) :])}
+        if len(program.params) != len(stored):
+            raise UndecidedError(f"expected {len(stored)} parameters, got {len(program.params)}")
+        self.read = dict(zip((param.name for param in program.params), stored[: -len(results)], strict=False))
+        self.written = [param.name for param in program.params[-len(results) :]]
+        for param, tensor in zip(program.params, stored, strict=True):
+            wanted = tensor.type.dtype.value, tensor.place.span(tensor.type.shape), param.name in self.written
+            if (got := (param.dtype.value, param.elements, param.written)) != wanted:
+                raise UndecidedError(f"{param.name}: expected type, elements and whether written {wanted}, got {got}")
         self._separate()
 
     # --- what kinds of operators differ in
@@ -185,89 +157,80 @@ class KernelBlocks(ABC):
 
     @abstractmethod
     def expected_elements(
-        self, points: FieldPoints, member: ClassMember, writes: Sequence[DeviceWrite]
-    ) -> Iterator[ExpectedElements]:
-        """Yield, for each result, the addresses that a block must write and their values."""
+        self, points: FieldPoints, number: int, written: Sequence[Sequence[DeviceWrite]]
+    ) -> list[Elements]:
+        """Return for each result the elements that the block that stands for a class must write.
+
+        Args:
+            points: The arithmetic.
+            number: The number of the class.
+            written: For each result, what the block writes.
+        """
 
     # --- classes of blocks
 
     def _separate(self) -> None:
-        """Find the classes of blocks, and the offsets of all accesses."""
+        """Find the classes of blocks, and the families of accesses."""
         if (blocks := prod(self.program.grid)) > MOST_BLOCKS:
             raise UndecidedError(f"expected at most {MOST_BLOCKS} blocks, got {blocks}")
         classes = BlockClasses(self.program.grid)
-        self.tile_offsets = self.separate_tiles(classes)
+        tile_offsets = self.separate_tiles(classes)
         self.access_offsets: dict[int, PerBlock] = {}
         self._separate_body(self.program.body, {"tid": self.program.threads}, classes)
-        first, self.class_of = classes.classes()
-        self.representatives = first
-        self.class_count = len(first)
-        statements = self.class_count * _count_executed(self.program.body)
+        self.members = classes.classes()
+        statements = len(self.members) * _count_executed(self.program.body)
         if statements > MOST_STATEMENTS:
-            what = f"{self.class_count} classes of blocks execute {statements} statements"
+            what = f"{len(self.members)} classes of blocks execute {statements} statements"
             raise UndecidedError(f"expected at most {MOST_STATEMENTS}, got more: {what}")
-        self.coordinates = classes.coordinates
-        self._name_families()
+        self._coordinates = classes.coordinates
+        self._known: dict[bytes, int] = {}
+        self.families = {key: self._families_of(offsets) for key, offsets in self.access_offsets.items()}
+        self.tile_families = [self._families_of(offsets) for offsets in tile_offsets]
 
     def _separate_body(self, body: Sequence[Stmt], extents: dict[str, int], classes: BlockClasses) -> None:
+        """Fix all integer expressions but the addresses in device memory, and keep the offsets of these."""
         for s in body:
-            for value in values_of(s):
-                for one in nested_values(value):
-                    self._separate_value(one, extents, classes)
-            for e in _plain_indices(s):
+            if isinstance(s, For | If):
+                inner = {**extents, s.var: s.extent} if isinstance(s, For) else extents
+                self._separate_body(s.body, inner, classes)
+                self._separate_fields(s, extents, classes)
+            else:
+                for part in parts(s):
+                    self._separate_fields(part, extents, classes)
+
+    def _separate_fields(self, part: Any, extents: dict[str, int], classes: BlockClasses) -> None:
+        """Separate the expressions in the fields of a statement or value."""
+        for field in fields(part):
+            e = getattr(part, field.name)
+            if field.name == ADDRESS.get(type(part)):
+                offsets = classes.separate(e, extents).block
+                if not np.array_equal(self.access_offsets.setdefault(id(part), offsets), offsets):
+                    raise UndecidedError("one access stands in two loops of other extents")
+            elif isinstance(e, IntExpr):
                 classes.fix(e, extents)
-            match s:
-                case GlobalVector() | GlobalWrite():
-                    self._separate_access(s, s.index, extents, classes)
-                case CopyAsync():
-                    self._separate_access(s, s.source, extents, classes)
-                case For():
-                    self._separate_body(s.body, {**extents, s.var: s.extent}, classes)
-                case If():
-                    self._separate_body(s.body, extents, classes)
-                case _:
-                    pass
 
-    def _separate_value(self, value: Value, extents: dict[str, int], classes: BlockClasses) -> None:
-        match value:
-            case GlobalRead():
-                self._separate_access(value, value.index, extents, classes)
-            case SharedRead() | Reg():
-                classes.fix(value.index, extents)
-            case Select():
-                classes.fix(value.condition, extents)
-            case _:
-                return
-
-    def _separate_access(
-        self, access: DeviceAccess, index: IntExpr, extents: dict[str, int], classes: BlockClasses
-    ) -> None:
-        offsets = classes.separate(index, extents).block
-        known = self.access_offsets.setdefault(id(access), offsets)
-        if not np.array_equal(known, offsets):
-            raise UndecidedError("one access stands in two loops of other extents")
-
-    def _name_families(self) -> None:
-        """Number the offsets of accesses in each class: accesses of one number move alike from block to block."""
-        self._known: list[dict[bytes, int]] = [{} for _ in range(self.class_count)]
-        self.members = [np.flatnonzero(self.class_of == number) for number in range(self.class_count)]
-        self.families = {key: self._numbers(offsets) for key, offsets in self.access_offsets.items()}
-        self.tile_families = [self._numbers(offsets) for offsets in self.tile_offsets]
-
-    def _numbers(self, offsets: PerBlock) -> NDArray[np.int64]:
+    def _families_of(self, offsets: PerBlock) -> NDArray[np.int64]:
         """Return the family of an access in each class, from its offset in each block."""
-        pairs = zip(self.members, self.representatives, strict=True)
-        found = [self.family(number, offsets[x] - offsets[first]) for number, (x, first) in enumerate(pairs)]
-        return np.array(found, np.int64)
+        return np.array([self.family(offsets[x] - offsets[x[0]]) for x in self.members], np.int64)
 
-    def family(self, number: int, distances: PerBlock) -> int:
+    def family(self, distances: PerBlock) -> int:
         """Return the family of accesses that move by these distances, for each block of a class."""
-        known = self._known[number]
-        return known.setdefault(distances.tobytes(), len(known))
+        return self._known.setdefault(distances.tobytes(), len(self._known))
+
+    def evaluate(self, points: FieldPoints, op: KernelOp, given: Sequence[FieldArray]) -> tuple[FieldArray, ...]:
+        """Return the results of an operator on parts of all operands."""
+        tensors = [DTensor(x.shape[1:], operand.type.dtype) for x, operand in zip(given, self.operands, strict=True)]
+        inputs = tuple(Input(f"x{i}", tensor, row_major(tensor.shape)) for i, tensor in enumerate(tensors))
+        outputs = tuple(range(len(inputs), len(inputs) + op.results))
+        return evaluate(KernelGraph(inputs, (op,), outputs), given, FieldDomain(points))
+
+    def block_of(self, number: int) -> dict[str, int]:
+        """Return the coordinates of the block that stands for a class."""
+        return {name: int(at[self.members[number][0]]) for name, at in self._coordinates.items()}
 
     # --- comparison at one draw
 
-    def compare(self, random: np.random.Generator, poison: bool) -> int:
+    def compare(self, random: np.random.Generator) -> int:
         """Compare all classes at points drawn anew, and return the number of elements.
 
         Sound: a Program may divide by a value, or take its root or logarithm, only where the µGraph does the same of an
@@ -276,173 +239,86 @@ class KernelBlocks(ABC):
 
         Args:
             random: The source of the points.
-            poison: Whether values that depend on a divisor that is 0 are poison, and allowed where none is stored.
 
         Raises:
-            UndefinedPointError: A divisor is 0 at a point.
+            UndefinedPointError: A stored element is poison.
         """
-        points = FieldPoints(random, _components(self.operators(), self.program, poison))
-        elements = 0
+        names: set[str] = {op.kind for op in self.operators()}
+        rounds = ROUNDINGS & names
+        names |= {part.fn for part in parts(self.program.body) if isinstance(part, Apply | Combine | ShuffleReduce)}
+        points = FieldPoints(random, bool(names & _WITH_EXPONENTS), bool(names & _WITH_MAXIMA), rounds)
         count = max(1, min(_TOGETHER, _TOGETHER_BYTES // max(1, self.program.shared_bytes)))
-        for start in range(0, self.class_count, count):
-            chunk = range(start, min(start + count, self.class_count))
-            blocks = {name: at[self.representatives[chunk.start : chunk.stop]] for name, at in self.coordinates.items()}
-            reader = _Reader(self, points, chunk)
-            writes = evaluate_program(self.program, points, blocks, reader)
-            partial = points.take_partial()
-            wanted = [
-                (member, list(self.expected_elements(points, member, writes))) for member in self._class_members(chunk)
-            ]
-            allowed = points.take_partial()
-            elements += self._compare_outputs(points, wanted, writes)
-            if np.setdiff1d(partial, allowed).size:
-                if not poison:
-                    raise UndefinedPointError("a partial operation of an argument for which the µGraph has none")
-                points.allowed = allowed
-                writes = evaluate_program(self.program, points, blocks, reader)
-                points.allowed = None
-                self._compare_outputs(points, wanted, writes)
-        return elements
+        numbers = range(len(self.members))
+        return sum(self._compare_classes(points, numbers[start : start + count]) for start in numbers[::count])
+
+    def _compare_classes(self, points: FieldPoints, numbers: range) -> int:
+        """Compare some classes side by side, and return the number of elements."""
+
+        def read(access: DeviceAccess, addresses: NDArray[np.int64]) -> FieldArray:
+            if access.param not in self.read:
+                raise EvaluationFault(f"{access.param} is read and written")
+            family = self.families[id(access)][numbers.start : numbers.stop].reshape(-1, 1, 1)
+            return self.read[access.param].elements(points, addresses, family)
+
+        def written() -> list[list[list[DeviceWrite]]]:
+            found = evaluate_program(self.program, points, blocks, read)
+            results = [[one for one in found if one.access.param == name] for name in self.written]
+            return [[[one.of_block(row) for one in mine] for mine in results] for row in range(len(numbers))]
+
+        first = [self.members[number][0] for number in numbers]
+        blocks = {name: at[first] for name, at in self._coordinates.items()}
+        got = written()
+        divided = points.take_partial()
+        wanted = [self.expected_elements(points, *each) for each in zip(numbers, got, strict=True)]
+        allowed = points.take_partial()
+        self._compare_outputs(numbers, wanted, got)
+        if np.setdiff1d(divided, allowed).size:
+            points.allowed = allowed
+            self._compare_outputs(numbers, wanted, written())
+            points.allowed = None
+        return sum(address.size for results in wanted for address, _ in results)
 
     def _compare_outputs(
-        self,
-        points: FieldPoints,
-        wanted: Sequence[tuple[ClassMember, Sequence[ExpectedElements]]],
-        writes: Sequence[DeviceWrite],
-    ) -> int:
-        """Compare what blocks write with what they must write, and return the number of elements."""
-        for member, results in wanted:
-            for j, one in enumerate(results):
-                self._compare_output(points, j, member, one, writes)
-        return sum(one.address.size for _, results in wanted for one in results)
-
-    def _class_members(self, chunk: range) -> Iterator[ClassMember]:
-        """Yield the blocks that stand for some classes."""
-        for row, number in enumerate(chunk):
-            first = self.representatives[number]
-            yield ClassMember(number, row, {name: int(at[first]) for name, at in self.coordinates.items()})
-
-    def writes_to(
-        self, j: int, member: ClassMember, writes: Sequence[DeviceWrite]
-    ) -> list[tuple[DeviceWrite, NDArray[np.bool_]]]:
-        """Return the writes to result j, each with the mask of its elements that the block of ``member`` writes."""
-        mine = [write for write in writes if self.result_of.get(write.access.param) == j]
-        return [(write, write.block == member.row) for write in mine]
-
-    def _compare_output(
-        self,
-        points: FieldPoints,
-        j: int,
-        member: ClassMember,
-        wanted: ExpectedElements,
-        writes: Sequence[DeviceWrite],
+        self, numbers: range, wanted: Sequence[Sequence[Elements]], got: Sequence[Sequence[Sequence[DeviceWrite]]]
     ) -> None:
-        mine = self.writes_to(j, member, writes)
+        """Compare what blocks write with what they must write."""
+        for number, results, written in zip(numbers, wanted, got, strict=True):
+            for j, (one, mine) in enumerate(zip(results, written, strict=True)):
+                self._compare_output(j, number, one, mine)
+
+    def _compare_output(self, j: int, number: int, wanted: Elements, written: Sequence[DeviceWrite]) -> None:
         none = np.zeros(0, np.int64)
-        address = np.concatenate([none, *(write.address[here] for write, here in mine)])
-        thread = np.concatenate([none, *(write.thread[here] for write, here in mine)])
-        nothing = np.zeros((points.count, 0), np.uint64)
-        got = np.concatenate([nothing, *(write.values[:, here] for write, here in mine)], axis=1)
-        order, sorted_by = np.argsort(address, kind="stable"), np.argsort(wanted.address, kind="stable")
-        address, thread, got = address[order], thread[order], got[:, order]
-        self._expect_addresses(j, member, wanted.address[sorted_by], (address, thread))
-        values = wanted.values[:, sorted_by]
-        poison = points.is_poison(got) | points.is_poison(values)
-        wrong = ~points.equal(got, values) & ~poison
-        if wrong.any():
-            first = int(np.argmax(wrong))
-            what = f"{int(wrong.sum())} of {wrong.size} elements differ from the µGraph's"
-            raise self.deviation(j, member, int(address[first]), int(thread[first]), what)
-        if poison.any():
-            raise UndefinedPointError("a stored element depends on a divisor that is 0 or on an infinity")
+        address = np.concatenate([none, *(one.address for one in written)])
+        thread = np.concatenate([none, *(one.thread for one in written)])
+        order, sorted_by = np.argsort(address, kind="stable"), np.argsort(wanted[0], kind="stable")
+        address, thread, expected = address[order], thread[order], wanted[0][sorted_by]
 
-    def _expect_addresses(
-        self, j: int, member: ClassMember, wanted: NDArray[np.int64], got: tuple[NDArray[np.int64], NDArray[np.int64]]
-    ) -> None:
-        address, thread = got
-        again = address[1:][address[1:] == address[:-1]]
-        if again.size:
-            raise self.deviation(j, member, int(again[0]), None, "an element is written twice")
-        if (missing := np.setdiff1d(wanted, address)).size:
-            raise self.deviation(j, member, int(missing[0]), None, f"{missing.size} elements are not written")
-        if (more := np.setdiff1d(address, wanted)).size:
-            by = int(thread[np.searchsorted(address, more[0])])
-            raise self.deviation(j, member, int(more[0]), by, "an element is written that is not in the block's tile")
+        def expect_none(at: NDArray[np.int64], what: str) -> None:
+            if at.size:
+                by = thread[address == at[0]].tolist()
+                x, y, z = self.block_of(number).values()
+                raise DeviationError(Deviates(j, (x, y, z), int(at[0]), by[0] if by else None, what))
 
-    def deviation(self, j: int, member: ClassMember, address: int, thread: int | None, what: str) -> DeviationError:
-        """Return the error that names an element."""
-        x, y, z = (member.block[name] for name in ("bx", "by", "bz"))
-        return DeviationError(Deviates(j, (x, y, z), address, thread, what))
-
-
-class _Reader:
-    """Device memory of the blocks that are evaluated: each element is a variable, by family and address."""
-
-    def __init__(self, work: KernelBlocks, points: FieldPoints, chunk: range) -> None:
-        self.work, self.points, self.chunk = work, points, chunk
-
-    def __call__(self, access: DeviceAccess, addresses: NDArray[np.int64]) -> FieldArray:
-        work = self.work
-        if access.param in work.result_of:
-            raise EvaluationFault(f"{access.param} is read and written")
-        family = work.families[id(access)][self.chunk.start : self.chunk.stop].reshape(-1, 1, 1)
-        return self.points.variables(f"value {work.base[access.param]}", addresses + family * FAMILY)
-
-
-def _plain_indices(s: Stmt) -> Iterator[IntExpr]:
-    """Yield the integer expressions of a statement itself but addresses in device memory."""
-    match s:
-        case If():
-            yield s.condition
-        case SetReg() | Pack() | SharedWrite():
-            yield s.index
-        case SharedVector():
-            yield from (s.at, s.index)
-        case GlobalVector():
-            yield s.at
-        case CopyAsync():
-            yield from (s.index, s.valid)
-        case LoadMatrix():
-            yield from (s.at, s.index)
-        case Mma() | WarpgroupMma():
-            yield from (s.d_at, s.a_at, s.b_at)
-        case ShuffleReduce():
-            yield s.at
-        case _:
+        expect_none(address[1:][address[1:] == address[:-1]], "an element is written twice")
+        missing = np.setdiff1d(expected, address)
+        expect_none(missing, f"{missing.size} elements are not written")
+        expect_none(np.setdiff1d(address, expected), "an element is written that is not in the block's tile")
+        if not address.size:
             return
+        got, values = np.concatenate([one.values for one in written], axis=1)[:, order], wanted[1][:, sorted_by]
+        kinds = np.maximum(got[-1], values[-1])
+        wrong = (got[:POINTS] != values[:POINTS]).any(axis=0) & (kinds != POISON)
+        expect_none(address[wrong], f"{int(wrong.sum())} of {wrong.size} elements differ from the µGraph's")
+        if (kinds > NUMBER).any():
+            raise UndefinedPointError("a stored element depends on a divisor that is 0 or on an infinity")
 
 
 def _count_executed(body: Sequence[Stmt]) -> int:
     """Return the number of statements that a block executes, those of all threads counted as one."""
-    return sum(s.extent * _count_executed(s.body) if isinstance(s, For) else 1 for s in _without_conditions(body))
+    return sum(
+        (s.extent if isinstance(s, For) else 1) * _count_executed(s.body) if isinstance(s, For | If) else 1
+        for s in body
+    )
 
 
-def _without_conditions(body: Sequence[Stmt]) -> Iterator[Stmt]:
-    """Yield the statements of a body, and in place of conditions what they contain."""
-    for statement in body:
-        yield from _without_conditions(statement.body) if isinstance(statement, If) else (statement,)
-
-
-def _components(ops: Sequence[Op], program: Program, poison: bool) -> Components:
-    """Return the components that field values need for the functions of the operators and of the Program."""
-    kinds = {op.kind for op in ops}
-    exponents, maxima = bool(kinds & _WITH_EXPONENTS), bool(kinds & _WITH_MAXIMA)
-    for statement in all_statements(program.body):
-        maxima = maxima or (isinstance(statement, ShuffleReduce) and statement.fn is BinaryFn.MAX)
-        for value in values_of(statement):
-            for one in nested_values(value):
-                maxima = maxima or (isinstance(one, Combine) and one.fn is BinaryFn.MAX)
-                exponents = exponents or (isinstance(one, Apply) and one.fn in EXPONENTIAL)
-    return Components(exponents, maxima, poison, frozenset(kinds & ROUNDINGS))
-
-
-__all__ = [
-    "FAMILY",
-    "ClassMember",
-    "Deviates",
-    "DeviationError",
-    "ExpectedElements",
-    "KernelBlocks",
-    "KernelTensor",
-    "UndecidedError",
-]
+__all__ = ["Deviates", "DeviationError", "Elements", "KernelBlocks", "KernelTensor", "UndecidedError"]

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from mirage_formal.codegen.translation_validation.field_points import FieldArray, FieldPoints
-from mirage_formal.graph.ops import COMPARISONS, OpKind
+from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.value_domain import LOOP_AXIS, UntiledDomain
 
@@ -32,25 +32,7 @@ class FieldDomain(UntiledDomain[FieldArray]):
 
     def binary(self, kind: OpKind, a: FieldArray, b: FieldArray) -> FieldArray:
         """Implement ``Domain.binary``."""
-        if kind in COMPARISONS:
-            return self.points.compare(kind, a, b)
-        match kind:
-            case OpKind.ADD:
-                return self.points.add(a, b)
-            case OpKind.SUB:
-                return self.points.subtract(a, b)
-            case OpKind.MUL | OpKind.SELECT:
-                return self.points.multiply(a, b)
-            case OpKind.DIV:
-                return self.points.multiply(a, self.points.invert(b))
-            case OpKind.DIV_NO_NAN:
-                return self.points.divide_or_zero(a, b)
-            case OpKind.MAXIMUM:
-                return self.points.maximum(a, b)
-            case OpKind.MINIMUM:
-                return self.points.minimum(a, b)
-            case _:
-                raise AssertionError(kind)
+        return self.points.binary(kind, a, b)
 
     def matmul(self, a: FieldArray, b: FieldArray, inner: int) -> FieldArray:
         """Implement ``Domain.matmul``."""

@@ -7,14 +7,14 @@ stand in a Program as functions are functions like others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
-from math import isinf
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mirage_formal.codegen.program.integers import variables
 from mirage_formal.codegen.program.program import (
     PANEL,
     PANEL_UNIT,
@@ -34,6 +34,7 @@ from mirage_formal.codegen.program.program import (
     Int,
     IntBin,
     IntExpr,
+    IntOp,
     KernelFn,
     LaunchDependents,
     LoadMatrix,
@@ -51,37 +52,31 @@ from mirage_formal.codegen.program.program import (
     SharedWrite,
     ShuffleReduce,
     Stmt,
+    UnaryFn,
     Value,
     Var,
     WaitGroups,
     WarpgroupMma,
     WarpgroupWait,
     Where,
-    all_statements,
+    binary_fn,
 )
-from mirage_formal.codegen.translation_validation.block_classes import compile_index
 from mirage_formal.codegen.translation_validation.field_points import FieldArray, FieldPoints
-from mirage_formal.graph.ops import OpKind
+from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, OpKind
 from mirage_formal.graph.types import DType
 
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 #: A statement or value that accesses device memory.
 DeviceAccess = GlobalRead | GlobalVector | CopyAsync | GlobalWrite
+#: The fields of these with the address in device memory.
+ADDRESS: Final = {GlobalRead: "index", GlobalVector: "index", CopyAsync: "source", GlobalWrite: "index"}
 #: Function that returns the values of elements of a parameter: of an access, at addresses [blocks, ...].
 ReadDevice = Callable[[DeviceAccess, Integers], FieldArray]
 
 _WARP: Final = 32
-_ARITHMETIC: Final = frozenset(
-    {BinaryFn.ADD, BinaryFn.SUB, BinaryFn.MUL, BinaryFn.DIV, BinaryFn.DIV_NO_NAN, BinaryFn.MIN}
-)
-_COMPARISONS: Final = {
-    BinaryFn.EQ: OpKind.EQ,
-    BinaryFn.LT: OpKind.LT,
-    BinaryFn.LE: OpKind.LE,
-    BinaryFn.GT: OpKind.GT,
-    BinaryFn.GE: OpKind.GE,
-}
+#: The functions of two values as operators of a µGraph.
+_OPERATORS: Final = {binary_fn(kind): kind for kind in ARITHMETIC | COMPARISONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +96,11 @@ class DeviceWrite:
     thread: Integers
     address: Integers
     values: FieldArray
+
+    def of_block(self, row: int) -> DeviceWrite:
+        """Return the elements that one block writes."""
+        here = self.block == row
+        return DeviceWrite(self.access, self.block[here], self.thread[here], self.address[here], self.values[:, here])
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,41 +130,65 @@ def evaluate_program(
 
     Raises:
         EvaluationFault: The Program is not safe.
-        UndefinedPointError: A divisor is 0 at the points.
+        UndefinedPointError: A constant is 0 at the points.
     """
-    expect_element_types(program)
     evaluation = _Evaluation(program, points, blocks, read)
     evaluation.run(program.body, None)
     return evaluation.writes
 
 
-def values_of(statement: Stmt) -> tuple[Value, ...]:
-    """Return the values that a statement computes."""
-    match statement:
-        case SetReg(value=value):
-            return (value,)
-        case Pack(low=low, high=high):
-            return low, high
-        case SharedWrite(values=values) | GlobalWrite(values=values):
-            return values
+def parts(item: object) -> Iterator[Any]:
+    """Yield a statement or value and recursively all statements and values that it is made of."""
+    if isinstance(item, tuple):
+        for one in item:
+            yield from parts(one)
+    elif is_dataclass(item) and not isinstance(item, IntExpr):
+        yield item
+        for field in fields(item):
+            yield from parts(getattr(item, field.name))
+
+
+def apply_integer(op: IntOp, a: Any, b: Any) -> Any:
+    """Return a op b of integers that are not negative, or of arrays of them.
+
+    Raises:
+        ZeroDivisionError: A divisor is 0.
+    """
+    if op in (IntOp.DIV, IntOp.MOD) and not np.all(b):
+        raise ZeroDivisionError("an integer is divided by 0")
+    match op:
+        case IntOp.ADD:
+            return a + b
+        case IntOp.SUB:
+            return a - b
+        case IntOp.MUL:
+            return a * b
+        case IntOp.DIV:
+            return a // b
+        case IntOp.MOD:
+            return a % b
+        case IntOp.XOR:
+            return a ^ b
+        case IntOp.LT:
+            return (a < b) * 1
+        case IntOp.EQ:
+            return (a == b) * 1
+        case IntOp.AND:
+            return ((a != 0) & (b != 0)) * 1
+
+
+def compile_index(e: IntExpr) -> Callable[[Mapping[str, Any]], Any]:
+    """Return an expression as a function of its variables' values: integers, or arrays that broadcast."""
+    match e:
+        case Int(value):
+            return lambda values: value
+        case Var(name):
+            return lambda values: values[name]
+        case IntBin(op, a, b):
+            left, right = compile_index(a), compile_index(b)
+            return lambda values: apply_integer(op, left(values), right(values))
         case _:
-            return ()
-
-
-def nested_values(value: Value) -> Iterator[Value]:
-    """Yield a value, and recursively all values that it is computed from."""
-    yield value
-    match value:
-        case Apply(a=a):
-            yield from nested_values(a)
-        case Combine(a=a, b=b) | Select(a=a, b=b):
-            yield from nested_values(a)
-            yield from nested_values(b)
-        case Where(mask=mask, a=a, b=b):
-            for one in (mask, a, b):
-                yield from nested_values(one)
-        case Real() | Reg() | SharedRead() | GlobalRead():
-            return
+            assert_never(e)
 
 
 class _Evaluation:
@@ -178,14 +202,10 @@ class _Evaluation:
         self.env: dict[str, Any] = {name: int(at[0]) if single else at[:, None] for name, at in blocks.items()}
         self.env["tid"] = np.arange(self.threads, dtype=np.int64)[None, :]
         self.registers: dict[str, FieldArray] = {}
-        self.words = {s.name for s in all_statements(program.body) if isinstance(s, Registers) and s.words}
+        self.types: dict[str, DType | None] = {}
         self.memory = {name: self._undefined(f"memory {name}", b.elements) for name, b in self.buffers.items()}
         self.overlaps = {name: _overlapping(b, program.shared) for name, b in self.buffers.items()}
         self.writes: list[DeviceWrite] = []
-        self.indicators = indicator_arrays(program)
-        infinite = [value for value in constants_of(program) if isinf(value)]
-        self.infinities = [points.constant(value).reshape(-1, 1, 1) for value in infinite]
-        self._selected_key, self._selected = points.key("selected infinity"), set[int]()
         self._fixed = frozenset(self.env)
         self._integers: dict[int, _Index] = {}
         self._rows = np.arange(self.blocks, dtype=np.int64)[:, None]
@@ -203,7 +223,7 @@ class _Evaluation:
             return e.value
         known = self._integers.get(id(e))
         if known is None:
-            loops = tuple(sorted(_names(e) - self._fixed))
+            loops = tuple(sorted(variables(e) - self._fixed))
             known = self._integers[id(e)] = _Index(e, compile_index(e), loops, {})
         at = tuple(self.env[name] for name in known.loops)
         found = known.values.get(at)
@@ -239,42 +259,27 @@ class _Evaluation:
         points = self.points
         match value:
             case Real():
-                return points.constant(value.value).reshape(-1, 1, 1)
+                return points.fill(value.value, (1, 1))
             case Reg():
                 return np.asarray(self.read_registers(value.array, self.slot(value.index))[0])
             case SharedRead():
                 return self.read_shared(value.buffer, value.index, 1, mask)[..., 0]
             case GlobalRead():
-                at = self.addresses(value.index, 1, mask, self.params[value.param].elements)
-                return self.read(value, at)[..., 0]
+                return self.read_device(value, value.index, 1, mask)[..., 0]
             case Apply():
-                return self.apply(value, mask)
+                return self.apply(value.fn, self.value(value.a, mask))
             case Combine(BinaryFn.MUL, a, Real(1.0)):
                 return self.value(a, mask)
             case Combine(BinaryFn.DIV, a, Real(divisor)) if divisor:
-                inverse = points.invert_nonzero(points.constant(divisor).reshape(-1, 1, 1))
-                return self.combine(BinaryFn.MUL, self.value(a, mask), inverse)
-            case Combine(BinaryFn.MAX, a, b) if self.is_indicator(a) and self.is_indicator(b):
-                return points.disjunction(self.value(a, mask), self.value(b, mask))
+                return points.multiply(self.value(a, mask), points.invert_nonzero(points.fill(divisor, (1, 1))))
             case Combine():
-                return self.combine(value.fn, self.value(value.a, mask), self.value(value.b, mask))
+                return points.binary(_OPERATORS[value.fn], self.value(value.a, mask), self.value(value.b, mask))
             case Select():
                 return self.select_value(value, mask)
             case Where():
-                chosen = self.value(value.mask, mask)
-                if not self.is_indicator(value.mask):
-                    chosen = points.indicator(chosen)
-                first, second = self.value(value.a, mask), self.value(value.b, mask)
-                found = points.select(chosen, first, second)
-                if self.infinities:
-                    self.remember_infinite(found, self.is_infinite(first) | self.is_infinite(second))
-                return found
+                return points.select(*(self.value(one, mask) for one in (value.mask, value.a, value.b)))
             case _:
                 assert_never(value)
-
-    def is_indicator(self, value: Value) -> bool:
-        """Return whether a value is known to be 0 or 1 over the reals."""
-        return is_indicator(value, self.indicators)
 
     def select_value(self, value: Select, mask: Mask | None) -> FieldArray:
         """Return a selection by an integer condition; what is not selected is not read."""
@@ -291,85 +296,25 @@ class _Evaluation:
             return self.value(value.b, mask)
         return np.where(holds, self.value(value.a, here), self.value(value.b, there))
 
-    def apply(self, value: Apply, mask: Mask | None) -> FieldArray:
-        """Return a function of one value: poison where it is one of an infinity, but for exp."""
-        a = self.value(value.a, mask)
-        found = self.apply_real(value, a)
-        if not self.infinities or value.fn is OpKind.EXP:
-            return found
-        return self.points.poison_where(np.array(found), self.is_infinite(a))
-
-    def apply_real(self, value: Apply, a: FieldArray) -> FieldArray:
-        """Return a function of one value as if it were real."""
-        points = self.points
-        match value.fn:
-            case KernelFn.NEG:
-                return points.negate(a)
-            case KernelFn.RSQRT:
-                return points.invert(points.unary(OpKind.SQRT, a))
-            case KernelFn.ROUND_HALF:
-                return points.unary(OpKind.ROUND_FLOAT16, a)
-            case KernelFn.ROUND_BFLOAT:
-                return points.unary(OpKind.ROUND_BFLOAT16, a)
-            case OpKind.LOGICAL_NOT:
-                if not self.is_indicator(value.a):
-                    a = points.indicator(a)
-                return points.unary(OpKind.LOGICAL_NOT, a)
-            case kind:
-                return points.unary(kind, a)
-
-    def combine(self, fn: BinaryFn, a: FieldArray, b: FieldArray) -> FieldArray:
-        """Return a function of two values: poison where it is arithmetic on an infinity, which is no real number.
-
-        What is subtracted from an infinity stays infinite, as a masked score does whose maximum is subtracted.
-        """
-        found = self.combine_real(fn, a, b)
-        if not self.infinities or fn not in _ARITHMETIC:
-            return found
-        first, second = self.is_infinite(a), self.is_infinite(b)
-        if fn is BinaryFn.SUB:
-            self.remember_infinite(found, first)
-        return self.points.poison_where(found, second if fn is BinaryFn.SUB else first | second)
-
-    def remember_infinite(self, a: FieldArray, where: Mask) -> None:
-        """Make ``is_infinite`` hold of some elements of a value."""
-        if where.any():
-            words = np.broadcast_to(
-                self.points.words(a, self._selected_key), np.broadcast_shapes(a.shape[1:], where.shape)
-            )
-            self._selected |= set(words[np.broadcast_to(where, words.shape)].tolist())
-
-    def combine_real(self, fn: BinaryFn, a: FieldArray, b: FieldArray) -> FieldArray:
-        """Return a function of two values as if both were real."""
-        points = self.points
+    def apply(self, fn: UnaryFn, a: FieldArray) -> FieldArray:
+        """Return a function of one value."""
         match fn:
-            case BinaryFn.ADD:
-                return points.add(a, b)
-            case BinaryFn.SUB:
-                return points.subtract(a, b)
-            case BinaryFn.MUL:
-                return points.multiply(a, b)
-            case BinaryFn.DIV:
-                return points.multiply(a, points.invert(b))
-            case BinaryFn.DIV_NO_NAN:
-                return points.divide_or_zero(a, b)
-            case BinaryFn.MAX:
-                return points.maximum(a, b)
-            case BinaryFn.MIN:
-                return points.minimum(a, b)
-            case BinaryFn.EQ | BinaryFn.LT | BinaryFn.LE | BinaryFn.GT | BinaryFn.GE:
-                return points.compare(_COMPARISONS[fn], a, b)
-            case _:
-                assert_never(fn)
+            case KernelFn.NEG:
+                return self.points.negate(a)
+            case KernelFn.RSQRT:
+                return self.points.invert(self.points.unary(OpKind.SQRT, a))
+            case KernelFn.ROUND_HALF:
+                return self.points.unary(OpKind.ROUND_FLOAT16, a)
+            case KernelFn.ROUND_BFLOAT:
+                return self.points.unary(OpKind.ROUND_BFLOAT16, a)
+            case kind:
+                return self.points.unary(kind, a)
 
-    def is_infinite(self, a: FieldArray) -> Mask:
-        """Return where a value is an infinite constant, or was selected from one, or computed from such a value."""
-        found = np.isin(self.points.words(a, self._selected_key), np.fromiter(self._selected, np.uint64))
-        for one in self.infinities:
-            found |= self.points.equal(a, one.reshape(-1, *(1,) * (a.ndim - 1)))
-        return found
+    # --- memory
 
-    # --- shared memory
+    def read_device(self, access: DeviceAccess, e: IntExpr, count: int, mask: Mask | None) -> FieldArray:
+        """Return [components, blocks, threads, count] elements of a parameter."""
+        return self.read(access, self.addresses(e, count, mask, self.params[access.param].elements))
 
     def read_shared(self, buffer: str, e: IntExpr, count: int, mask: Mask | None) -> FieldArray:
         """Return [components, blocks, threads, count] elements."""
@@ -419,14 +364,26 @@ class _Evaluation:
 
     def declare(self, statement: Registers) -> None:
         """Give a register array its initial value: undefined ones are random."""
-        count = statement.count * (2 if statement.words else 1)
+        self.types[statement.name] = None if statement.words else DType.FLOAT32
         if statement.initial is None:
-            first = self.points.variables(f"registers {statement.name}", np.arange(1)).reshape(-1, 1, 1)
+            first = self.points.variables(f"registers {statement.name}", np.zeros((1, 1)))
         else:
-            first = self.points.constant(statement.initial).reshape(-1, 1, 1)
-        array = np.empty((count, self.points.count, self.blocks, self.threads), np.uint64)
-        array[:] = first
-        self.registers[statement.name] = array
+            first = self.points.fill(statement.initial, (1, 1))
+        count = statement.count * (1 + statement.words)
+        self.registers[statement.name] = np.empty((count, *first.shape[:1], self.blocks, self.threads), np.uint64)
+        self.registers[statement.name][:] = first
+
+    def make_words(self, array: str, dtype: DType) -> None:
+        """Note the element type that words are made of.
+
+        Conversions are the identity over the reals, but the bits of a float16 are no bfloat16: they are not converted.
+
+        Raises:
+            EvaluationFault: They hold elements of another type, or are floats.
+        """
+        if dtype is DType.FLOAT32 or self.types[array] not in (None, dtype):
+            raise EvaluationFault("an array of registers holds elements of two types")
+        self.types[array] = dtype
 
     # --- statements
 
@@ -449,6 +406,7 @@ class _Evaluation:
             case SetReg():
                 self.assign(s.array, self.slot(s.index), self.value(s.value, mask), mask)
             case Pack():
+                self.make_words(s.words, s.dtype)
                 slot = 2 * self.slot(s.index)
                 self.assign(s.words, slot, self.value(s.low, mask), mask)
                 self.assign(s.words, slot + 1, self.value(s.high, mask), mask)
@@ -459,8 +417,7 @@ class _Evaluation:
             case SharedVector():
                 self.load(s.array, self.slot(s.at), self.read_shared(s.buffer, s.index, s.count, mask), mask)
             case GlobalVector():
-                at = self.addresses(s.index, s.count, mask, self.params[s.param].elements)
-                self.load(s.array, self.slot(s.at), self.read(s, at), mask)
+                self.load(s.array, self.slot(s.at), self.read_device(s, s.index, s.count, mask), mask)
             case CopyAsync():
                 self.copy(s, mask)
             case LoadMatrix():
@@ -473,9 +430,7 @@ class _Evaluation:
                 slot = self.slot(s.at)
                 mine = self.read_registers(s.array, slot)[0]
                 other = mine[:, :, np.arange(self.threads) ^ s.mask]
-                masks = s.fn is BinaryFn.MAX and s.array in self.indicators
-                found = self.points.disjunction(mine, other) if masks else self.combine(s.fn, mine, other)
-                self.assign(s.array, slot, found, mask)
+                self.assign(s.array, slot, self.points.binary(_OPERATORS[s.fn], mine, other), mask)
             case Barrier() | Commit() | WaitGroups() | WarpgroupWait() | GridWait() | LaunchDependents():
                 return  # order in time, which the safety claim is about
             case _:
@@ -504,9 +459,7 @@ class _Evaluation:
         found = []
         for value in values:
             one = self.value(value, mask)
-            if dtype is DType.BOOL and not self.is_indicator(value):
-                one = self.points.indicator(one)
-            found.append(np.broadcast_to(one, shape))
+            found.append(np.broadcast_to(self.points.indicator(one) if dtype is DType.BOOL else one, shape))
         return np.stack(found, axis=-1)
 
     def shared_write(self, s: SharedWrite, mask: Mask | None) -> None:
@@ -540,8 +493,7 @@ class _Evaluation:
             raise EvaluationFault("an asynchronous copy between element types")
         count = s.bytes // item.dtype.bytes
         valid = np.broadcast_to(np.asarray(self.integer(s.valid)) != 0, (self.blocks, self.threads))
-        reading = valid if mask is None else valid & mask
-        values = self.read(s, self.addresses(s.source, count, reading, param.elements))
+        values = self.read_device(s, s.source, count, valid if mask is None else valid & mask)
         values = values if valid.all() else np.where(valid[..., None], values, np.uint64(0))
         self._put(item, self.addresses(s.index, count, mask, item.elements), values, mask)
 
@@ -552,6 +504,7 @@ class _Evaluation:
 
         Lane 4 g + t gets elements 2t and 2t + 1 of row g.
         """
+        self.make_words(s.words, self.buffers[s.buffer].dtype)
         used = np.arange(self.threads) % _WARP < 8 * s.count
         here = np.broadcast_to(used, (self.blocks, self.threads)) if mask is None else mask & used
         rows = self.read_shared(s.buffer, s.index, 8, here)
@@ -573,16 +526,16 @@ class _Evaluation:
         2t + h + 8 k, column g; (k1, k0) of d is row g + 8 k1, column 2t + k0.
         """
         lanes = self.points.count, self.blocks, self.warps, 8, 4
-        a_at, b_at = self.slot(s.a_at), self.slot(s.b_at)
-        a_at, b_at = (2 * a_at if s.a in self.words else a_at), (2 * b_at if s.b in self.words else b_at)
-        a, b = self.read_registers(s.a, a_at, 8), self.read_registers(s.b, b_at, 4)
+        if {self.types[s.a], self.types[s.b]} != {s.dtype}:
+            raise EvaluationFault(f"a product of {s.dtype.value} has operands of another element type")
+        size = 1 if s.dtype is DType.FLOAT32 else 2
+        a = self.read_registers(s.a, size * self.slot(s.a_at), 8)
+        b = self.read_registers(s.b, size * self.slot(s.b_at), 4)
         left = a.reshape(2, 2, 2, *lanes).transpose(3, 4, 5, 1, 6, 0, 7, 2)
         right = b.reshape(2, 2, *lanes).transpose(2, 3, 4, 0, 6, 1, 5)
         shape = lanes[:3]
         first = self.slot(s.d_at)
         added = self.read_registers(s.d, first, 4)
-        if self.infinities and any(self.is_infinite(np.moveaxis(one, 1, 0)).any() for one in (a, b, added)):
-            raise EvaluationFault("a product of matrices with an infinity")
         product = self.points.matmul(left.reshape(*shape, 16, 16), right.reshape(*shape, 16, 8))
         parts = product.reshape(*shape, 2, 8, 4, 2).transpose(3, 6, 0, 1, 2, 4, 5)
         parts = parts.reshape(4, self.points.count, self.blocks, self.threads)
@@ -605,14 +558,14 @@ class _Evaluation:
             a = self.read_registers(s.a, 2 * self.slot(s.a_at), s.depth // 2)
             left = a.reshape(s.depth // 16, 2, 2, 2, *groups, 4, 8, 4).transpose(4, 5, 6, 7, 2, 8, 0, 1, 9, 3)
             left = left.reshape(*groups, WARPGROUP_ROWS, s.depth)
-        added = self.read_registers(s.d, first, 4 * tiles)
-        both = (left, right, np.moveaxis(added, 1, 0))
-        if self.infinities and any(self.is_infinite(one).any() for one in both[: 2 + s.accumulate]):
-            raise EvaluationFault("a product of matrices with an infinity")
+        held = self.buffers[s.a].dtype if s.a_panel else self.types[s.a]
+        if {held, self.buffers[s.b].dtype} != {s.dtype}:
+            raise EvaluationFault(f"a product of {s.dtype.value} has operands of another element type")
         product = points.matmul(left, np.swapaxes(right, -1, -2))
-        parts = product.reshape(*groups, 4, 2, 8, tiles, 4, 2).transpose(0, 6, 4, 8, 1, 2, 3, 5, 7)
-        total = parts.reshape(points.count, 4 * tiles, self.blocks, self.threads)
-        total = points.add(both[2], total) if s.accumulate else total
+        total = product.reshape(*groups, 4, 2, 8, tiles, 4, 2).transpose(0, 6, 4, 8, 1, 2, 3, 5, 7)
+        total = total.reshape(points.count, 4 * tiles, self.blocks, self.threads)
+        if s.accumulate:
+            total = points.add(np.moveaxis(self.read_registers(s.d, first, 4 * tiles), 1, 0), total)
         for k in range(4 * tiles):
             self.assign(s.d, first + k, total[:, k], mask)
 
@@ -640,56 +593,6 @@ class _Evaluation:
         return np.asarray(self.memory[name].take(e + self._rows[..., None, None] * elements, axis=1))
 
 
-def _names(e: IntExpr) -> frozenset[str]:
-    """Return the names of the variables of an expression."""
-    match e:
-        case Int():
-            return frozenset()
-        case Var(name):
-            return frozenset({name})
-        case IntBin(_, a, b):
-            return _names(a) | _names(b)
-
-
-def constants_of(program: Program) -> frozenset[float]:
-    """Return the constants of a Program's values."""
-    statements = list(all_statements(program.body))
-    found = {s.initial for s in statements if isinstance(s, Registers) and s.initial is not None}
-    for s in statements:
-        for value in values_of(s):
-            found |= {one.value for one in nested_values(value) if isinstance(one, Real)}
-    return frozenset(found)
-
-
-def expect_element_types(program: Program) -> None:
-    """Expect that words are multiplied as elements of the type that they were made of.
-
-    Conversions are the identity over the reals, but the bits of a float16 are no bfloat16: words are never converted.
-
-    Raises:
-        EvaluationFault: Words of one element type are read as another one, or a product has none.
-    """
-    statements = list(all_statements(program.body))
-    buffers = {buffer.name: buffer.dtype for buffer in program.shared}
-    declared = {(s.name, s.words) for s in statements if isinstance(s, Registers)}
-    made: dict[str, set[DType]] = {name: set() for name, words in declared if words}
-    for s in statements:
-        match s:
-            case Pack():
-                made.setdefault(s.words, set()).add(s.dtype)
-            case LoadMatrix():
-                made.setdefault(s.words, set()).add(buffers[s.buffer])
-            case _:
-                pass
-    if any((name, False) in declared or len(kinds) > 1 for name, kinds in made.items()):
-        raise EvaluationFault("an array of registers holds elements of two types")
-    for s in statements:
-        if isinstance(s, Mma | WarpgroupMma):
-            held = ({buffers[x]} if x in buffers else made.get(x, {DType.FLOAT32}) for x in (s.a, s.b))
-            if any(kinds != {s.dtype} for kinds in held):
-                raise EvaluationFault(f"a product of {s.dtype.value} has operands of another element type")
-
-
 def _overlapping(buffer: SharedBuffer, others: Sequence[SharedBuffer]) -> tuple[SharedBuffer, ...]:
     return tuple(
         other
@@ -700,80 +603,13 @@ def _overlapping(buffer: SharedBuffer, others: Sequence[SharedBuffer]) -> tuple[
     )
 
 
-# --- values that are 0 or 1 ------------------------------------------------------------------------------------------
-
-
-def indicator_arrays(program: Program) -> frozenset[str]:
-    """Return the register arrays and shared buffers all of whose values are 0 or 1 over the reals.
-
-    Sound: the largest set such that each assignment to a member of it is of such a value, found from all of them by
-    taking out those that have another one.
-    """
-    statements = list(all_statements(program.body))
-    declared = [s for s in statements if isinstance(s, Registers)]
-    found = {s.name for s in declared} - {s.name for s in declared if s.words or s.initial not in (0.0, 1.0, None)}
-    found |= {buffer.name for buffer in program.shared}
-    masks = {param.name for param in program.params if param.dtype is DType.BOOL}
-    masks |= {buffer.name for buffer in program.shared if buffer.dtype is DType.BOOL}
-    found |= masks
-    while True:
-        out = {name for s in statements for name, good in _assignments(s, found) if not good} - masks
-        if not out & found:
-            return frozenset(found)
-        found -= out
-
-
-def _assignments(s: Stmt, known: set[str]) -> Iterator[tuple[str, bool]]:
-    """Yield the arrays and buffers that a statement assigns to, and whether only values that are 0 or 1."""
-    match s:
-        case SetReg():
-            yield s.array, is_indicator(s.value, known)
-        case SharedWrite():
-            yield s.buffer, all(is_indicator(value, known) for value in s.values)
-        case CopyAsync():
-            yield s.buffer, s.param in known
-        case SharedVector():
-            yield s.array, s.buffer in known
-        case GlobalVector():
-            yield s.array, s.param in known
-        case Mma():
-            yield s.d, False
-        case ShuffleReduce():
-            yield s.array, s.fn is BinaryFn.MAX and s.array in known
-        case _:
-            return
-
-
-def is_indicator(value: Value, known: Set[str]) -> bool:
-    """Return whether a value is known to be 0 or 1 over the reals.
-
-    Args:
-        value: The value.
-        known: Register arrays, buffers and parameters all of whose values are.
-    """
-    match value:
-        case Real():
-            return value.value in (0.0, 1.0)
-        case Reg():
-            return value.array in known
-        case SharedRead():
-            return value.buffer in known
-        case GlobalRead():
-            return value.param in known
-        case Apply():
-            return value.fn is OpKind.LOGICAL_NOT
-        case Combine():
-            both = all(is_indicator(one, known) for one in (value.a, value.b))
-            return value.fn in _COMPARISONS or (both and value.fn in (BinaryFn.MUL, BinaryFn.MAX, BinaryFn.MIN))
-        case Select() | Where():
-            return all(is_indicator(one, known) for one in (value.a, value.b))
-
-
 __all__ = [
+    "ADDRESS",
     "DeviceAccess",
     "DeviceWrite",
     "EvaluationFault",
+    "apply_integer",
+    "compile_index",
     "evaluate_program",
-    "nested_values",
-    "values_of",
+    "parts",
 ]

@@ -84,10 +84,10 @@ def decide_realizes(graph: KernelGraph, kernel: GeneratedKernel, seed: int | Non
         for attempt in range(_ATTEMPTS):
             try:
                 random = np.random.default_rng(None if seed is None else (seed, attempt))
-                elements = work.compare(random, poison=attempt > 0)
+                elements = work.compare(random)
                 if not elements:
                     return Unknown("no block that was evaluated writes an element")
-                return Realizes(work.class_count, elements, perf_counter() - begin)
+                return Realizes(len(work.members), elements, perf_counter() - begin)
             except UndefinedPointError as error:
                 reason = str(error)  # the next attempt tells whether what is stored depends on it
         return Unknown(f"{reason} at {_ATTEMPTS} points")

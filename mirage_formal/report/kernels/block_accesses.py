@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from mirage_formal.codegen.program.access import GRID, Access, Mode, ProgramAccesses, list_accesses
 from mirage_formal.codegen.program.program import Param, Program
-from mirage_formal.codegen.translation_validation.block_classes import compile_index
+from mirage_formal.codegen.translation_validation.program_evaluation import compile_index
 from mirage_formal.support.errors import UnsupportedError
 
 #: Most evaluations of one index expression at a time, and of all for one question.

@@ -33,7 +33,6 @@ from mirage_formal.codegen.program.program import (
 )
 from mirage_formal.codegen.safety.safety import Safe, discharge_safety
 from mirage_formal.codegen.translation_validation.field_points import (
-    Components,
     FieldPoints,
     ValueRangeError,
     draw_primes,
@@ -42,6 +41,7 @@ from mirage_formal.codegen.translation_validation.realization import Realizes, d
 from mirage_formal.graph.graph import Input, KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType
+from mirage_formal.graph.verdict import Unknown
 from tests.kit.kernels.example_kernels import H200
 from tests.kit.kernels.program_interpreter import watched
 
@@ -119,6 +119,8 @@ def infinite_registers() -> tuple[Stmt, ...]:
 LOW = Real(-inf)
 NEGATED = Apply(KernelFn.NEG, LOW)
 MIXED = Where(Combine(F.LT, X, Y), LOW, X)
+BOTH_MIXED = Combine(F.MAX, MIXED, Where(Combine(F.LT, X, Y), LOW, Y))
+ABOVE = Combine(F.MAX, Real(inf), X)
 SQRT, LOG, RELU = (Apply(kind, X) for kind in (OpKind.SQRT, OpKind.LOG, OpKind.RELU))
 LESS = Combine(F.LT, X, Y)
 ONE_MORE = Combine(F.ADD, X, Real(1.0))
@@ -130,6 +132,12 @@ ATTACKS = {
     "0 times the root of an infinity": Attack(plus(Combine(F.MUL, Real(0.0), Apply(OpKind.SQRT, LOW)))),
     "sums of infinities over threads": Attack(plus(minus(Reg("a", Int(0)), Reg("b", Int(0)))), infinite_registers()),
     "a selected infinity minus itself": Attack(plus(minus(MIXED, MIXED))),
+    "the larger of two selected infinities minus itself": Attack(plus(minus(BOTH_MIXED, BOTH_MIXED))),
+    "exp of such a difference of maxima": Attack(times(Apply(OpKind.EXP, minus(BOTH_MIXED, BOTH_MIXED)))),
+    "the largest of infinity and a number minus itself": Attack(plus(minus(ABOVE, ABOVE))),
+    "a comparison of differences from an infinity": Attack(
+        plus(minus(Combine(F.LT, minus(LOW, X), minus(LOW, Y)), Combine(F.LT, Y, X)))
+    ),
     "0 times a selected infinity": Attack(plus(Combine(F.MUL, Real(0.0), MIXED))),
     "-inf is the lowest number": Attack(times(Combine(F.EQ, LOW, Real(-LARGEST)))),
     "the largest number is another one": Attack(times(Combine(F.EQ, Real(LARGEST), Real(1e39)))),
@@ -190,7 +198,7 @@ def test_a_copy_is_of_the_output_that_it_stands_for() -> None:
 
 def test_a_maximum_that_doubles_how_often_it_has_a_value_loses_none() -> None:
     """After 64 doublings, the word of a value that is counted modulo 2^64 would be 0."""
-    points = FieldPoints(np.random.default_rng(0), Components(False, True))
+    points = FieldPoints(np.random.default_rng(0), maxima=True)
     found, left, right = (points.variables(name, np.arange(8)) for name in "acd")
     doublings = 0
     with contextlib.suppress(ValueRangeError):
@@ -198,6 +206,14 @@ def test_a_maximum_that_doubles_how_often_it_has_a_value_loses_none() -> None:
             found = points.maximum(points.maximum(found, left), points.maximum(found, right))
             doublings += 1
     assert doublings < 33
+
+
+def test_a_power_that_is_1_modulo_the_prime_has_too_large_a_degree() -> None:
+    """Whoever knows the prime p, or writes a multiple of very many p - 1, has a power of x that is 1 in Z_p."""
+    p, _ = draw_primes(np.random.default_rng((0, 0)))
+    verdict = decide_realizes(ADD, kernel(times(Reg("r", Int(0))), power(p - 1)), seed=0)
+    assert isinstance(verdict, Unknown)
+    assert "degree" in verdict.reason
 
 
 def test_primes_are_drawn() -> None:

@@ -12,10 +12,10 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.program import program as ir
+from mirage_formal.codegen.realization_record import roundings
 from mirage_formal.codegen.translation_validation.field_points import rational_constant
 from mirage_formal.codegen.translation_validation.predefined_blocks import PredefinedBlocks
 from mirage_formal.codegen.translation_validation.realization import Deviates, Realizes, decide_realizes
-from mirage_formal.codegen.translation_validation.roundings import roundings
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.verdict import Unknown
