@@ -236,7 +236,7 @@ class LoweringContext:
         return self.ix.add(first, self.ix.mul(row, placement.pitch), within)
 
     def stage(self, placement: SharedPlacement, iteration: IntExpr | None = None, unit: int = 1) -> IntExpr:
-        """Return the offset of the current iteration's stage in its buffer, in units of so many elements."""
+        """Return the offset of the current iteration's stage in its buffer, in units of ``unit`` elements."""
         step, size = self.iteration if iteration is None else iteration, placement.elements // unit
         return ZERO if placement.stages == 1 else self.ix.mul(self.ix.mod(step, placement.stages), size)
 

@@ -195,7 +195,7 @@ class _ProductWriter:
         """Return an operand of warpgroups: its buffer, the position of a warpgroup's part, its panels, its direction.
 
         Args:
-            role: 0 for the operand of which tensor cores take rows, 1 for the other one.
+            role: 0 for the operand with the 64 rows, 1 for the other one.
             outer: Where the part begins along the operand's outer dim, in panels.
         """
         ix, warps = self.cx.ix, self.warps

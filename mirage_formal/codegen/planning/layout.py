@@ -102,17 +102,17 @@ def warp_options(shape: ProductShape, count: int, *, transposed: bool = False) -
 
 
 def warpgroup_options(shape: ProductShape, count: int) -> tuple[Warps, ...]:
-    """Return the grids of this many warps in which warpgroups compute a product; see ``fits_warpgroups``."""
+    """Return the grids of this many warps in which warpgroups compute a product; see ``can_use_warpgroups``."""
     found = (
         Warps(rows, cols, count // rows // cols, transposed, warpgroup=True)
         for transposed in (False, True)
         for rows in _divisors(count)
         for cols in _divisors(count // rows)
     )
-    return tuple(warps for warps in found if fits_warpgroups(shape, warps))
+    return tuple(warps for warps in found if can_use_warpgroups(shape, warps))
 
 
-def fits_warpgroups(shape: ProductShape, warps: Warps) -> bool:
+def can_use_warpgroups(shape: ProductShape, warps: Warps) -> bool:
     """Return whether warpgroups can compute a product: each has 64 whole rows, and nothing is padded.
 
     Its four warps are next to each other along the rows (of a transposed product: the columns). Parts of the other

@@ -39,7 +39,7 @@ class Phase(StrEnum):
 class SharedPlacement:
     """A matrix in shared memory: element (row, col) at row * pitch + (col ^ 8 * ((row >> shift) & mask)).
 
-    In panels, columns of which 64 are next to each other, each panel is such a matrix and lies behind the one before.
+    In panels, each 64 columns are such a matrix, and lie behind the 64 columns before them.
 
     Attributes:
         buffer: Name of the buffer.

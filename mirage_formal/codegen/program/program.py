@@ -383,9 +383,9 @@ class Mma:
 class WarpgroupMma:
     """A product of 64 x depth and depth x columns elements by 4 warps (wgmma m64nNk16, N = columns): d += a x b.
 
-    It is collective over a warpgroup, four warps of which the first has a number that 4 divides. It is complete at its
-    end, or if ``deferred`` at the ``WarpgroupWait`` of its accumulators: until then no statement touches these or the
-    words of its left operand, and there is no barrier.
+    It is collective over a warpgroup: warps 4 g .. 4 g + 3 of a block. It is complete at its end, or if ``deferred`` at
+    the ``WarpgroupWait`` of its accumulators: until then no statement touches these or the words of its left operand,
+    and there is no barrier.
 
     Warp w of the group has rows 16 w .. 16 w + 15: d[d_at + 4 j .. +3] are accumulators of columns 8 j .. 8 j + 7, as
     of an ``Mma``. In registers, a[a_at + 4 k .. +3] are its left fragments of inner positions 16 k .. 16 k + 15.
