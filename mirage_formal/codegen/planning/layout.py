@@ -24,6 +24,8 @@ from mirage_formal.graph.types import DType
 MAX_ACCUMULATORS: Final = 128
 _MMA_CLOCKS: Final = 16
 _MMA_LATENCY: Final = 34
+#: A quarter of a wgmma.m64n8k16: the H100 white paper has 4,096 operations a clock and multiprocessor.
+_WARPGROUP_CLOCKS: Final = 4
 _MATRIX_CLOCKS: Final = 1
 _BARRIER: Final = 40
 _EXCHANGE: Final = 120
@@ -176,13 +178,15 @@ def product_cost(shape: ProductShape, warps: Warps, *, beside: bool = False) -> 
     high, wide, steps = tiles_of(shape, warps)
     words = shape.size // DType.FLOAT16.bytes
     each = 1 if words == 1 else FLOAT32_STEPS
-    work = max(high * wide * steps * _MMA_CLOCKS, steps * _MMA_LATENCY) * each
+    clocks = _WARPGROUP_CLOCKS if warps.warpgroup else _MMA_CLOCKS
+    work = max(high * wide * steps * clocks, steps * _MMA_LATENCY) * each
     left, right = 4 * high if shape.source < 0 else 0, 2 * wide
     if beside and shape.beside_left != warps.transposed:  # tensor cores take a transposed product's operands swapped
         left = 0
     elif beside:
         right = 0
-    matrices = warps.count * steps * (left + right) * _MATRIX_CLOCKS * words
+    # Warpgroups read both operands themselves.
+    matrices = 0 if warps.warpgroup else warps.count * steps * (left + right) * _MATRIX_CLOCKS * words
     # Tensor cores and shared memory work side by side; what one waits for the other is a fraction of both.
     cost = (max(work, matrices) + (work + matrices) // 4) * shape.iterations
     if warps.cols > 1:
@@ -221,6 +225,26 @@ def best_warps(
     numbers = (range(len(row)) for row in options)
     ranked = nsmallest(most, product(*numbers), key=lambda chosen: (total_cost(costs, pairs, chosen), chosen))
     return [_pick(options, chosen) for chosen in ranked]
+
+
+def warpgroup_arrangements(
+    shapes: Sequence[ProductShape], counts: Sequence[int], most: int
+) -> list[tuple[int, tuple[Warps, ...]]]:
+    """Return numbers of warps with arrangements in which warpgroups compute products, the cheapest in this model first.
+
+    Args:
+        shapes: The products.
+        counts: Numbers of warps of a block.
+        most: The most arrangements for each number.
+    """
+    found = []
+    for count in counts:
+        options, costs, pairs = _arrangements(shapes, count, transposed=False, warpgroups=True)
+        for chosen in best_warps(shapes, count, most, warpgroups=True):
+            if any(warps.warpgroup for warps in chosen):
+                numbers = [row.index(warps) for row, warps in zip(options, chosen, strict=True)]
+                found.append((total_cost(costs, pairs, numbers), count, chosen))
+    return [(count, chosen) for _, count, chosen in sorted(found, key=lambda one: one[:2])]
 
 
 def _pick(options: Sequence[Sequence[Warps]], chosen: Sequence[int]) -> tuple[Warps, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Final
 
@@ -15,6 +16,7 @@ from mirage_formal.codegen.planning.layout import (
     choose_warps,
     needs_less_padding_transposed,
     warp_options,
+    warpgroup_arrangements,
     warpgroup_options,
 )
 from mirage_formal.codegen.planning.mma_selection import MatrixProducts
@@ -105,25 +107,25 @@ def variants(products: MatrixProducts, first: Schedule, target: Target) -> Itera
     shapes = products.shapes
     most = min(_MOST_THREADS, target.limits.threads_per_block)
     counts = sorted((n for n in _COUNTS if n <= most), key=lambda n: abs(n.bit_length() - first.threads.bit_length()))
-    for threads in counts:
-        for warps in _arrangements(shapes, threads // WARP, target):
-            if accumulator_registers(shapes, warps) <= MAX_ACCUMULATORS + _SLACK:
-                for resident in (first.resident, not first.resident):
-                    yield Schedule(threads, 1, warps, resident=resident, cut=first.cut)
-                    if warps and warps[0].warpgroup and len(warps) > 1:
-                        yield Schedule(threads, 1, warps, resident=resident, cut=first.cut, ahead=True)
+    warps_of = [n // WARP for n in counts] if target.warpgroups and shapes else []
+    ways = warpgroup_arrangements(shapes, warps_of, _ARRANGEMENTS)
+    ways += [(n // WARP, warps) for n in counts for warps in _arrangements(shapes, n // WARP)]
+    for count, warps in ways:
+        if accumulator_registers(shapes, warps) <= MAX_ACCUMULATORS + _SLACK:
+            for resident in (first.resident, not first.resident):
+                plain = Schedule(count * WARP, 1, warps, resident=resident, cut=first.cut)
+                if warps and warps[0].warpgroup and len(warps) > 1:
+                    yield replace(plain, ahead=True)
+                yield plain
 
 
-def _arrangements(shapes: Sequence[ProductShape], count: int, target: Target) -> list[tuple[Warps, ...]]:
+def _arrangements(shapes: Sequence[ProductShape], count: int) -> list[tuple[Warps, ...]]:
     """Return the arrangements of warps to try, the likeliest first."""
     if not shapes:
         return [()]
     found = best_warps(shapes, count, _ARRANGEMENTS)
     if any(map(needs_less_padding_transposed, shapes)):
         found[1:1] = best_warps(shapes, count, 1, transposed=True)
-    if target.warpgroups:
-        more = best_warps(shapes, count, _ARRANGEMENTS, warpgroups=True)
-        found[1:1] = [one for one in more if any(warps.warpgroup for warps in one)]
     return found
 
 
