@@ -42,6 +42,7 @@ from mirage_formal.codegen.program.program import (
     Var,
     WaitGroups,
     WarpgroupMma,
+    WarpgroupWait,
     Where,
 )
 from mirage_formal.graph.ops import OpKind
@@ -357,9 +358,10 @@ def warpgroup_product(dtype: DType, columns: int, depth: int, a_across: bool | N
             low, high = (GlobalRead("X", ix(first + h)) for h in range(2))
             body.append(Pack("w", ix(word), low, high, dtype))
     layouts = (panel, bool(a_across), b_panel, b_across)
-    for accumulate in (False, True):
-        product = WarpgroupMma("d", ix(0), operand, at, "z", ix(1), columns, depth, dtype, *layouts, accumulate)
+    for again in (False, True):  # the second product adds to the first, and is complete at the wait
+        product = WarpgroupMma("d", ix(0), operand, at, "z", ix(1), columns, depth, dtype, *layouts, again, again)
         body.append(product)
+    body.append(WarpgroupWait("d", ix(0), columns))
     body += [
         GlobalWrite("Y", ix(tid * (columns // 2) + first), _registers("d", first, 4))
         for first in range(0, columns // 2, 4)

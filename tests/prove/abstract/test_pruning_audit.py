@@ -136,6 +136,7 @@ class InlineExecutor:
     """An executor of this process."""
 
     workers = 1
+    prepares = False
     remarks: tuple[str, ...] = ()
     said: ClassVar[dict[int, Any]] = {}
 

@@ -106,6 +106,45 @@ def test_operands_may_not_be_read_beyond_what_was_written() -> None:
     assert verdict.obligation.kind is ObligationKind.BOUNDS
 
 
+def moved(program: ir.Program, place: int) -> ir.Program:
+    """The Program with its wait moved by some statements."""
+    body = list(program.body)
+    at = next(i for i, one in enumerate(body) if isinstance(one, ir.WarpgroupWait))
+    wait = body.pop(at)
+    body.insert(at + place, wait)
+    return replace(program, body=tuple(body))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (lambda p: moved(p, 1), "expected behind the wait for the product"),
+        (lambda p: replace(p, body=tuple(s for s in p.body if not isinstance(s, ir.WarpgroupWait))), "behind the wait"),
+        (lambda p: interrupted(p), "behind the wait"),
+        (lambda p: nested(p), "the wait for a product in its own body"),
+    ],
+    ids=["read before the wait", "no wait", "barrier", "other body"],
+)
+def test_registers_of_a_deferred_product_are_untouched_until_the_wait(
+    change: Callable[[ir.Program], ir.Program], expected: str
+) -> None:
+    program = change(LAST)
+    assert program.body != LAST.body
+    assert any(expected in what for _, _, what in list_accesses(program).faults)
+    assert not isinstance(discharge_safety(program).verdict, Safe)
+
+
+def interrupted(program: ir.Program) -> ir.Program:
+    """The Program with a barrier between a deferred product and its wait."""
+    at = next(i for i, one in enumerate(program.body) if isinstance(one, ir.WarpgroupWait))
+    return replace(program, body=(*program.body[:at], ir.Barrier(fenced=True), *program.body[at:]))
+
+
+def nested(program: ir.Program) -> ir.Program:
+    """The Program with its deferred product in a loop of one iteration."""
+    return changed(program, lambda one: ir.For("once", 1, (one,)) if one.deferred else one)
+
+
 def test_accumulators_are_defined_before_they_are_added_to() -> None:
     body = tuple(replace(one, initial=None) if isinstance(one, ir.Registers) else one for one in LAST.body)
     assert isinstance(discharge_safety(replace(LAST, body=body)).verdict, Safe), "the first product adds to nothing"
