@@ -248,8 +248,11 @@ class KernelSteps:
             or product.packed
             or product.scratch
             or self.tensors[product.op.result].placement.shared is not None
-            or any(n in self.makers for n in (product.op.a, product.op.b))
             or not self.ring
+            or any(
+                n in self.makers or (self.tensors[n].phase is Phase.LOOP and n not in self.ring)
+                for n in (product.op.a, product.op.b)
+            )
             or self.stages < 3
             or writes
         ):
