@@ -21,7 +21,7 @@ from mirage_formal.cli.utilities import (
     run_command,
     single_command,
 )
-from mirage_formal.support.errors import print_error
+from mirage_formal.support.guard import print_mistake
 from mirage_formal.support.terminal import escape_line
 
 _Runs = Annotated[list[Path], typer.Argument(metavar="RUN_DIR", help="Directories that searches have written.")]
@@ -114,7 +114,7 @@ def tune_command(
                 if len(every) == 1:
                     raise
                 failed[root] = error
-                print_error(error)
+                print_mistake(error)
                 continue
             found.append((root, tuned))
             if not json:

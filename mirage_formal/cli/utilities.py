@@ -11,8 +11,8 @@ import msgspec
 import typer
 
 from mirage_formal.support import options
-from mirage_formal.support.errors import OPTIONS_HINT, MirageError, SpaceError, print_error
-from mirage_formal.support.guard import run_main
+from mirage_formal.support.errors import MirageError, SpaceError
+from mirage_formal.support.guard import OPTIONS_HINT, print_mistake, run_main
 
 #: How every command of typer is set up.
 STYLE: Final[dict[str, Any]] = {
@@ -153,7 +153,7 @@ def invoke_command(command: typer.Typer, arguments: Sequence[str], name: str = "
         mistake = _of_call(error)
     if "--json" in arguments:
         answer(name or _name(command, arguments), 2, None, mistake)
-    print_error(mistake)
+    print_mistake(mistake)
     return 2
 
 

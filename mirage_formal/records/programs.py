@@ -38,13 +38,13 @@ Integer = Literal["+", "-", "*", "/", "%", "^", "<", "==", "&&"]
 
 
 class IntEntry(Record, frozen=True, tag_field="is", tag="int"):
-    """Written ``Int`` of codegen/program/program.py."""
+    """Serialized ``Int`` of codegen/program/program.py."""
 
     value: Whole
 
 
 class VarEntry(Record, frozen=True, tag_field="is", tag="var"):
-    """Written ``Var`` of codegen/program/program.py."""
+    """Serialized ``Var`` of codegen/program/program.py."""
 
     name: Name
 
@@ -63,27 +63,27 @@ IntExprEntry = IntEntry | VarEntry | IntBinEntry
 
 
 class RealEntry(Record, frozen=True, tag_field="is", tag="real"):
-    """Written ``Real`` of codegen/program/program.py."""
+    """Serialized ``Real`` of codegen/program/program.py."""
 
     value: Float
 
 
 class RegEntry(Record, frozen=True, tag_field="is", tag="reg"):
-    """Written ``Reg`` of codegen/program/program.py."""
+    """Serialized ``Reg`` of codegen/program/program.py."""
 
     array: Name
     index: Ref
 
 
 class SharedReadEntry(Record, frozen=True, tag_field="is", tag="shared_read"):
-    """Written ``SharedRead`` of codegen/program/program.py."""
+    """Serialized ``SharedRead`` of codegen/program/program.py."""
 
     buffer: Name
     index: Ref
 
 
 class GlobalReadEntry(Record, frozen=True, tag_field="is", tag="global_read"):
-    """Written ``GlobalRead`` of codegen/program/program.py."""
+    """Serialized ``GlobalRead`` of codegen/program/program.py."""
 
     param: Name
     index: Ref
@@ -131,7 +131,7 @@ ValueEntry = (
 
 
 class RegistersEntry(Record, frozen=True, tag_field="is", tag="registers"):
-    """Written ``Registers`` of codegen/program/program.py."""
+    """Serialized ``Registers`` of codegen/program/program.py."""
 
     name: Name
     count: Size
@@ -160,7 +160,7 @@ class IfEntry(Record, frozen=True, tag_field="is", tag="if"):
 
 
 class SetRegEntry(Record, frozen=True, tag_field="is", tag="set_reg"):
-    """Written ``SetReg`` of codegen/program/program.py."""
+    """Serialized ``SetReg`` of codegen/program/program.py."""
 
     array: Name
     index: Ref
@@ -168,7 +168,7 @@ class SetRegEntry(Record, frozen=True, tag_field="is", tag="set_reg"):
 
 
 class PackEntry(Record, frozen=True, tag_field="is", tag="pack"):
-    """Written ``Pack`` of codegen/program/program.py."""
+    """Serialized ``Pack`` of codegen/program/program.py."""
 
     words: Name
     index: Ref
@@ -178,7 +178,7 @@ class PackEntry(Record, frozen=True, tag_field="is", tag="pack"):
 
 
 class SharedWriteEntry(Record, frozen=True, tag_field="is", tag="shared_write"):
-    """Written ``SharedWrite`` of codegen/program/program.py."""
+    """Serialized ``SharedWrite`` of codegen/program/program.py."""
 
     buffer: Name
     index: Ref
@@ -186,7 +186,7 @@ class SharedWriteEntry(Record, frozen=True, tag_field="is", tag="shared_write"):
 
 
 class GlobalWriteEntry(Record, frozen=True, tag_field="is", tag="global_write"):
-    """Written ``GlobalWrite`` of codegen/program/program.py."""
+    """Serialized ``GlobalWrite`` of codegen/program/program.py."""
 
     param: Name
     index: Ref
@@ -194,7 +194,7 @@ class GlobalWriteEntry(Record, frozen=True, tag_field="is", tag="global_write"):
 
 
 class SharedVectorEntry(Record, frozen=True, tag_field="is", tag="shared_vector"):
-    """Written ``SharedVector`` of codegen/program/program.py."""
+    """Serialized ``SharedVector`` of codegen/program/program.py."""
 
     array: Name
     at: Ref
@@ -204,7 +204,7 @@ class SharedVectorEntry(Record, frozen=True, tag_field="is", tag="shared_vector"
 
 
 class GlobalVectorEntry(Record, frozen=True, tag_field="is", tag="global_vector"):
-    """Written ``GlobalVector`` of codegen/program/program.py."""
+    """Serialized ``GlobalVector`` of codegen/program/program.py."""
 
     array: Name
     at: Ref
@@ -214,7 +214,7 @@ class GlobalVectorEntry(Record, frozen=True, tag_field="is", tag="global_vector"
 
 
 class CopyAsyncEntry(Record, frozen=True, tag_field="is", tag="copy_async", omit_defaults=True):
-    """Written ``CopyAsync`` of codegen/program/program.py; ``bytes`` is left out where it is 16."""
+    """Serialized ``CopyAsync`` of codegen/program/program.py; ``bytes`` is left out where it is 16."""
 
     buffer: Name
     index: Ref
@@ -225,23 +225,23 @@ class CopyAsyncEntry(Record, frozen=True, tag_field="is", tag="copy_async", omit
 
 
 class CommitEntry(Record, frozen=True, tag_field="is", tag="commit"):
-    """Written ``Commit`` of codegen/program/program.py."""
+    """Serialized ``Commit`` of codegen/program/program.py."""
 
 
 class WaitGroupsEntry(Record, frozen=True, tag_field="is", tag="wait_groups"):
-    """Written ``WaitGroups`` of codegen/program/program.py."""
+    """Serialized ``WaitGroups`` of codegen/program/program.py."""
 
     left: Natural
 
 
 class BarrierEntry(Record, frozen=True, omit_defaults=True, tag_field="is", tag="barrier"):
-    """Written ``Barrier`` of codegen/program/program.py."""
+    """Serialized ``Barrier`` of codegen/program/program.py."""
 
     fenced: bool = False
 
 
 class LoadMatrixEntry(Record, frozen=True, tag_field="is", tag="load_matrix"):
-    """Written ``LoadMatrix`` of codegen/program/program.py."""
+    """Serialized ``LoadMatrix`` of codegen/program/program.py."""
 
     words: Name
     at: Ref
@@ -252,7 +252,7 @@ class LoadMatrixEntry(Record, frozen=True, tag_field="is", tag="load_matrix"):
 
 
 class MmaEntry(Record, frozen=True, tag_field="is", tag="mma"):
-    """Written ``Mma`` of codegen/program/program.py."""
+    """Serialized ``Mma`` of codegen/program/program.py."""
 
     d: Name
     d_at: Ref
@@ -292,7 +292,7 @@ class WarpgroupWaitEntry(Record, frozen=True, tag_field="is", tag="warpgroup_wai
 
 
 class ShuffleReduceEntry(Record, frozen=True, tag_field="is", tag="shuffle_reduce"):
-    """Written ``ShuffleReduce`` of codegen/program/program.py."""
+    """Serialized ``ShuffleReduce`` of codegen/program/program.py."""
 
     array: Name
     at: Ref
@@ -301,11 +301,11 @@ class ShuffleReduceEntry(Record, frozen=True, tag_field="is", tag="shuffle_reduc
 
 
 class GridWaitEntry(Record, frozen=True, tag_field="is", tag="grid_wait"):
-    """Written ``GridWait`` of codegen/program/program.py."""
+    """Serialized ``GridWait`` of codegen/program/program.py."""
 
 
 class LaunchDependentsEntry(Record, frozen=True, tag_field="is", tag="launch_dependents"):
-    """Written ``LaunchDependents`` of codegen/program/program.py."""
+    """Serialized ``LaunchDependents`` of codegen/program/program.py."""
 
 
 StmtEntry = (
@@ -335,7 +335,7 @@ StmtEntry = (
 
 
 class ParamEntry(Record, frozen=True):
-    """Written ``Param`` of codegen/program/program.py."""
+    """Serialized ``Param`` of codegen/program/program.py."""
 
     name: Name
     dtype: Element
@@ -346,7 +346,7 @@ class ParamEntry(Record, frozen=True):
 
 
 class SharedBufferEntry(Record, frozen=True):
-    """Written ``SharedBuffer`` of codegen/program/program.py."""
+    """Serialized ``SharedBuffer`` of codegen/program/program.py."""
 
     name: Name
     dtype: Element

@@ -6,16 +6,12 @@ the user. A search without results is no mistake: its NothingFoundError has exit
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import ClassVar
 
 from mirage_formal.support.terminal import escape_line, lines
 
 _LONGEST = 4000
-#: Most lines of a mistake that the command line shows.
-_MAX_LINES = 20
-OPTIONS_HINT = "{} --help lists every option and its values"
 
 
 class MirageError(Exception):
@@ -134,12 +130,3 @@ class WorkerError(MirageError):
 
 class ClusterError(MirageError):
     """A cluster that cannot be reached, has no workers, or has workers of another version."""
-
-
-def print_error(error: MirageError) -> None:
-    """Print a user's mistake to standard error, on one screen."""
-    hint = "" if error.hint else f"\n  hint: {OPTIONS_HINT.format('mirage-formal COMMAND')}"
-    lines = f"error: {error}{hint}".splitlines()
-    if len(lines) > _MAX_LINES:
-        lines = [*lines[: _MAX_LINES - 2], f"  ... {len(lines) - _MAX_LINES + 1} lines more", lines[-1]]
-    print("\n".join(escape_line(text) for text in lines), file=sys.stderr)

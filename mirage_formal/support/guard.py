@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from types import FrameType
     from typing import Any, NoReturn
 
+    from mirage_formal.support.errors import MirageError
+
 DEBUG = "MIRAGE_FORMAL_DEBUG"
 REFUSED = 2
 BUG = 70
@@ -32,6 +34,7 @@ _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP
 _AGAIN_S = 0.05
 _LINES = 20
 _WIDTH = 400
+OPTIONS_HINT = "{} --help lists every option and its values"
 
 _HINTS = {
     "make room there; what was finished is kept, and a search continues with --resume": ("ENOSPC", "EDQUOT", "EFBIG"),
@@ -99,6 +102,17 @@ def run_main(main: Callable[[], int | None]) -> NoReturn:
         with suppress(ValueError):
             signal.signal(number, handler)
     sys.exit(code)
+
+
+def print_mistake(error: MirageError) -> None:
+    """Print a user's mistake to standard error, on one screen."""
+    from mirage_formal.support.terminal import escape_line
+
+    hint = "" if error.hint else f"\n  hint: {OPTIONS_HINT.format('mirage-formal COMMAND')}"
+    texts = f"error: {error}{hint}".splitlines()
+    if len(texts) > _LINES:
+        texts = [*texts[: _LINES - 2], f"  ... {len(texts) - _LINES + 1} lines more", texts[-1]]
+    print("\n".join(escape_line(text) for text in texts), file=sys.stderr)
 
 
 def end_quickly(main: Callable[[], NoReturn]) -> NoReturn:
@@ -368,11 +382,13 @@ def _flush_output(code: int) -> int:
 
 __all__ = [
     "DEBUG",
+    "OPTIONS_HINT",
     "StopSignal",
     "at_start",
     "block_interrupts",
     "end_quickly",
     "keep_results_on_stop",
+    "print_mistake",
     "run_main",
     "stopped_by",
 ]

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Final
-
-#: Thresholds of Python's garbage collector in searches: new objects, and collections of a generation before the next.
-_COLLECT: Final = (50_000, 20, 100)
 
 
 @cache
@@ -34,17 +29,6 @@ def processor_count() -> int:
 def worker_count(asked: int | None) -> int:
     """Return the number of worker processes: what was asked for, or one for each usable processor."""
     return asked or processor_count()
-
-
-def collect_rarely() -> None:
-    """Look for unreachable cycles of objects rarely, and not among what this process has loaded.
-
-    A task makes millions of small values that live as long as it does. Python would walk through all of them again and
-    again, which took a quarter of a search.
-    """
-    gc.freeze()
-    gc.enable()
-    gc.set_threshold(*_COLLECT)
 
 
 def install_command(extra: str) -> str:

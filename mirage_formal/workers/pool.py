@@ -28,8 +28,9 @@ from types import ModuleType
 from typing import Any, Final
 
 from mirage_formal.support.errors import MirageError, WorkerError
+from mirage_formal.support.garbage import collect_rarely
 from mirage_formal.support.guard import block_interrupts
-from mirage_formal.support.resources import collect_rarely, processor_count
+from mirage_formal.support.resources import processor_count
 from mirage_formal.workers import task_progress
 from mirage_formal.workers.dispatch import (
     SLOW_AFTER_S,

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from mirage_formal.support.errors import MirageError, ProgramError, SpaceError
+from mirage_formal.support.garbage import collect_rarely
 from mirage_formal.support.options import Settings
-from mirage_formal.support.resources import collect_rarely
 from mirage_formal.support.terminal import escape_line
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ def _run() -> int:
 
 def _search(given: SearchArguments) -> int:
     from mirage_formal.cli.search.search_files import check_program, print_answer, search_files
-    from mirage_formal.support.errors import MirageError, print_error
+    from mirage_formal.support.errors import MirageError
+    from mirage_formal.support.guard import print_mistake
 
     try:
         check_program(given.files, given.program)
@@ -34,5 +35,5 @@ def _search(given: SearchArguments) -> int:
     except MirageError as error:
         if given.json:
             print_answer(2, None, error)
-        print_error(error)
+        print_mistake(error)
         return 2

@@ -205,7 +205,7 @@ def choose_warps(shapes: Sequence[ProductShape], count: int) -> tuple[Warps, ...
 
 
 def best_warps(
-    shapes: Sequence[ProductShape], count: int, most: int, *, transposed: bool = False, warpgroups: bool = False
+    shapes: Sequence[ProductShape], count: int, most: int, *, transposed: bool = False
 ) -> list[tuple[Warps, ...]]:
     """Return arrangements of warps, the cheapest in this model first; only the best one if there are too many to try.
 
@@ -214,17 +214,26 @@ def best_warps(
         count: Warps of a block.
         most: The most arrangements returned.
         transposed: Whether products are computed transposed where that needs less padding.
-        warpgroups: Whether products are computed by warpgroups where these can do it.
+    """
+    return [chosen for _, chosen in _ranked_arrangements(shapes, count, most, transposed=transposed)]
+
+
+def _ranked_arrangements(
+    shapes: Sequence[ProductShape], count: int, most: int, *, transposed: bool = False, warpgroups: bool = False
+) -> list[tuple[int, tuple[Warps, ...]]]:
+    """Return arrangements of warps with their costs; see ``best_warps``.
+
+    With ``warpgroups``, products are computed by warpgroups where these can do it.
     """
     options, costs, pairs = _arrangements(shapes, count, transposed=transposed, warpgroups=warpgroups)
     if prod(map(len, options)) > _ALL_TRIED:
         most = 1
     if most == 1:
         chosen, _ = minimise(costs, pairs)
-        return [_pick(options, chosen)]
+        return [(total_cost(costs, pairs, chosen), _pick(options, chosen))]
     numbers = (range(len(row)) for row in options)
     ranked = nsmallest(most, product(*numbers), key=lambda chosen: (total_cost(costs, pairs, chosen), chosen))
-    return [_pick(options, chosen) for chosen in ranked]
+    return [(total_cost(costs, pairs, chosen), _pick(options, chosen)) for chosen in ranked]
 
 
 def warpgroup_arrangements(
@@ -237,13 +246,12 @@ def warpgroup_arrangements(
         counts: Numbers of warps of a block.
         most: The most arrangements for each number.
     """
-    found = []
-    for count in counts:
-        options, costs, pairs = _arrangements(shapes, count, transposed=False, warpgroups=True)
-        for chosen in best_warps(shapes, count, most, warpgroups=True):
-            if any(warps.warpgroup for warps in chosen):
-                numbers = [row.index(warps) for row, warps in zip(options, chosen, strict=True)]
-                found.append((total_cost(costs, pairs, numbers), count, chosen))
+    found = [
+        (cost, count, chosen)
+        for count in counts
+        for cost, chosen in _ranked_arrangements(shapes, count, most, warpgroups=True)
+        if any(warps.warpgroup for warps in chosen)
+    ]
     return [(count, chosen) for _, count, chosen in sorted(found, key=lambda one: one[:2])]
 
 
