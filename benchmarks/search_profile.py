@@ -32,8 +32,9 @@ def seconds_of_steps(example: str) -> dict[str, float]:
     from mirage_formal.run import tasks
     from mirage_formal.run.ranking import rank
     from mirage_formal.run.settings import Settings, make_job, preprocess_job
-    from mirage_formal.run.task_entry_points import plan
+    from mirage_formal.run.task_entry_points import plan, predict_rounding_error
     from mirage_formal.run.task_values import AcceptedCandidate, CandidateTask, CertificateClaim, UnitTask
+    from mirage_formal.run.verify import candidate_numerics
 
     spent: defaultdict[str, float] = defaultdict(float)
 
@@ -48,9 +49,9 @@ def seconds_of_steps(example: str) -> dict[str, float]:
     job = preprocess_job(make_job(program_of(ROOT / "examples" / f"{example}.py").freeze(), settings))
     units = timed("plan", plan, job).units
     records = [timed("search", tasks.search_unit, UnitTask(job, "", u, settings.audit // len(units))) for u in units]
-    check, special = FingerprintSession.check, tasks.evaluate_special_values
+    check, special = FingerprintSession.check, candidate_numerics.evaluate_special_values
     FingerprintSession.check = lambda *given: timed("fingerprints", check, *given)  # type: ignore[method-assign]
-    tasks.evaluate_special_values = lambda *given: timed("special values", special, *given)
+    candidate_numerics.evaluate_special_values = lambda *given: timed("special values", special, *given)
     texts: dict[str, None] = {}
     reported = rank(records)[: job.space.keep]
     for found in reported:
@@ -59,9 +60,9 @@ def seconds_of_steps(example: str) -> dict[str, float]:
         judged = timed("proofs", tasks.verify_candidate, CandidateTask(job, found.graph))
         if isinstance(judged, AcceptedCandidate) and judged.proof is not None:
             texts |= {obligation.text: None for obligation in judged.proof.obligations}
-    FingerprintSession.check, tasks.evaluate_special_values = check, special  # type: ignore[method-assign]
+    FingerprintSession.check, candidate_numerics.evaluate_special_values = check, special  # type: ignore[method-assign]
     timed("certificates", tasks.discharge_texts, tuple(texts))
-    timed("rounding", tasks.predict_rounding_error, CandidateTask(job, reported[0].graph))
+    timed("rounding", predict_rounding_error, CandidateTask(job, reported[0].graph))
     spent["proofs"] -= spent["fingerprints"] + spent["special values"]
     return spent
 

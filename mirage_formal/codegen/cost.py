@@ -54,9 +54,9 @@ from mirage_formal.codegen.block_work import (
     add_narrow_copies,
     add_scalar_product,
 )
+from mirage_formal.codegen.plan_param import PlanParam
 from mirage_formal.codegen.program.bands import band_at
 from mirage_formal.codegen.program.empty_tiles import executed_share
-from mirage_formal.codegen.program.plan import PlanParam
 from mirage_formal.codegen.program.register_layout import FLOAT32_STEPS
 from mirage_formal.codegen.sectors import SECTOR, sector_overhead
 from mirage_formal.codegen.target import Target

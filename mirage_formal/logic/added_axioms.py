@@ -69,6 +69,8 @@ def read_choice(files: Sequence[str], without: Sequence[str] = ()) -> AxiomChoic
             that is not bound, or has a name that is taken; names file and line.
         SpaceError: No axiom has a name in ``without``.
     """
+    if not files and not without:
+        return USUAL_AXIOMS
     usual = load_axioms()
     axioms, added = dict(usual.axioms), []
     for file in files:

@@ -168,8 +168,9 @@ def _load(directory: Path) -> AxiomSet:
 
 def _for_each_function(command: SExpr) -> list[SExpr]:
     """Return the command for each opaque function if it is about the one that stands for all; else itself."""
-    copies = [_with_function(command, name) for name in OPAQUE_FUNCTIONS]
-    return copies if copies[0] != command else [command]
+    if atoms_of(command).isdisjoint((_ANY_FUNCTION, f"sub-{_ANY_FUNCTION}")):
+        return [command]
+    return [_with_function(command, name) for name in OPAQUE_FUNCTIONS]
 
 
 def _with_function(e: SExpr, name: str) -> SExpr:

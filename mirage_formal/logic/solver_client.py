@@ -20,7 +20,6 @@ import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from time import monotonic
 from typing import Final, Literal, TypeVar
@@ -274,6 +273,8 @@ def _decode_reply(data: bytes, kind: type[T]) -> T:
 
 def _version(question: SolverQuery) -> str:
     """Return the installed version of a solver whose process did not report it."""
+    from importlib import metadata  # loads much, and few processes need it
+
     try:
         return metadata.version(_PACKAGES[question.solver])
     except metadata.PackageNotFoundError:

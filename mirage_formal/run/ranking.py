@@ -127,7 +127,7 @@ def order_by_rounding_error(
 
     Args:
         ranked: Candidates in the order of rank.
-        look: Estimator of rounding errors, as ``run.tasks.predict_rounding_error``.
+        look: Estimator of rounding errors, as ``run.verify.candidate_numerics.predict_rounding_error``.
         pattern: Key that is equal for candidates that round alike; one of them is estimated.
     """
     known: dict[str, PredictedNumerics] = {}

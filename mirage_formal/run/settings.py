@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
@@ -221,6 +220,8 @@ def space_fields(space: SearchSpace) -> dict[str, msgspec.Raw]:
 
 def versions() -> dict[str, str]:
     """Return the versions of the packages that can change a result."""
+    from importlib.metadata import PackageNotFoundError, version  # loads much, and workers do not need it
+
     found: dict[str, str] = {}
     for name in PACKAGES:
         try:

@@ -75,7 +75,8 @@ def verify_or_discharge(
 
 
 def predict_rounding_error(task: CandidateTask) -> PredictedNumerics | None:
-    """Call ``tasks.predict_rounding_error``: return the expected numerics of a candidate's kernels."""
-    from mirage_formal.run import tasks
+    """Call ``candidate_numerics.predict_rounding_error``: return the expected numerics of a candidate's kernels."""
+    from mirage_formal.graph.formats.json import decode_graph
+    from mirage_formal.run.verify.candidate_numerics import predict_rounding_error as predict
 
-    return tasks.predict_rounding_error(task)
+    return predict(task.job.program, decode_graph(task.graph))

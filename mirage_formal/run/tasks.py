@@ -19,11 +19,6 @@ import msgspec
 from mirage_formal.check.equivalence import ReplayedTheorem, replay_with_obligations
 from mirage_formal.check.proof.ring import ProofError
 from mirage_formal.codegen.cost import estimate
-from mirage_formal.codegen.numerics.predicted_numerics import PredictedNumerics
-from mirage_formal.codegen.numerics.rounding_simulation import MAX_ELEMENTS, MAX_ESTIMATED, predict_numerics
-from mirage_formal.codegen.numerics.shrink import ShrunkPair, evaluation_size, shrink
-from mirage_formal.codegen.numerics.special_values import SpecialValueFault, check_special_values
-from mirage_formal.codegen.online_softmax.stabilize import stable_form
 from mirage_formal.graph.canonical import canonical_with_digest
 from mirage_formal.graph.formats.json import decode_graph, encode
 from mirage_formal.graph.graph import KernelGraph
@@ -41,7 +36,7 @@ from mirage_formal.prove.abstract.pruning_audit import AuditFinding, DecisionSam
 from mirage_formal.prove.abstract.subexpression_oracle import NormalFormOracle
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.prove.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
-from mirage_formal.records import AuditRecord, FoundRecord, SolverRecord, SpecialRecord, UnitRecord, VerdictRecord
+from mirage_formal.records import AuditRecord, FoundRecord, SolverRecord, UnitRecord, VerdictRecord
 from mirage_formal.run.settings import ENGINES, SearchJob
 from mirage_formal.run.task_values import (
     AcceptedCandidate,
@@ -72,12 +67,6 @@ FINAL_PRIME_BITS: Final = 31
 FINAL_MULTIPLICATIONS: Final = 1 << 30
 #: Label prefix of units at rounded extents.
 PADDED: Final = "padded: "
-#: Most elements for a rounding estimate at the program's own extents.
-_OWN_EXTENTS: Final = 1 << 17
-#: Most elements for special values at the program's own extents, and the least extent of a tile at smaller ones: so
-#: many special values stand in one set of inputs that more elements only repeat them.
-_OWN_SPECIAL_EXTENTS: Final = 1 << 12
-_LEAST_TILE: Final = 16
 #: Ratio to the unfused estimate above which a unit's best candidate may be no better than the unfused program, because
 #: estimates are within about a third. Split-K variants of other patterns of such a unit are tried, too.
 _CLOSE: Final = 2 / 3
@@ -346,6 +335,9 @@ def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandida
     Sound: what is accepted is the policy's to say (run.verify.certify); a proof counts once the kernel has replayed it.
     What is accepted is refused still if it differs from the program at special values.
     """
+    # Loaded here, because searching units does without it, and a worker is prepared while others search.
+    from mirage_formal.run.verify.candidate_numerics import SpecialValueFault, evaluate_special_values
+
     job = task.job
     judged = certify_candidate(
         _fingerprint_session(job), decode_graph(task.graph), job.accept, replay_proof, _sought_graphs(job)
@@ -363,46 +355,8 @@ def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandida
 def prepare_verification(task: PreparationTask) -> None:
     """Start this worker's solver process, and evaluate the program for the final fingerprints of its candidates."""
     start_solvers()
+    import_module("mirage_formal.run.verify.candidate_numerics")
     _fingerprint_session(task.job).evaluate_program()
-
-
-def predict_rounding_error(task: CandidateTask) -> PredictedNumerics | None:
-    """Return the estimated rounding error of the kernels of a candidate; None if it is too large to be evaluated.
-
-    The running-maximum form of the candidate is evaluated, at smaller extents where its own are large.
-    """
-    pair = _shrink_for_evaluation(task.job.program, decode_graph(task.graph))
-    return predict_numerics(pair.program, stable_form(pair.candidate))
-
-
-def evaluate_special_values(program: KernelGraph, graph: KernelGraph) -> SpecialRecord | SpecialValueFault | None:
-    """Evaluate the kernels of a candidate at special values, as far as float64 can represent them.
-
-    The running-maximum form of the candidate is evaluated, at smaller extents where its own are large.
-
-    Returns:
-        The record, the first wrong element as a ``SpecialValueFault``, or None if the candidate is too large.
-    """
-    pair = _shrink_for_evaluation(program, graph, _OWN_SPECIAL_EXTENTS, _LEAST_TILE)
-    if evaluation_size(pair.program, pair.candidate) > MAX_ESTIMATED:
-        return None
-    return check_special_values(pair.program, stable_form(pair.candidate), stable_form(pair.program))
-
-
-@lru_cache(maxsize=64)
-def _shrink_for_evaluation(
-    program: KernelGraph, graph: KernelGraph, most: int = _OWN_EXTENTS, least_tile: int | None = None
-) -> ShrunkPair:
-    """Return a candidate and its program at extents small enough for fast evaluation.
-
-    Args:
-        program: The program.
-        graph: The candidate.
-        most: Most elements for an evaluation at the program's own extents.
-        least_tile: As for ``shrink``.
-    """
-    large = evaluation_size(program, graph) > most
-    return shrink(program, graph, MAX_ELEMENTS, least_tile) if large else ShrunkPair(program, graph, {})
 
 
 def replay_proof(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> ReplayedTheorem | Unknown:

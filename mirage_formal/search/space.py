@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -137,6 +138,7 @@ def load_space(name_or_path: str) -> SearchSpace:
     return parse_space(text, path.stem, str(path))
 
 
+@lru_cache(maxsize=16)
 def parse_space(text: str, name: str, where: str) -> SearchSpace:
     """Read a space from TOML text; ``where`` names the source in errors."""
     try:

@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from operator import index
 from typing import Annotated, Any, Final, Literal, TypedDict
 
@@ -311,10 +312,15 @@ class Option:
 def options_of(*kinds: type[msgspec.Struct]) -> Iterator[Option]:
     """Yield the options that users may choose; those of a base class come last."""
     for kind in kinds:
-        for field in sorted(structs.fields(kind), key=lambda field: field.name not in kind.__annotations__):
-            described = inspect.type_info(field.type)
+        for field, described in sorted(_typed_fields(kind), key=lambda one: one[0].name not in kind.__annotations__):
             if isinstance(described, inspect.Metadata) and "default" in (described.extra or {}):
                 yield _option_of(field, described)
+
+
+@cache
+def _typed_fields(kind: type[msgspec.Struct]) -> tuple[tuple[structs.FieldInfo, inspect.Type], ...]:
+    """Return the fields of a class of options, each with its type as msgspec describes it."""
+    return tuple((field, inspect.type_info(field.type)) for field in structs.fields(kind))
 
 
 def _option_of(field: structs.FieldInfo, described: inspect.Metadata) -> Option:
@@ -374,8 +380,7 @@ def check_options(given: msgspec.Struct) -> None:
     Raises:
         SpaceError: A value of another type, or out of range; names the option.
     """
-    for field in structs.fields(type(given)):
-        described = inspect.type_info(field.type)
+    for field, described in _typed_fields(type(given)):
         own = described.extra if isinstance(described, inspect.Metadata) else None
         check_value(field.name, getattr(given, field.name), field.type, (own or {}).get("hint", _DEFAULT_HINT))
 

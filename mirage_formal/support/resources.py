@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 
@@ -39,6 +38,8 @@ def install_command(extra: str) -> str:
     Args:
         extra: Name of the extra, as in pyproject.toml; "" for what every user needs.
     """
+    from importlib import metadata  # loads much, and few calls need it
+
     wanted = f'extra == "{extra}"' if extra else ""
     try:
         every = [line.partition(";") for line in metadata.requires("mirage_formal") or ()]

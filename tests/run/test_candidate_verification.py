@@ -318,7 +318,9 @@ def test_what_was_found_at_special_values_is_in_the_verification_log() -> None:
 
 
 def test_conditions_that_a_candidate_adds_are_recorded_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage_formal.run.tasks.evaluate_special_values", lambda program, graph: None)
+    monkeypatch.setattr(
+        "mirage_formal.run.verify.candidate_numerics.evaluate_special_values", lambda program, graph: None
+    )
     _, _, [verified] = of_doubled(adding())
     added = ["candidate, kernel operator 1: divisor nonzero"]
     assert json.loads(verified.files[VERIFICATION_FILE])["verdict"]["added"] == added

@@ -117,8 +117,12 @@ def _load_kernels() -> None:
     import mirage_formal.kernel_build.built_kernels  # noqa: F401
 
 
+def _load_running_maxima() -> None:
+    import mirage_formal.codegen.online_softmax.stabilize  # noqa: F401
+
+
 #: Loads of modules that are needed once there are results, while workers compute these.
-_LOADS: Final = (_load_rich, _load_tables, _load_kernel_choice, _load_kernels)
+_LOADS: Final = (_load_rich, _load_tables, _load_kernel_choice, _load_kernels, _load_running_maxima)
 
 
 def _print_note(text: str) -> None:

@@ -8,6 +8,7 @@ from itertools import zip_longest
 from math import prod
 from typing import Final
 
+from mirage_formal.codegen.plan_param import PlanParam
 from mirage_formal.codegen.planning.barriers import synchronise
 from mirage_formal.codegen.planning.expand import FlatGraph, flatten, maxima_of
 from mirage_formal.codegen.planning.k_loop_splitting import can_split_iterations
@@ -28,7 +29,7 @@ from mirage_formal.codegen.planning.schedules import (
 from mirage_formal.codegen.planning.step_order import KernelSteps
 from mirage_formal.codegen.program.bands import band_at
 from mirage_formal.codegen.program.empty_tiles import has_idle_blocks, skippable_mask
-from mirage_formal.codegen.program.plan import Plan, PlanParam, Schedule, Tile
+from mirage_formal.codegen.program.plan import Plan, Schedule, Tile
 from mirage_formal.codegen.program.program import SharedBuffer
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, enumerate_results

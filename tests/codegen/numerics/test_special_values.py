@@ -17,7 +17,7 @@ from mirage_formal.codegen.online_softmax.stabilize import stabilize
 from mirage_formal.graph.graph import BlockOp, GraphDefined, KernelGraph, KernelOp, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.records import SpecialRecord
-from mirage_formal.run.tasks import evaluate_special_values
+from mirage_formal.run.verify.candidate_numerics import evaluate_special_values
 from mirage_formal.semantics import float64_reference
 from tests.codegen.online_softmax.test_masked_exponentials import FORMS, INPUTS, attention, divided_first
 from tests.kit.graphs import workloads as w
