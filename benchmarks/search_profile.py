@@ -33,7 +33,7 @@ def seconds_of_steps(example: str) -> dict[str, float]:
     from mirage_formal.run.ranking import rank
     from mirage_formal.run.settings import Settings, make_job, preprocess_job
     from mirage_formal.run.task_entry_points import plan, predict_rounding_error
-    from mirage_formal.run.task_values import AcceptedCandidate, CandidateTask, CertificateClaim, UnitTask
+    from mirage_formal.run.task_values import AcceptedCandidate, CandidateTask, CertificateClaim, RoundingTask, UnitTask
     from mirage_formal.run.verify import candidate_numerics
 
     spent: defaultdict[str, float] = defaultdict(float)
@@ -62,7 +62,7 @@ def seconds_of_steps(example: str) -> dict[str, float]:
             texts |= {obligation.text: None for obligation in judged.proof.obligations}
     FingerprintSession.check, candidate_numerics.evaluate_special_values = check, special  # type: ignore[method-assign]
     timed("certificates", tasks.discharge_texts, tuple(texts))
-    timed("rounding", predict_rounding_error, CandidateTask(job, reported[0].graph))
+    timed("rounding", predict_rounding_error, RoundingTask(CandidateTask(job, reported[0].graph)))
     spent["proofs"] -= spent["fingerprints"] + spent["special values"]
     return spent
 

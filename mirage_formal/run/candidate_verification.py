@@ -49,6 +49,7 @@ from mirage_formal.records import (
 )
 from mirage_formal.run.progress import RunPhase
 from mirage_formal.run.ranking import (
+    first_rounding_estimates,
     graph_pattern,
     is_unfused,
     order_by_rounding_error,
@@ -56,13 +57,20 @@ from mirage_formal.run.ranking import (
     uses_library_products_only,
 )
 from mirage_formal.run.settings import SearchJob, TimeLimits
-from mirage_formal.run.task_entry_points import certify, discharge_texts, predict_rounding_error, verify_or_discharge
+from mirage_formal.run.task_entry_points import (
+    VerificationTask,
+    certify,
+    discharge_texts,
+    predict_rounding_error,
+    run_verification_task,
+)
 from mirage_formal.run.task_values import (
     AcceptedCandidate,
     CandidateTask,
     CertificateClaim,
     Proof,
     RejectedCandidate,
+    RoundingTask,
     UncertifiedTensor,
 )
 from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed, TaskOverdue
@@ -135,6 +143,7 @@ class CandidateVerifier:
         self._done: Counter[RunPhase] = Counter()
         self._tasks: Counter[RunPhase] = Counter()
         self._verified: dict[str, CandidateEvidence] = {}
+        self._rounding: dict[str, PredictedNumerics | None] = {}
         self._accepted = 0  # accepted candidates whose obligations are still open
         self._discharged: dict[str, tuple[SolverRecord, SolverRecord]] = {}
         self._program = embed(job.program)
@@ -205,9 +214,12 @@ class CandidateVerifier:
         return [replace(by_digest[one.digest], foreseen=known.get(one.digest)) for one in order]
 
     def _foreseen(self, found: FoundRecord) -> PredictedNumerics | None:
-        task = CandidateTask(self._job, found.graph)
-        outcomes = list(self._outcomes(RunPhase.FORESEE, predict_rounding_error, [task], self._limits.proof_s))
-        return next((value for _, value in outcomes if isinstance(value, PredictedNumerics)), None)
+        if found.digest not in self._rounding:
+            task = RoundingTask(CandidateTask(self._job, found.graph))
+            outcomes = list(self._outcomes(RunPhase.FORESEE, predict_rounding_error, [task], self._limits.proof_s))
+            known = (value for _, value in outcomes if isinstance(value, PredictedNumerics))
+            self._rounding[found.digest] = next(known, None)
+        return self._rounding[found.digest]
 
     def _verify(self, todo: Sequence[FoundRecord]) -> None:
         tasks = [CandidateTask(self._job, found.graph) for found in todo]
@@ -237,41 +249,56 @@ class CandidateVerifier:
     def _verified_beside(
         self, texts: Sequence[str], certified: Sequence[FoundRecord]
     ) -> Iterator[tuple[FoundRecord, AcceptedCandidate | RejectedCandidate | TaskFailed]]:
-        """Yield the outcome of verification of each candidate, while the solvers answer the certificates' obligations.
+        """Yield the outcome of verification of each candidate, while the solvers answer obligations.
 
-        Hardly any certificate fails, so that no candidate waits for the answers.
+        Hardly any certificate fails, so that no candidate waits for the answers. The obligations of a proof are asked
+        once it is there, and the rounding errors that the order of the report is likely to need are estimated.
         """
-        chunks = self._chunks(texts)
-        tasks: list[CandidateTask | tuple[str, ...]] = [
-            *chunks,
+        asked = self._chunks(texts)
+        wanted = first_rounding_estimates(certified, lambda found: _graph_pattern(found.graph))
+        sent: set[str] = set()
+        tasks: list[VerificationTask] = [
+            *asked,
             *(CandidateTask(self._job, found.graph) for found in certified),
+            *(RoundingTask(CandidateTask(self._job, found.graph)) for found in wanted),
         ]
+        first, behind = len(asked), len(asked) + len(certified)
         limit, until = self._limits.proof_s, self._limits.proofs
 
         def refuses(task: int, place: int, waiting: Sequence[int]) -> bool:
-            return self._leaves_to_another(task < len(chunks), place, sum(each >= len(chunks) for each in waiting))
+            candidates = sum(isinstance(tasks[each], CandidateTask) for each in waiting)
+            return self._leaves_to_another(tasks[task], place, candidates)
 
         with nullcontext() if self._prepared is None else self._pool.leaving_tasks(refuses):
-            for index, result in self._outcomes(RunPhase.PROVE, verify_or_discharge, tasks, limit, until=until):
-                if isinstance(result, list):
-                    self._record_answers(chunks[index], result)
-                elif index >= len(chunks):
-                    yield certified[index - len(chunks)], result
+            for index, result in self._outcomes(RunPhase.PROVE, run_verification_task, tasks, limit, until=until):
+                match tasks[index], result:
+                    case tuple() as obligations, list():
+                        self._record_answers(obligations, result)
+                    case RoundingTask(), PredictedNumerics() | TaskFailed() | None:
+                        known = result if isinstance(result, PredictedNumerics) else None
+                        self._rounding[wanted[index - behind].digest] = known
+                    case CandidateTask(), AcceptedCandidate() | RejectedCandidate() | TaskFailed():
+                        if isinstance(result, AcceptedCandidate) and result.proof is not None:
+                            texts = [one.text for one in result.proof.obligations if one.text not in sent]
+                            tasks += self._chunks(texts)
+                            sent.update(texts)
+                        yield certified[index - first], result
 
-    def _leaves_to_another(self, solvers: bool, place: int, candidates: int) -> bool:
+    def _leaves_to_another(self, task: VerificationTask, place: int, candidates: int) -> bool:
         """Return whether a worker leaves a task to another one, which is better prepared for it.
 
         Only the prepared worker has evaluated the program. Another one verifies candidates only if evaluating the
         program again takes less than half of the time for all waiting candidates: it slows down the prepared one.
 
         Args:
-            solvers: Whether the task is for the solvers; otherwise it is a candidate.
+            task: The task. Any worker estimates rounding errors.
             place: The worker's place.
             candidates: Number of waiting candidates.
         """
         prepared = self._prepared
-        if prepared is None or not candidates:
+        if prepared is None or not candidates or isinstance(task, RoundingTask):
             return False
+        solvers = isinstance(task, tuple)
         known = self._candidate_ms
         typical = median(known) if known else _USUAL_CANDIDATE_MS
         alone = 2 * prepared.milliseconds >= typical * candidates
@@ -310,29 +337,31 @@ class CandidateVerifier:
         """Yield the index and outcome of each task as it completes, and show progress.
 
         With ``limit_s``, a task that exceeds it is not retried. Tasks that are not complete at the deadline yield
-        nothing and set ``late``. Counts are those of all tasks of the phase so far, so that they never go back.
+        nothing and set ``late``, but for estimates of rounding errors: a candidate without one is reported as well.
+        Counts are those of all tasks of the phase so far, so that they never go back.
         """
-        left = len(tasks)
-        self._tasks[phase] += left
+        before, ended = self._tasks[phase], set[int]()
+        self._tasks[phase] += len(tasks)
         self._show(phase, self._done[phase], self._tasks[phase])
         most = self._limits.unit_s if limit_s is None else limit_s
         end = self._limits.verified if until is None else until
         for outcome in self._pool.run(function, tasks, limit_s=most, once=limit_s is not None, deadline=end):
             match outcome:
                 case TaskDone(index, value):
-                    left -= 1
+                    ended.add(index)
                     if isinstance(value, AcceptedCandidate | RejectedCandidate):
                         self._candidate_ms.append(outcome.cpu_milliseconds)
                     yield index, value
                 case TaskFailed(index):
-                    left -= 1
+                    ended.add(index)
                     self.lost = True
                     yield index, outcome
                 case TaskOverdue() | None:
                     self._done[phase] -= 1
             self._done[phase] += 1
+            self._tasks[phase] = before + len(tasks)
             self._show(phase, self._done[phase], self._tasks[phase])
-        self.late |= left > 0
+        self.late |= any(index not in ended and not isinstance(task, RoundingTask) for index, task in enumerate(tasks))
 
     def _certified(
         self, found: FoundRecord, outcome: list[CertificateClaim | UncertifiedTensor] | TaskFailed

@@ -15,6 +15,7 @@ from mirage_formal.run.task_values import (
     CertificateClaim,
     PreparationTask,
     RejectedCandidate,
+    RoundingTask,
     SearchPlan,
     UncertifiedTensor,
     UnitTask,
@@ -67,16 +68,27 @@ def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandida
     return tasks.verify_candidate(task)
 
 
-def verify_or_discharge(
-    task: CandidateTask | tuple[str, ...],
-) -> AcceptedCandidate | RejectedCandidate | list[tuple[SolverRecord, SolverRecord]]:
-    """Call ``verify_candidate`` for a candidate, and ``discharge_texts`` for obligations."""
-    return discharge_texts(task) if isinstance(task, tuple) else verify_candidate(task)
-
-
-def predict_rounding_error(task: CandidateTask) -> PredictedNumerics | None:
+def predict_rounding_error(task: RoundingTask) -> PredictedNumerics | None:
     """Call ``candidate_numerics.predict_rounding_error``: return the expected numerics of a candidate's kernels."""
     from mirage_formal.graph.formats.json import decode_graph
     from mirage_formal.run.verify.candidate_numerics import predict_rounding_error as predict
 
-    return predict(task.job.program, decode_graph(task.graph))
+    return predict(task.candidate.job.program, decode_graph(task.candidate.graph))
+
+
+#: A task of verification, and its result.
+VerificationTask = CandidateTask | RoundingTask | tuple[str, ...]
+VerificationResult = (
+    AcceptedCandidate | RejectedCandidate | PredictedNumerics | list[tuple[SolverRecord, SolverRecord]] | None
+)
+
+
+def run_verification_task(task: VerificationTask) -> VerificationResult:
+    """Call ``verify_candidate``, ``predict_rounding_error``, or ``discharge_texts`` for obligations."""
+    match task:
+        case CandidateTask():
+            return verify_candidate(task)
+        case RoundingTask():
+            return predict_rounding_error(task)
+        case tuple():
+            return discharge_texts(task)

@@ -57,6 +57,13 @@ class CandidateTask:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundingTask:
+    """Task to estimate the rounding error of a candidate."""
+
+    candidate: CandidateTask
+
+
+@dataclass(frozen=True, slots=True)
 class PreparationTask:
     """Task to prepare a worker for the verification of a job's candidates."""
 

@@ -354,8 +354,9 @@ def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandida
 
 def prepare_verification(task: PreparationTask) -> None:
     """Start this worker's solver process, and evaluate the program for the final fingerprints of its candidates."""
+    import mirage_formal.run.verify.candidate_numerics  # noqa: F401  # of verification only
+
     start_solvers()
-    import_module("mirage_formal.run.verify.candidate_numerics")
     _fingerprint_session(task.job).evaluate_program()
 
 

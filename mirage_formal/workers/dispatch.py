@@ -151,19 +151,30 @@ Refuses = Callable[[int, int, Sequence[int]], bool]
 class _TaskStates:
     """State of every task of one ``run``."""
 
-    def __init__(self, count: int, tries: int, once: bool, refuses: Refuses | None) -> None:
+    def __init__(self, tries: int, once: bool, refuses: Refuses | None) -> None:
         self.refuses = refuses
-        self.left = count
+        self.left = 0
         self.tries = tries
         self.once = once
-        self.waiting = deque(range(count))
-        self.starts = [0] * count
-        self.failures = [0] * count
-        self.homes: list[set[str]] = [set() for _ in range(count)]
-        self.settled = [False] * count
+        self.waiting: deque[int] = deque()
+        self.starts: list[int] = []
+        self.failures: list[int] = []
+        self.homes: list[set[str]] = []
+        self.settled: list[bool] = []
         self.told: set[int] = set()
         self.doubled: set[int] = set()
         self.seconds: list[float] = []
+
+    def grow(self, count: int) -> None:
+        """Add tasks, so that there are this many; they come before those that wait."""
+        more = range(len(self.settled), count)
+        self.left += len(more)
+        self.waiting.extendleft(reversed(more))
+        for _ in more:
+            self.starts.append(0)
+            self.failures.append(0)
+            self.homes.append(set())
+            self.settled.append(False)
 
     def settle(self, index: int) -> None:
         self.settled[index] = True
@@ -261,7 +272,8 @@ class Executor(ABC, Generic[S]):
 
         Args:
             function: A function of a module, not a closure.
-            tasks: Picklable arguments.
+            tasks: Picklable arguments. The caller may append more between two outcomes, which come before
+                those that wait.
             limit_s: Seconds after which a task counts as hung.
             deadline: Value of time.monotonic() at which to stop: running tasks are killed and yield nothing.
             tries: Times that a task may fail before it is given up.
@@ -270,9 +282,12 @@ class Executor(ABC, Generic[S]):
         Raises:
             MirageError: A task raised one: a mistake of the user, which no other try would cure.
         """
-        book = _TaskStates(len(tasks), tries, once, self._refuses)
+        book = _TaskStates(tries, once, self._refuses)
         try:
-            while book.left:
+            while True:
+                book.grow(len(tasks))
+                if not book.left:
+                    return
                 now = time.monotonic()
                 if now >= deadline:
                     return

@@ -28,8 +28,8 @@ from mirage_formal.records import (
 from mirage_formal.run.candidate_table import explain_verdicts
 from mirage_formal.run.candidate_verification import CandidateEvidence, CandidateVerifier, PreparedWorker
 from mirage_formal.run.settings import NO_TIME_S, Settings, TimeLimits, make_job, preprocess_job
-from mirage_formal.run.task_entry_points import verify_or_discharge
-from mirage_formal.run.task_values import AcceptedCandidate, RejectedCandidate
+from mirage_formal.run.task_entry_points import predict_rounding_error, run_verification_task
+from mirage_formal.run.task_values import AcceptedCandidate, CandidateTask, RejectedCandidate, RoundingTask
 from mirage_formal.run.tasks import discharge_texts, verify_candidate
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 from tests.kit.runs.fake_engine import adding, doubled, fused, program, vacuous
@@ -76,9 +76,11 @@ class Inline:
 
 
 def _function_of(function: Callable[[Any], object], task: object) -> Callable[[Any], object]:
-    """The function that computes a task: one of those that ``verify_or_discharge`` chooses from is itself."""
-    if function is not verify_or_discharge:
+    """The function that computes a task: one of those that ``run_verification_task`` chooses from is itself."""
+    if function is not run_verification_task:
         return function
+    if isinstance(task, RoundingTask):
+        return predict_rounding_error
     return discharge_texts if isinstance(task, tuple) else verify_candidate
 
 
@@ -119,20 +121,22 @@ def test_candidates_of_which_all_are_outside_are_rejected() -> None:
     """One of them does not come first; if none is left, the program's own operators are the better answer."""
     bad = {RANKED[0].graph}
     outside = PredictedNumerics((1.0, 8.0), 0.5)
-    mine = evidence(Inline(predict_rounding_error=lambda task: outside if task.graph in bad else FAILED))
+    mine = evidence(Inline(predict_rounding_error=lambda task: outside if task.candidate.graph in bad else FAILED))
     chosen = mine.choose(RANKED)
     assert [v.found for v in mine.by_numerics(chosen)] == [RANKED[2], RANKED[0]]
     assert [v.foreseen for v in mine.by_numerics(chosen)] == [None, outside]
     assert mine.rejected == {}
     bad.add(RANKED[2].graph)
+    mine = evidence(Inline(predict_rounding_error=lambda task: outside if task.candidate.graph in bad else FAILED))
+    chosen = mine.choose(RANKED)
     assert mine.by_numerics(chosen) == []
     assert [(r.digest, r.kind) for r in mine.rejected.values()] == [(v.found.digest, "numerics") for v in chosen]
     assert "at scale 1, 8" in mine.rejected[RANKED[0].digest].reason
-    again = evidence(Inline(predict_rounding_error=lambda task: outside if task.graph in bad else FAILED))
+    again = evidence(Inline(predict_rounding_error=lambda task: outside if task.candidate.graph in bad else FAILED))
     assert [v.found for v in again.reported(RANKED)] == [RANKED[1]]
     assert list(again.rejected) == [RANKED[0].digest, RANKED[2].digest]
     bad.add(RANKED[1].graph)
-    none = evidence(Inline(predict_rounding_error=lambda task: outside if task.graph in bad else FAILED))
+    none = evidence(Inline(predict_rounding_error=lambda task: outside if task.candidate.graph in bad else FAILED))
     assert none.reported(RANKED) == []
     assert {r.kind for r in none.rejected.values()} == {"numerics"}
     assert len(none.rejected) == 3
@@ -198,8 +202,12 @@ def test_every_step_has_its_time() -> None:
     job = preprocess_job(make_job(program(), Settings(config="tiny", keep=3)))
     mine = CandidateVerifier(job, pool, limits, lambda phase, done, total: None)  # type: ignore[arg-type]
     assert len(mine.reported(RANKED)) == 3
-    assert pool.deadlines["certify"] == pool.deadlines["verify_candidate"] == limits.proofs
-    assert pool.deadlines["discharge_texts"] == pool.deadlines["predict_rounding_error"] == limits.verified
+    assert set(pool.deadlines) == {"certify", "verify_candidate", "discharge_texts", "predict_rounding_error"}
+    assert set(pool.deadlines.values()) == {limits.proofs}  # the last two go on beside proofs
+    pool = Inline()
+    mine = CandidateVerifier(job, pool, limits, lambda phase, done, total: None)  # type: ignore[arg-type]
+    mine.by_numerics([CandidateEvidence(RANKED[0], VerdictRecord(kind="equivalent"), None, {})])
+    assert pool.deadlines == {"predict_rounding_error": limits.verified}
     short = TimeLimits.of(Settings(time_limit=2.0), 1000.0)
     assert 1001.0 == short.search < short.proofs < short.verified < 1002.0
     none = TimeLimits.of(Settings(time_limit=NO_TIME_S), 1000.0)  # what was searched before is verified
@@ -350,10 +358,13 @@ def test_the_prepared_worker_verifies_alone_where_evaluating_the_program_again_t
 ) -> None:
     job = preprocess_job(make_job(program(), Settings()))
     verifier = CandidateVerifier(job, Inline(), LIMITS, lambda *_: None, PreparedWorker(1, milliseconds))  # type: ignore[arg-type]
+    candidate = CandidateTask(job, RANKED[0].graph)
+    tasks = (("an obligation",), candidate, candidate)
     refused = {
         (task, place)
         for task in waiting
         for place in (0, 1)
-        if verifier._leaves_to_another(task == 0, place, sum(each > 0 for each in waiting))
+        if verifier._leaves_to_another(tasks[task], place, sum(each > 0 for each in waiting))
     }
     assert refused == left
+    assert not any(verifier._leaves_to_another(RoundingTask(candidate), place, 2) for place in (0, 1))

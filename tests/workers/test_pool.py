@@ -108,6 +108,19 @@ def outcomes(
     return {o.index: o for o in found}
 
 
+def test_tasks_may_be_appended_and_come_before_those_that_wait(executor: Executor[Any]) -> None:
+    tasks = list(range(40))
+    found: dict[int, int] = {}
+    for outcome in executor.run(square, tasks, limit_s=60):
+        if isinstance(outcome, TaskDone):
+            found[outcome.index] = outcome.value
+            if len(tasks) == 40:
+                tasks += [100, 200]
+    assert found == {index: task * task for index, task in enumerate(tasks)}
+    order = list(found)
+    assert max(order.index(40), order.index(41)) < order.index(39)
+
+
 def value(outcome: TaskDone[Any] | TaskFailed) -> Any:
     assert isinstance(outcome, TaskDone)
     return outcome.value
