@@ -146,7 +146,7 @@ class Recorder(Pool):
         self, function: Callable[[Any], Any], tasks: Sequence[Any], **options: Any
     ) -> Iterator[TaskDone[Any] | TaskFailed | TaskOverdue | None]:
         """As in the base class."""
-        seconds = [0.0] * len(tasks)
+        seconds: dict[int, float] = {}
         begin = time.process_time()
         try:
             for outcome in super().run(function, tasks, **options):
@@ -157,7 +157,8 @@ class Recorder(Pool):
             if tasks:
                 end = time.process_time()
                 notes = (end - begin) / len(tasks)
-                self.phases.append(Phase(function.__name__, begin - self._until, tuple(seconds), notes))
+                each = tuple(seconds.get(index, 0.0) for index in range(len(tasks)))
+                self.phases.append(Phase(function.__name__, begin - self._until, each, notes))
                 self._until = end
 
     def rest(self) -> float:

@@ -57,11 +57,12 @@ from mirage_formal.partition.spaces import is_searchable, part_config, part_kern
 from mirage_formal.partition.whole_report import KEEP, WholeReport
 from mirage_formal.records import SUMMARY_FILE, read_file, seal_record, sha256, write_atomic
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
-from mirage_formal.run.driver import RunArguments, open_executor, run_search
+from mirage_formal.run.driver import NextSearches, RunArguments, next_search_task, open_executor, run_search
 from mirage_formal.run.progress import Watch, ignore_progress
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import NO_TIME_S, Job, Settings, escape_undecodable, identity, make_job
+from mirage_formal.run.task_values import NextSearchTask
 from mirage_formal.search.horizontal_fusion.slices import extract_subgraph
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
 from mirage_formal.search.preprocess import preprocess
@@ -152,6 +153,7 @@ class _CoverSearch:
         self.tried = tried
         if tried:  # a part that differs from it in views only is not searched either
             self.alike[self._look(job.program)] = ()
+        self.ahead = NextSearches()
         self.begin = time.monotonic()
         self.status: Status = "complete"
         self.over = False  # whether there is no time for the search of a further part
@@ -201,11 +203,12 @@ class _CoverSearch:
             cut = cutting()
             self.limited = max(self.limited, cut.limited)
             fresh = [part for part in cut.parts if part.searched and part.program not in self.known]
-            for part in sorted(fresh, key=self._gain, reverse=True):
+            order = sorted(fresh, key=self._gain, reverse=True)
+            for number, part in enumerate(order):
                 if not is_searchable(part.program, self.job, self.settings):  # it was priced without a proof
                     self.known[part.program] = ()
                     continue
-                report = self._search(part)
+                report = self._search(part, order[number + 1 :])
                 if self.status == "interrupted":
                     return cut
                 if report is not None:
@@ -336,14 +339,18 @@ class _CoverSearch:
     def _searches(self) -> tuple[RunReport, ...]:
         return tuple(self.reports.values())
 
-    def _search(self, part: Subgraph) -> RunReport | None:
-        """Return the run of a subgraph, which equal subgraphs share; None if there is no time left."""
+    def _search(self, part: Subgraph, later: Sequence[Subgraph]) -> RunReport | None:
+        """Return the run of a subgraph, which equal subgraphs share; None if there is no time left.
+
+        Idle workers search for the later ones, of which every one is searched in turn.
+        """
         program = part.program
         if program not in self.reports:
             code, left = digest(program), self._left()
             earlier = earlier_search(self.root, code, program) if self.settings.resume else None
             if earlier is None and self._is_over():
                 return None
+            self.ahead.waiting = list(self._next_searches(later, left))
             number = 1 + max((number_of(report.directory) for report in self.reports.values()), default=0)
             where = earlier or self.root / PARTS / f"{number:02}-{code[:12]}"
             report = self.reports[program] = run_search(
@@ -354,9 +361,20 @@ class _CoverSearch:
                 source=self.source,
                 watch=self._watched(number_of(where)),
                 executor=self.workers,
+                ahead=self.ahead,
             )
             self.status = report.summary.status if report.summary.status != "complete" else self.status
         return self.reports[program]
+
+    def _next_searches(self, later: Sequence[Subgraph], left: float | None) -> Iterator[NextSearchTask]:
+        """Yield the searches of subgraphs for idle workers; with ``resume`` none, because they may have been made."""
+        if self.settings.resume or self.workers.workers == 1:
+            return
+        for part in later[: self.workers.workers]:
+            if part.program not in self.reports and is_searchable(part.program, self.job, self.settings):
+                task = next_search_task(part.program, self._own_settings(part, left, resume=False))
+                if task.job not in self.ahead.found:
+                    yield task
 
     def _is_over(self) -> bool:
         """Return whether too little time is left for a further search; the run then ends at its time limit."""

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import nextafter
 from pathlib import Path
@@ -77,8 +77,15 @@ from mirage_formal.run.settings import (
     space_fields,
     versions,
 )
-from mirage_formal.run.task_entry_points import plan, search_or_prepare
-from mirage_formal.run.task_values import PreparationTask, SearchPlan, UnitTask
+from mirage_formal.run.task_entry_points import SearchTask, plan, run_search_task
+from mirage_formal.run.task_values import (
+    NextSearch,
+    NextSearchTask,
+    PreparationTask,
+    SearchPlan,
+    UnitProgress,
+    UnitTask,
+)
 from mirage_formal.run_directory.overwrite import clear_earlier_search
 from mirage_formal.run_directory.run_writer import RunStore
 from mirage_formal.search.engine_interface import Unit, list_incompleteness
@@ -99,12 +106,37 @@ class RunArguments(TypedDict, total=False):
         watch: Receives progress.
         executor: Computes the tasks, and may be used for other runs afterwards; without one, workers are started as
             the settings say.
+        ahead: Searches of later runs, for workers that this run's search leaves idle.
     """
 
     name: str
     source: str
     watch: Watch
     executor: Executor[Any] | None
+    ahead: NextSearches
+
+
+@dataclass(slots=True)
+class NextSearches:
+    """Searches of later runs that idle workers compute during earlier ones.
+
+    Attributes:
+        waiting: The tasks, next run first.
+        found: Outcomes by the job of the run.
+    """
+
+    waiting: list[NextSearchTask] = field(default_factory=list)
+    found: dict[SearchJob, TaskDone[NextSearch]] = field(default_factory=dict)
+
+
+def next_search_task(program: KernelGraph, settings: Settings) -> NextSearchTask:
+    """Return the task of the search that ``run_search`` would make.
+
+    Raises:
+        MirageError: As in ``search_program``.
+    """
+    job = make_job(program, settings)
+    return NextSearchTask(preprocess_job(job), key_of(identity(job)), settings.audit)
 
 
 @contextmanager
@@ -175,7 +207,8 @@ def search_program(program: KernelGraph, settings: Settings, out: Path, **about:
         store = RunStore.open(out, record, resume=settings.resume, force=settings.force)
         with open_executor(settings, about, out) as workers:
             sought = preprocess_job(job)
-            return _Run(sought, settings, store, record, about.get("watch", ignore_progress), workers).report()
+            ahead = about.get("ahead", NextSearches())
+            return _Run(sought, settings, store, record, about.get("watch", ignore_progress), workers, ahead).report()
 
 
 def _run_record(job: Job, name: str, source: str) -> RunRecord:
@@ -202,7 +235,9 @@ class _Run:
         record: RunRecord,
         watch: Watch,
         executor: Executor[Any],
+        ahead: NextSearches,
     ) -> None:
+        self.ahead = ahead
         self.job = job
         self.key = record.key
         self.settings = settings
@@ -215,6 +250,7 @@ class _Run:
         self.limits = TimeLimits.of(settings, self.begin)
         self.status: Status = "complete"
         self.units = 0
+        self.own = 0  # tasks that are units of this run
         self.bounds: tuple[BoundRecord, ...] | None = None
         self.unfused_us = estimate(job.program, job.target).us
         self.most_us: float | None = None
@@ -258,33 +294,45 @@ class _Run:
         done = self.store.units
         todo = [unit for unit in units if unit.index not in done or done[unit.index].status == "failed"]
         share, rest = divmod(self.settings.audit, len(units) or 1)
-        tasks: list[UnitTask | PreparationTask] = [
-            UnitTask(self.job, self.key, unit, share + (unit.index < rest)) for unit in todo
-        ]
-        left = len(tasks)
+        self.times.start()
+        early = self.ahead.found.pop(self.job, None)
+        if early is not None and early.value.record is not None and todo:
+            self._record(todo.pop(), cast(TaskDone[UnitRecord], replace(cast(Any, early), value=early.value.record)))
+        tasks: list[SearchTask] = [UnitTask(self.job, self.key, unit, share + (unit.index < rest)) for unit in todo]
+        left = self.own = len(tasks)
+        idle = self.executor.workers - left if left else 0
+        tasks += (later := self.ahead.waiting[: max(0, idle)])
+        del self.ahead.waiting[: len(later)]
         if left and self.executor.prepares and self.executor.workers > 1 and not self.settings.part:
             tasks.append(PreparationTask(self.job))
-        self.times.start()
         limit_s, deadline = self.limits.unit_s, self.limits.search
-        for outcome in self.executor.run(search_or_prepare, tasks, limit_s=limit_s, deadline=deadline):
-            if left == 0 and not any(record.candidates for record in self.store.units.values()):
+        for outcome in self.executor.run(run_search_task, tasks, limit_s=limit_s, deadline=deadline):
+            if left == 0 and not later and not any(record.candidates for record in self.store.units.values()):
                 break  # there is nothing to verify
             match outcome:
                 case TaskDone(value=None):
                     self.prepared = PreparedWorker(outcome.place, outcome.cpu_milliseconds)
-                case TaskFailed() | TaskOverdue() if outcome.index == len(todo):
-                    pass
+                case TaskDone(value=NextSearch()):
+                    self.ahead.found[later[outcome.index - len(todo)].job] = cast(TaskDone[NextSearch], outcome)
+                case TaskFailed() | TaskOverdue() if outcome.index >= len(todo):
+                    pass  # nothing is lost: its own run searches it
                 case TaskDone() | TaskFailed():
                     left -= 1
                     self._record(todo[outcome.index], cast(TaskDone[UnitRecord] | TaskFailed, outcome))
                 case TaskOverdue():
                     self.remarks.append(_slow_unit_remark(todo[outcome.index], outcome))
-            self.times.look(self.executor.said)
+            self.times.look(self._standing())
             self._show(RunPhase.SEARCH, len(units) - left, len(units))
         if left:
             self.status = "time-limit"
 
+    def _standing(self) -> dict[int, UnitProgress]:
+        """Return the progress of the units that are being searched, without searches of later runs."""
+        return {index: said for index, said in self.executor.said.items() if index < self.own}
+
     def _plan(self) -> SearchPlan | None:
+        if (early := self.ahead.found.get(self.job)) is not None:
+            return early.value.plan
         for outcome in self.executor.run(plan, [self.job], limit_s=_PLAN_LIMIT_S, deadline=self.limits.search):
             match outcome:
                 case TaskDone(value=planned):
@@ -323,7 +371,7 @@ class _Run:
         self.counts.add(record)
 
     def _show(self, phase: RunPhase, done: int, total: int) -> None:
-        live = self.executor.said.values() if phase is RunPhase.SEARCH else ()
+        live = self._standing().values() if phase is RunPhase.SEARCH else ()
         verified = (0, 0) if self.evidence is None else (self.evidence.accepted, len(self.evidence.rejected))
         progress = self.counts.progress((phase, done, total), live, verified)
         self.watch(replace(progress, remark=self.remarks[-1]) if self.remarks else progress)

@@ -13,6 +13,8 @@ from mirage_formal.run.task_values import (
     AcceptedCandidate,
     CandidateTask,
     CertificateClaim,
+    NextSearch,
+    NextSearchTask,
     PreparationTask,
     RejectedCandidate,
     RoundingTask,
@@ -37,14 +39,31 @@ def search_unit(task: UnitTask) -> UnitRecord:
     return tasks.search_unit(task)
 
 
-def search_or_prepare(task: UnitTask | PreparationTask) -> UnitRecord | None:
-    """Call ``search_unit`` for a unit, and ``tasks.prepare_verification`` for a preparation."""
-    if isinstance(task, UnitTask):
-        return search_unit(task)
-    from mirage_formal.run import tasks
+def search_next(task: NextSearchTask) -> NextSearch:
+    """Plan the search of a later run, and search its unit if it has only one."""
+    planned = plan(task.job)
+    if len(planned.units) != 1:
+        return NextSearch(planned, None)
+    return NextSearch(planned, search_unit(UnitTask(task.job, task.key, planned.units[0], task.questions)))
 
-    tasks.prepare_verification(task)
-    return None
+
+#: A task of the search phase, and its result.
+SearchTask = UnitTask | NextSearchTask | PreparationTask
+SearchResult = UnitRecord | NextSearch | None
+
+
+def run_search_task(task: SearchTask) -> SearchResult:
+    """Call ``search_unit`` for a unit, ``search_next``, or ``tasks.prepare_verification`` for a preparation."""
+    match task:
+        case UnitTask():
+            return search_unit(task)
+        case NextSearchTask():
+            return search_next(task)
+        case PreparationTask():
+            from mirage_formal.run import tasks
+
+            tasks.prepare_verification(task)
+            return None
 
 
 def certify(task: CandidateTask) -> list[CertificateClaim | UncertifiedTensor]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mirage_formal.records import BoundRecord, RejectedKind, SpecialRecord, VerdictRecord
+from mirage_formal.records import BoundRecord, RejectedKind, SpecialRecord, UnitRecord, VerdictRecord
 from mirage_formal.run.settings import SearchJob
 from mirage_formal.search.engine_interface import Unit
 
@@ -37,6 +37,29 @@ class UnitTask:
     key: str
     unit: Unit
     questions: int
+
+
+@dataclass(frozen=True, slots=True)
+class NextSearchTask:
+    """Task to plan the search of a run that comes later, and to search it if it has one unit.
+
+    Attributes:
+        job: The job of that run.
+        key: Its key.
+        questions: Number of its pruning decisions that z3 is asked about at most.
+    """
+
+    job: SearchJob
+    key: str
+    questions: int
+
+
+@dataclass(frozen=True, slots=True)
+class NextSearch:
+    """Result of a ``NextSearchTask``: the plan, and the record of the only unit; None if there are several."""
+
+    plan: SearchPlan
+    record: UnitRecord | None
 
 
 @dataclass(frozen=True, slots=True)

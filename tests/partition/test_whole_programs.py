@@ -40,7 +40,7 @@ from mirage_formal.run.driver import run_search
 from mirage_formal.run.progress import Progress, RunPhase
 from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Settings, make_job
-from mirage_formal.run.task_entry_points import search_or_prepare
+from mirage_formal.run.task_entry_points import run_search_task
 from mirage_formal.search.preprocess import preprocess
 from mirage_formal.semantics import float64_reference
 from mirage_formal.support.errors import MirageError, RunError, UnsupportedError
@@ -203,7 +203,7 @@ class Broken(Pool):
         self.operators = operators
 
     def run(self, function: Callable[[Any], Any], tasks: Sequence[Any], **limits: Any) -> Iterator[Any]:
-        if function is search_or_prepare and len(tasks[0].job.program.ops) == self.operators:
+        if function is run_search_task and len(tasks[0].job.program.ops) == self.operators:
             return iter([TaskFailed(i, "worker died", 3) for i in range(len(tasks))])
         return super().run(function, tasks, **limits)
 

@@ -63,7 +63,7 @@ def test_a_recorder_measures_every_task(tmp_path: Path) -> None:
             executor=recorder,
         )
     names = [phase.name for phase in recorder.phases]
-    assert names[:3] == ["plan", "search_or_prepare", "certify"]
+    assert names[:3] == ["plan", "run_search_task", "certify"]
     searched = recorder.phases[1].seconds
     assert len(searched) == UNITS
     assert all(seconds > 0 for seconds in searched)

@@ -1,0 +1,56 @@
+"""Idle workers search later subgraphs of a cover, with the same results as one worker that searches them in turn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import mirage_formal as mf
+from mirage_formal.partition.cover_search import search_covers
+from mirage_formal.records import SUMMARY_FILE, SummaryRecord, open_sealed
+from mirage_formal.run import driver
+from mirage_formal.run.settings import Settings
+from mirage_formal.run.task_values import NextSearch
+
+
+def program() -> Any:
+    """Two products with a softmax and a norm between them, larger than one candidate."""
+    g = mf.new_kernel_graph()
+    x = g.new_input(dims=(8, 16), dtype=mf.float16)
+    for width in (16, 16, 16):
+        w = g.new_input(dims=(16, width), dtype=mf.float16)
+        x = g.rms_norm(g.silu(g.matmul(x, w)))
+    g.mark_output(x)
+    return g.freeze()
+
+
+def facts(root: Path) -> list[dict[str, Any]]:
+    """What the searches of a cover found, without times."""
+    found = []
+    for path in sorted(root.rglob(SUMMARY_FILE)):
+        record = msgspec.to_builtins(open_sealed(path.read_bytes(), SummaryRecord, path.name))
+        found.append({name: record[name] for name in ("program_digest", "key", "states", "found", "status", "audit")})
+    return found
+
+
+def test_two_workers_find_what_one_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    early: list[NextSearch] = []
+
+    plan = driver._Run._plan
+
+    def planned(self: Any) -> Any:
+        if self.job in self.ahead.found:
+            early.append(self.ahead.found[self.job].value)
+        return plan(self)
+
+    monkeypatch.setattr(driver._Run, "_plan", planned)
+    for workers in (1, 2):
+        search_covers(program(), Settings(cache=False, workers=workers, keep=2), tmp_path / str(workers))
+        assert bool(early) == (workers == 2)
+    assert any(one.record is not None for one in early)
+    one, two = (facts(tmp_path / str(workers)) for workers in (1, 2))
+    assert one == two
+    assert len(one) > 1
