@@ -96,7 +96,11 @@ def superoptimize(program: object, **given: Unpack[Options]) -> Results:
 
 
 def stored_results(
-    program: object, given: Options, bucket: str | None = None, left: float | None = None
+    program: object,
+    given: Options,
+    bucket: str | None = None,
+    left: float | None = None,
+    most: int | None = None,
 ) -> Results | None:
     """Return the store's results for a call of ``superoptimize`` without ``out``; None if it has no valid ones.
 
@@ -109,6 +113,8 @@ def stored_results(
         given: See ``Options``.
         bucket: Range of extents that the program stands for in the store; None for its own.
         left: Seconds for measurements, where less is left than the time limit of the search; None for that limit.
+        most: Number of candidates that are replayed, at least, and returned where none is measured; None for all. Each
+            has only these as alternatives.
 
     Raises:
         MirageError: A mistake in the program or the options.
@@ -121,7 +127,7 @@ def stored_results(
     if call.out is not None:
         return None
     settings, timed = _leave_time_to_measure(settings, call)
-    found = stored_results_of(as_program(program), settings)
+    found = stored_results_of(as_program(program), settings, most)
     if found is None:
         return None
     if not timed:

@@ -86,6 +86,7 @@ class ReplayResult:
         record: run.json or whole.json; None for a candidate alone.
         runs: Of a whole program, the summaries of its parts' searches, by directory.
         parts: Of a whole program, the candidates that its covers are made of, by directory.
+        left: Number of the run's further candidates, whose proofs were not replayed. Nothing is known of them.
     """
 
     program: KernelGraph
@@ -93,32 +94,37 @@ class ReplayResult:
     record: RunRecord | WholeRecord | None
     runs: Mapping[str, SummaryRecord]
     parts: Mapping[str, ReplayedCandidate]
+    left: int = 0
 
 
-def replay_directory(root: Path) -> ReplayResult:
+def replay_directory(root: Path, most: int | None = None) -> ReplayResult:
     """Replay a directory's evidence and return the candidates that it establishes.
 
     Sound: nothing that a file says about equality is believed. The checker reads program and candidates from the files
     and its kernel replays every proof; covers are put together from these candidates by the checker. What is only
     probable is evaluated again at the points that its seed gives. Estimates and everything else that orders candidates
-    are as they were written down: they make nothing equal.
+    are as they were written down: they make nothing equal. A candidate that is not replayed is not returned.
+
+    Args:
+        root: The directory.
+        most: Number of a run's first candidates that are replayed; None for all. Of other directories all are.
 
     Raises:
         MirageError: It is no such directory, or something in it does not hold; names the file and step.
     """
     try:
-        return _replay(root)
+        return _replay(root, most)
     except CheckFailed as failure:
         what, where = f"{failure.step}: {failure.what}", os.path.join(root, failure.file)
         hint = "the evidence is not what a search wrote: repeat the search"
         raise FormatError(what, where=where, hint=hint) from None
 
 
-def _replay(root: Path) -> ReplayResult:
+def _replay(root: Path, most: int | None) -> ReplayResult:
     if (root / WHOLE_FILE).is_file():
         return _replay_whole(root)
     if (root / RUN_FILE).is_file() or (root / SUMMARY_FILE).is_file():
-        return _replay_run(root)
+        return _replay_run(root, most)
     if (root / MANIFEST_FILE).is_file() and (root / GRAPH_FILE).is_file():
         program, shown = (_replay_cover_alone if is_cover(root) else _replay_candidate)(root)
         return ReplayResult(program, (shown,), None, {}, {})
@@ -199,11 +205,11 @@ def _expect_digests(
 # --- runs ------------------------------------------------------------------------------------------------------------
 
 
-def _replay_run(root: Path) -> ReplayResult:
-    """Replay a finished run: its own files have their digests, its candidates are proved equal to its program."""
+def _replay_run(root: Path, most: int | None) -> ReplayResult:
+    """Replay a finished run: its files have their digests, its first candidates are proved equal to its program."""
     summary, record, program = _records(root)
     shown = []
-    for item in summary.candidates:
+    for item in summary.candidates[:most]:
         where = resolve_inside(root, item.directory)
         own, one = _replay_candidate(where, item.estimated_us)
         with step(where / VERIFICATION_FILE, "program of the run"):
@@ -211,7 +217,7 @@ def _replay_run(root: Path) -> ReplayResult:
             expect_equal("candidate", item.digest, one.digest)
             expect_equal("verdict", item.verdict, type(one.verdict).__name__.lower())
         shown.append(one)
-    return ReplayResult(program, tuple(shown), record, {}, {})
+    return ReplayResult(program, tuple(shown), record, {}, {}, len(summary.candidates) - len(shown))
 
 
 def _records(root: Path) -> tuple[SummaryRecord, RunRecord, KernelGraph]:

@@ -13,8 +13,13 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="torch is not installed: pip install 'mirage_formal[torch]'")
 
 import mirage_formal as mf  # noqa: E402
+from mirage_formal.api.request import search_into_store  # noqa: E402
 from mirage_formal.cache.search_store import STORE_VARIABLE, SWITCH, SearchCache  # noqa: E402
+from mirage_formal.check.minimal_check import establish_equality  # noqa: E402
+from mirage_formal.revalidate import evidence_replay  # noqa: E402
 from mirage_formal.run.result_cache import cache_lookup  # noqa: E402
+from mirage_formal.support.errors import FormatError  # noqa: E402
+from mirage_formal.torch.comparison.candidate_comparison import candidate_fault  # noqa: E402
 from mirage_formal.torch.modules import region_search  # noqa: E402
 from tests.kit.paths import REPOSITORY  # noqa: E402
 from tests.kit.torch.fake_gpu import fake_gpu  # noqa: E402
@@ -137,3 +142,63 @@ def test_on_a_gpu_what_the_store_has_is_measured_within_the_limit(
     assert region.evidence is not None
     assert region.evidence.is_relative_to(store)
     assert list((store / "parts").iterdir()) == []
+
+
+def test_only_proofs_of_candidates_that_are_tried_are_replayed(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ones are, and the others where none of the first may replace the region."""
+    model, given = module()
+    first = mf.optimize(model, given, workers=1, time_limit=60).mirage_report().regions[0]
+    evidence = first.evidence.parent
+    count = len(list(evidence.iterdir()))
+    assert count > region_search._REPLAYED
+    monkeypatch.setattr(region_search, "search_into_store", None)  # nothing is searched
+    replayed: list[str] = []
+    establish = establish_equality
+
+    def counted(root: Path) -> Any:
+        replayed.append(root.name[4:])
+        return establish(root)
+
+    tried: list[Any] = []
+    fault = candidate_fault
+
+    def refused(piece: Any, graph: Any) -> str:
+        tried.append(graph)
+        return "refused" if len(tried) <= region_search._REPLAYED else fault(piece, graph)
+
+    monkeypatch.setattr(evidence_replay, "establish_equality", counted)
+    cache_lookup._replayed.clear()
+    again = mf.optimize(model, given, workers=1, time_limit=60).mirage_report().regions[0]
+    assert (again.candidate, again.evidence) == (first.candidate, first.evidence)
+    assert len(replayed) == region_search._REPLAYED
+    assert first.candidate[:12] in replayed
+    cache_lookup._replayed.clear()
+    monkeypatch.setattr(region_search, "candidate_fault", refused)
+    assert mf.optimize(model, given, workers=1, time_limit=60).mirage_report().regions[0].candidate == first.candidate
+    assert len(replayed) == 2 * region_search._REPLAYED + count
+    del replayed[:], tried[:]
+    mf.optimize(model, given, workers=1, time_limit=60)
+    assert replayed == []  # this process has replayed all of them
+
+
+def test_a_candidate_without_a_valid_proof_is_not_installed(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proof that does not hold among those that are replayed first refuses the entry, which is searched again."""
+    model, given = module()
+    first = mf.optimize(model, given, workers=1, time_limit=60).mirage_report().regions[0]
+    searched: list[int] = []
+    search, establish = search_into_store, establish_equality
+
+    def counted(*given: Any, **more: Any) -> Any:
+        searched.append(1)
+        monkeypatch.setattr(evidence_replay, "establish_equality", establish)
+        return search(*given, **more)
+
+    def fails(root: Path) -> Any:
+        raise FormatError("expected a proof, got none")
+
+    monkeypatch.setattr(region_search, "search_into_store", counted)
+    monkeypatch.setattr(evidence_replay, "establish_equality", fails)
+    cache_lookup._replayed.clear()
+    again = mf.optimize(model, given, workers=1, time_limit=60).mirage_report().regions[0]
+    assert searched
+    assert again.candidate == first.candidate

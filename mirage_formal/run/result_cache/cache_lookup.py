@@ -105,17 +105,20 @@ def claim_entry(kind: Kind, job: Job, settings: Settings) -> Iterator[EntryClaim
         yield EntryClaim(limit, key, find_entry(key, job, limit, last=True))
 
 
-def find_entry(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = False) -> RecalledEntry | None:
+def find_entry(
+    key: EntryKey, job: Job, limit_s: float | None, *, last: bool = False, most: int | None = None
+) -> RecalledEntry | None:
     """Return the entry of a key with its evidence replayed; None if there is none or it is not valid.
 
     Sound: every file is as it was written; the program is the one that is asked for; the checker has replayed the proof
-    of every candidate in this process. An entry that violates this is never used.
+    of every candidate that is returned in this process. An entry that violates this is never used.
 
     Args:
         key: The key.
         job: The job of that key.
         limit_s: Its time limit; an entry that ended at a shorter time limit does not count.
         last: Whether a refused entry is removed, with a warning, because it is made again next.
+        most: Number of a run's first candidates that are replayed and returned; None for all.
     """
     place = SearchCache()
     path = place.path(key)
@@ -123,8 +126,9 @@ def find_entry(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = F
         return None
     try:
         entry = place.read(path)
-        if entry.record.seal not in _replayed:
-            _replayed[entry.record.seal] = _expect_requested_entry(entry, key, job)
+        found = _replayed.get(entry.record.seal)
+        if found is None or (found.left and (most is None or most > len(found.shown))):
+            found = _replayed[entry.record.seal] = _expect_requested_entry(entry, key, job, most)
         expect_key(path, entry.record, key)
     except (MirageError, OSError) as error:
         if last and os.path.isdir(path):  # otherwise another process has removed it
@@ -133,38 +137,39 @@ def find_entry(key: EntryKey, job: Job, limit_s: float | None, *, last: bool = F
     if not _long_enough(entry.record.value, limit_s):
         return None
     place.record_use(path)
-    return RecalledEntry(entry, _replayed[entry.record.seal])
+    return RecalledEntry(entry, found)
 
 
 #: What entries show that this process has established, by their seals.
 _replayed: Final[dict[str, ReplayResult]] = {}
 
 
-def _expect_requested_entry(entry: StoredSearch, key: EntryKey, job: Job) -> ReplayResult:
+def _expect_requested_entry(entry: StoredSearch, key: EntryKey, job: Job, most: int | None) -> ReplayResult:
     """Replay the evidence of an entry, and check that it has the expected key and program; see ``find_entry``."""
     expect_key(entry.path, entry.record, key)
-    found = replay_evidence(entry, job.target)
+    found = replay_evidence(entry, job.target, most)
     if found.program != job.program:
         raise FormatError("expected the program that is asked for, got another", where=str(entry.path / EVIDENCE))
     return found
 
 
-def replay_evidence(entry: StoredSearch, target: Target) -> ReplayResult:
+def replay_evidence(entry: StoredSearch, target: Target, most: int | None = None) -> ReplayResult:
     """Replay the evidence of an entry, and check that its record says the same.
 
-    Sound: the checker has replayed the proof of every candidate, and nothing in it is a kernel. Estimates make no
-    candidate equal, but they order them: they must be those that the cost model makes here.
+    Sound: the checker has replayed the proof of every returned candidate, and nothing in it is a kernel. Estimates make
+    no candidate equal, but they order them: they must be those that the cost model makes here.
 
     Args:
         entry: The entry.
         target: Target of its key.
+        most: Number of a run's first candidates that are replayed and returned; None for all.
 
     Raises:
         MirageError: Something in the evidence does not hold, or it is not the evidence of this entry.
     """
     from mirage_formal.revalidate.evidence_replay import replay_directory  # loads numerical packages
 
-    found, where = replay_directory(entry.path / EVIDENCE), str(entry.path / EVIDENCE)
+    found, where = replay_directory(entry.path / EVIDENCE, most), str(entry.path / EVIDENCE)
     if kernels := [name for name in entry.record.files if f"/{KERNELS}/" in name]:
         raise FormatError(f"expected no kernels, which are made where they run, got {kernels[0]}", where=where)
     if found.record is None:
@@ -180,8 +185,8 @@ def replay_evidence(entry: StoredSearch, target: Target) -> ReplayResult:
         us = estimate(one.graph, target).us
         if one.us is None or abs(one.us - us) > _ROUNDING * us:
             raise FormatError(f"expected the cost model's estimate of {us} us, got {one.us}", where=where)
-    if len(found.shown) != entry.record.value.candidates:
-        what = f"expected {entry.record.value.candidates} candidates, got {len(found.shown)}"
+    if (number := len(found.shown) + found.left) != entry.record.value.candidates:
+        what = f"expected {entry.record.value.candidates} candidates, got {number}"
         raise FormatError(what, where=where)
     return found
 

@@ -15,7 +15,7 @@ from mirage_formal.run.results.result import Results
 from mirage_formal.run.settings import Settings, make_job
 
 
-def stored_results_of(program: KernelGraph, settings: Settings) -> Results | None:
+def stored_results_of(program: KernelGraph, settings: Settings, most: int | None = None) -> Results | None:
     """Return the store's results for a call of ``superoptimize``, without a search; None if it has none that is valid.
 
     Sound: see ``recall.find_entry``.
@@ -23,13 +23,14 @@ def stored_results_of(program: KernelGraph, settings: Settings) -> Results | Non
     Args:
         program: The program.
         settings: Settings of the user.
+        most: Number of a run's first candidates whose proofs are replayed, and which are the results; None for all.
 
     Raises:
         MirageError: The program or the settings are at fault.
     """
     job = make_job(program, settings)
     key = None if settings.resume else entry_key("answer", job, settings)
-    found = None if key is None else find_entry(key, job, settings.time_limit)
+    found = None if key is None else find_entry(key, job, settings.time_limit, most=most)
     if found is None:
         return None
     cut = found.entry.record.value.status == "time-limit"

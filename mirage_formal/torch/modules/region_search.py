@@ -48,6 +48,8 @@ _LEAST_S: Final = 1.0
 _SEARCHES: Final = 0.9
 #: Most candidates that are compared with torch.
 _TRIALS: Final = 32
+#: Candidates of the store whose proofs are replayed first; further ones where these may not replace a region.
+_REPLAYED: Final = 4
 #: Share of a time limit for measurements of stored candidates while a call waits for its plan.
 _MEASURED_SHARE: Final = 0.25
 #: Reason why a region stays with torch that was not searched.
@@ -129,12 +131,14 @@ def choose_operators(
             report = dataclasses.replace(earlier, numbers=numbers, compared=said, conditions=needs)
         else:
             piece = RegionPiece(imported, numbers[0], deadline)
+            piece.earlier = comparison.drawn.pop(numbers[0], [])
             report, operator = _search_region(piece, report, asked, (share, planned), guard=guard)
             if known is not None:
                 known[key] = report, operator
         if operator is not None:
             found.update(dict.fromkeys(numbers, operator))
         reports.append(report)
+    comparison.drawn.clear()
     reports.sort(key=lambda report: report.numbers)
     left, ahead = (tuple(_with_library_line(item) for item in items) for items in (imported.left, imported.ahead))
     return found, ModuleReport(tuple(reports), left, ahead)
@@ -196,7 +200,14 @@ def _search_region(
         given["out"] = _unused_directory(Path(asked["out"]) / f"region-{report.digest[:12]}")
     try:
         program = piece.region.numbered_program  # modules that differ in names share a search
-        results = stored_results(program, earlier, left=None if share is None else max(share, _LEAST_S))
+        left = None if share is None else max(share, _LEAST_S)
+        some = None if _is_on_gpu(piece) else _REPLAYED  # on a GPU further candidates are alternatives
+        results = stored_results(program, earlier, left=left, most=some)
+        if results and len(results) == some:
+            chosen = _choose_operator(piece, report, results, guard=guard)
+            if chosen[1] is not None or piece.deadline.passed():
+                return chosen
+            results = stored_results(program, earlier, left=left)
         if results is None and share is not None and share < _LEAST_S:
             return dataclasses.replace(report, kept=_NO_SEARCH, cut=True), None
         found = results or search_into_store(program, given)
