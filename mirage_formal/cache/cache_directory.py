@@ -140,8 +140,7 @@ class Cache(Generic[K, V]):
             MirageError: Names the first file that is missing, too many or changed.
         """
         record = self.read_record(path)
-        below = (one for one in path.rglob("*") if one.is_symlink() or not one.is_dir())
-        found = {one.relative_to(path).as_posix() for one in below} - {ENTRY_FILE}
+        found = _files_below(path) - {ENTRY_FILE}
         if wrong := sorted(found ^ set(record.files)):
             what = f"expected the {len(record.files)} files that are listed, got {'' if wrong[0] in found else 'no '}"
             raise FormatError(f"{what}{wrong[0]}", where=str(path), hint=_HINT)
@@ -308,6 +307,16 @@ def error_line(error: Exception) -> str:
     if isinstance(error, MirageError):
         return f"{error.where}: {error.what}" if error.where else error.what
     return str(error)
+
+
+def _files_below(root: Path) -> set[str]:
+    """Return the relative paths of all files and links below a directory."""
+    found: set[str] = set()
+    for folder, names, files in os.walk(root, followlinks=False):
+        below = "" if folder == str(root) else f"{os.path.relpath(folder, root)}/"
+        links = [name for name in names if os.path.islink(os.path.join(folder, name))]
+        found |= {f"{below}{name}" for name in (*files, *links)}
+    return found
 
 
 def _size(entry: Path) -> int:

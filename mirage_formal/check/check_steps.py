@@ -122,11 +122,11 @@ def list_files(root: Path) -> set[str]:
     found: set[str] = set()
     entries = size = 0
     for folder, names, files in os.walk(root, onerror=_fail, followlinks=False):
-        place = Path(folder)
-        here = place.relative_to(root).as_posix()
-        links = [name for name in names if (place / name).is_symlink()]
+        here = Path(folder).relative_to(root).as_posix()
+        below = "" if here == "." else f"{here}/"
+        links = [name for name in names if os.path.islink(os.path.join(folder, name))]
         entries += len(files) + len(names)
-        size += sum((place / name).lstat().st_size for name in files)
+        size += sum(os.lstat(os.path.join(folder, name)).st_size for name in files)
         for what, most, got in (
             ("files and directories", MAX_ENTRIES, entries),
             ("bytes in all files", MAX_DIRECTORY_BYTES, size),
@@ -135,9 +135,9 @@ def list_files(root: Path) -> set[str]:
             if got > most:
                 hint = "give one run, or one candidate, at a time"
                 raise FormatError(f"expected at most {most} {what}, got {got}", where=str(root), hint=hint)
-        found |= {(place / name).relative_to(root).as_posix() for name in (*files, *links)}
-        if not names and not files and place != root:
-            found.add(f"{here}/")
+        found |= {f"{below}{name}" for name in (*files, *links)}
+        if below and not names and not files:
+            found.add(below)
     return found
 
 

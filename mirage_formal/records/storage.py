@@ -244,12 +244,12 @@ def resolve_inside(root: Path, relative: str) -> Path:
     if not normal or pure.is_absolute() or ".." in pure.parts or len(relative) > 512:
         what = f"expected a path inside the directory, got {relative[:200]!r}"
         raise FormatError(what, where=str(root), hint="evidence must lie beside the file that names it")
-    path = root
+    path = str(root)
     for part in pure.parts:
-        path = path / part
-        if path.is_symlink():
-            raise FormatError("expected a plain file or directory, got a symbolic link", where=str(path))
-    return path
+        path = os.path.join(path, part)
+        if os.path.islink(path):
+            raise FormatError("expected a plain file or directory, got a symbolic link", where=path)
+    return root.joinpath(relative)
 
 
 def write_files(root: Path, files: Mapping[str, bytes]) -> None:

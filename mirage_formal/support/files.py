@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 from mirage_formal.support.errors import RunError
@@ -25,11 +27,15 @@ def expect_regular(path: Path, limit: int) -> None:
         RunError: Missing, a link, not a regular file, or too large.
     """
     hint = "give a directory that a search has written"
-    if path.is_symlink():
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        raise RunError("expected a regular file, got nothing there", where=str(path), hint=hint) from None
+    mode, size = found.st_mode, found.st_size
+    if stat.S_ISLNK(mode):
         raise RunError("expected a regular file, got a symbolic link", where=str(path), hint=hint)
-    if not path.is_file():
-        got = "a directory" if path.is_dir() else "nothing there"
+    if not stat.S_ISREG(mode):
+        got = "a directory" if stat.S_ISDIR(mode) else "nothing there"
         raise RunError(f"expected a regular file, got {got}", where=str(path), hint=hint)
-    size = path.stat().st_size
     if size > limit:
         raise RunError(f"expected at most {limit} bytes, got {size}", where=str(path), hint=hint)
