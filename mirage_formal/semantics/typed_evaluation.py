@@ -88,7 +88,7 @@ def round_to_dtype(values: Array, dtype: DType) -> Singles:
 
 
 def run_typed(
-    graph: KernelGraph, arrays: Sequence[Array], *, stored: bool | Collection[int] = True
+    graph: KernelGraph, arrays: Sequence[Array], *, stored: bool | Collection[int] = True, exact: Collection[int] = ()
 ) -> tuple[Singles, ...]:
     """Return the outputs of a µGraph, computed in its element types.
 
@@ -99,6 +99,7 @@ def run_typed(
             results of rounding operators are rounded, as in one kernel that keeps all other tensors in registers. This
             is the meaning of a program under the condition "intermediates not rounded". Numbers of tensors: these are
             rounded as well.
+        exact: Numbers of the inputs whose arrays have numbers of their element types only, which need no rounding.
 
     Returns:
         One array of float32 for each output, in order, of numbers that its element type has. Overflow gives an infinite
@@ -118,7 +119,10 @@ def run_typed(
     last.update(dict.fromkeys(graph.outputs, len(graph.ops)))
     domain = SingleDomain()
     with np.errstate(all="ignore"):
-        held = {n: round_to_dtype(array, types[n].dtype) for n, array in enumerate(arrays)}
+        held = {
+            n: _to_float32(array) if n in exact else round_to_dtype(array, types[n].dtype)
+            for n, array in enumerate(arrays)
+        }
         number = len(held)
         for index, op in enumerate(graph.ops):
             operands = [held[n] for n in op.operands]

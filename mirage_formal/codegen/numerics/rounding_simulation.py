@@ -62,14 +62,24 @@ class TypedDomain(FloatDomain):
 
     Args:
         dtype: The element type.
+        exact: Arrays of float32 that have numbers of this type only, and are no views. They need no rounding, and
+            neither do their views.
     """
 
-    def __init__(self, dtype: DType) -> None:
+    def __init__(self, dtype: DType, exact: Sequence[Array] = ()) -> None:
         self._dtype = dtype
+        self._exact = {id(array): array for array in exact}
 
     def matmul(self, a: Array, b: Array, inner: int) -> Array:
         """Implement ``Domain.matmul``."""
-        return super().matmul(round_to_type(a, self._dtype), round_to_type(b, self._dtype), inner)
+        return super().matmul(self._rounded(a), self._rounded(b), inner)
+
+    def _rounded(self, array: Array) -> Array:
+        """Return an operand rounded to the element type."""
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        return array if id(owner) in self._exact else round_to_type(array, self._dtype)
 
 
 def simulate(graph: KernelGraph, arrays: Sequence[Array]) -> list[Array]:
@@ -84,9 +94,11 @@ def simulate(graph: KernelGraph, arrays: Sequence[Array]) -> list[Array]:
     """
     types = kernel_types(graph)
     values = [np.asarray(array, np.float32) for array in arrays]
+    inputs = [pair for pair in zip(graph.inputs, values, strict=True) if not isinstance(pair[1].base, np.ndarray)]
     with np.errstate(all="ignore"):
         for op in graph.ops:
-            domain = TypedDomain(product_type(op, types))
+            dtype = product_type(op, types)
+            domain = TypedDomain(dtype, [array for item, array in inputs if item.tensor.dtype is dtype])
             operands: list[Array] = [values[number] for number in op.operands]
             for found in evaluate(extract_kernel(op, types), operands, domain):
                 moved = isinstance(op, Op) and op.kind in MOVES

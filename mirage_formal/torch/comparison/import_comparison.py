@@ -59,6 +59,8 @@ _FASTEST: Final = 1 << 28
 _COMPARED: Final = 2 / 3
 #: Share of that time for generated sets; the rest is for the import's own arguments.
 _DRAWN: Final = 0.75
+#: Most elements of all generated sets that are kept for the comparison of candidates.
+_DRAWN_ELEMENTS: Final = 1 << 24
 #: Evaluator of a program or a candidate: from an array for each input, one for each output.
 _Evaluator = Callable[[Sequence[Any]], Sequence[Any]]
 _T = TypeVar("_T")
@@ -92,6 +94,21 @@ class ImportFault:
         return f"the import differs from PyTorch in {self.operator}{place}{among}: {self.difference} ({self.values})"
 
 
+@dataclass(frozen=True, slots=True)
+class DrawnSet:
+    """Generated tensors with PyTorch's results.
+
+    Attributes:
+        style: Style of the tensors.
+        leaves: The tensors by name.
+        expected: The expected values of each output.
+    """
+
+    style: str
+    leaves: Mapping[str, Any]
+    expected: Mapping[str, ExpectedResult]
+
+
 @dataclass(slots=True)
 class ImportComparison:
     """Result of comparing an import with torch.
@@ -102,6 +119,8 @@ class ImportComparison:
         skipped: Reason why a region was compared on fewer sets than others, or not at all.
         stopped: For each region whose comparison a deadline has ended, a reason for a report. It is not replaced.
         values: Tensors of the argument placeholders, if there are such regions.
+        drawn: For small regions their generated sets, each with its style and PyTorch's results, for candidates.
+        room: Elements that further such sets may have.
     """
 
     faults: dict[int, ImportFault] = field(default_factory=dict)
@@ -109,6 +128,8 @@ class ImportComparison:
     skipped: dict[int, str] = field(default_factory=dict)
     stopped: dict[int, str] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
+    drawn: dict[int, list[DrawnSet]] = field(default_factory=dict)
+    room: int = _DRAWN_ELEMENTS
 
     def kept(self, number: int) -> str:
         """Return the reason why a region stays with torch; empty if it may be replaced."""
@@ -216,24 +237,33 @@ def _with_sets(
         seed = int.from_bytes(sha256(f"{piece.text} {place}".encode()).digest()[:4], "big")
         if number not in found.faults:
             deadline.check()
-            _compare(found, number, piece, f"drawn: {style}, set {place}", piece.draw(style, seed))
+            leaves = piece.draw(style, seed)
+            expected = _compare(found, number, piece, f"drawn: {style}, set {place}", leaves)
+            size = sum(x.numel() for x in leaves.values())
+            if expected is not None and size <= found.room:
+                found.room -= size
+                found.drawn.setdefault(number, []).append(DrawnSet(style, leaves, expected))
 
 
-def _compare(found: ImportComparison, number: int, piece: RegionPiece, name: str, leaves: Mapping[str, Any]) -> None:
+def _compare(
+    found: ImportComparison, number: int, piece: RegionPiece, name: str, leaves: Mapping[str, Any]
+) -> Mapping[str, ExpectedResult] | None:
+    """Compare a region on one set of tensors; return PyTorch's results, None if it has none."""
     try:
         expected = piece.expected(leaves)
     except RuntimeError:  # torch has no result, as of a logarithm's loss outside of 0 to 1
-        return
+        return None
     differing = next(piece.differences(leaves, expected), None)
     found.sets[number] = found.sets.get(number, 0) + 1
     if differing is None:
-        return
+        return expected
     node, how = differing
     try:
         fault = locate_fault(piece, leaves, name)
     except DeadlineReachedError:  # the region differs, but there is no time to find the operator
         fault = None
     found.faults[number] = fault or _fault(piece, node, name, how, alone=False)
+    return expected
 
 
 def _fault(piece: RegionPiece, node: str, name: str, how: Difference, *, alone: bool) -> ImportFault:
@@ -253,11 +283,13 @@ class RegionPiece:
         text: Key of the region: the digest of its program, and its operators.
         deadline: Deadline of its evaluations, which raise ``DeadlineReachedError``.
         drawn: Generated tensors with torch's results, by style and seed, which all candidates are compared on.
+        earlier: Generated tensors of the import's comparison, which candidates are compared on first.
     """
 
     def __init__(self, imported: Imported, number: int, deadline: Deadline = NO_DEADLINE) -> None:
         self.deadline = deadline
         self.drawn: dict[tuple[str, int], tuple[Any, Any]] = {}
+        self.earlier: list[DrawnSet] = []
         self._seconds = 0.0
         self.region: Region = imported.regions[number]
         self.nodes: dict[str, Node] = {node.name: node for node in imported.module.graph.nodes}
@@ -354,7 +386,8 @@ class RegionPiece:
             own = run(partial(self.reference.own, given))
             exact = run(partial(exactly, given))
             moved = [run(partial(exactly, given, seed, poisoned=seed != 2)) for seed in range(1, samples + 1)]
-            moved.append(run(partial(exactly, given, decided=False)))
+            if self.reference.rounds:
+                moved.append(run(partial(exactly, given, decided=False)))
             if self.reference.decides:
                 moved.append(run(partial(exactly, given, decided=False, stored=True)))
         self.reference.forget()
@@ -380,9 +413,13 @@ class RegionPiece:
             evaluate: Evaluator of a candidate. Without one the program is evaluated in its own element types, with
                 unrounded intermediates as in registers.
         """
-        evaluate = evaluate or partial(run_typed, self.program, stored=False)
         tensors = self.region.read({**self.constants, **leaves})
-        arrays = [np.asarray(tensor.detach().cpu().float().numpy()) for tensor in tensors]
+        if evaluate is None:
+            inputs = enumerate(zip(self.program.inputs, tensors, strict=True))
+            exact = {n for n, (item, tensor) in inputs if tensor.dtype is getattr(torch, item.tensor.dtype.value, None)}
+            evaluate = partial(run_typed, self.program, stored=False, exact=exact)
+        with limit_threads(self.work):
+            arrays = [np.asarray(tensor.detach().cpu().float().numpy()) for tensor in tensors]
         found = [torch.from_numpy(np.array(array, order="C")) for array in self._evaluation(partial(evaluate, arrays))]
         return {output.node: output.present(found) for output in self.region.outputs}
 
@@ -546,6 +583,7 @@ def extract_nodes(nodes: Sequence[Node], values: Mapping[str, Any]) -> CapturedG
 
 __all__ = [
     "GIVEN",
+    "DrawnSet",
     "ImportComparison",
     "ImportFault",
     "RegionPiece",

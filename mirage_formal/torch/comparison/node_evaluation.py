@@ -118,6 +118,10 @@ _SUMS: Final = frozenset(_ADDED) | {
         _ATTENTION.removeprefix("aten."),
     )
 }
+#: Products of two tensors, each element a sum of as many terms as the first one has elements along its last dim.
+_PRODUCTS: Final = frozenset(
+    f"aten.{name}" for name in ("linear.default", "matmul.default", "mm.default", "bmm.default", "mv.default")
+)
 #: Sums of two terms, which overflow in one way only unless a term has a factor.
 _PLAIN: Final = frozenset({"aten.add.Tensor", "aten.sub.Tensor"})
 #: Operators that square their operands.
@@ -193,18 +197,29 @@ class NodeEvaluator:
         self._last = {read.name: node.name for node in nodes for read in node.all_input_nodes}
         self._place = {node.name: i for i, node in enumerate(nodes)}
         self._kept = _casts_widened_again(nodes)
+        self._free = frozenset(name for name, row in rules().items() if row.free)
+        self._narrows = any(node.name not in self._kept and _narrows(node) for node in nodes)
         self._discrete: dict[str, Any] = {}
         self._numbers: dict[str, Any] = {}
         self._wide: dict[str, tuple[Any, Any]] = {}
+        self._largest: dict[str, float] = {}
 
     def forget(self) -> None:
         """Forget the tensors that were given to ``own`` and ``exact``."""
-        self._discrete, self._numbers, self._wide = {}, {}, {}
+        self._discrete, self._numbers, self._wide, self._largest = {}, {}, {}, {}
 
     @property
     def decides(self) -> bool:
         """Return whether ``own`` has computed booleans or integers."""
         return bool(self._discrete)
+
+    @property
+    def rounds(self) -> bool:
+        """Return whether ``exact`` depends on ``decided``: there are comparisons, or casts that may round nothing.
+
+        Sound: without these ``exact`` makes the same calls with the same arguments for both values.
+        """
+        return self.decides or self._narrows
 
     def own(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """Return the outputs in the module's own types.
@@ -212,8 +227,7 @@ class NodeEvaluator:
         Args:
             known: The tensors that the nodes read, by the names of their nodes.
         """
-        self._discrete = {}
-        self._wide = {}
+        self._discrete, self._wide, self._largest = {}, {}, {}
 
         def call(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             found = node.target(*args, **kwargs)
@@ -243,7 +257,6 @@ class NodeEvaluator:
                 poisoned.
             poisoned: Whether sums and squares are poisoned that float32 cannot hold in every order.
         """
-        free = {name for name, row in rules().items() if row.free}
         wide: dict[str, Any] = {}
         for number, (name, tensor) in enumerate(known.items()):
             if _floating(tensor):
@@ -258,18 +271,18 @@ class NodeEvaluator:
                 args = _round_arguments(node, args) if stored else args
             target, own = str(node.target), node.meta.get("val")
             args, kwargs, found = _evaluate_wide(node, args, kwargs)
-            narrows = isinstance(own, torch.Tensor) and _is_narrowing_cast(node, own)
+            narrows = _narrows(node)
             if narrows and ((seed is None and decided) or node.name in self._kept):
                 return found.to(own.dtype).double()
             if seed is None and not stored:
                 if decided and target in _OVERFLOWING and _floating(found):
                     self._numbers[node.name] = ~found.isnan()
                 return found
-            if node.target is operator.getitem or (target in free and not narrows):
+            if node.target is operator.getitem or (target in self._free and not narrows):
                 return found
             place = None if seed is None else (seed, len(known) + 2 * self._place[node.name])
             if poisoned or target not in _OVERFLOWING:
-                found = _perturb_inside(node, args, kwargs, found, self._numbers.get(node.name), place)
+                found = self._perturb_inside(node, args, kwargs, found, place)
             elif target == _ATTENTION:
                 found = _selected_attention(_by_name(node, args, kwargs), lowered=False)[0]
             if place is None:
@@ -278,6 +291,41 @@ class NodeEvaluator:
             return _map_results(found, own, lambda x, y: _round_randomly(x, y.dtype, floor, (place[0], place[1] + 1)))
 
         return self._run({**known, **wide}, call)
+
+    def _perturb_inside(
+        self, node: Node, args: Sequence[Any], kwargs: Mapping[str, Any], found: Any, place: _Seed
+    ) -> Any:
+        """Return a result perturbed by the roundings inside its operator, and poisoned; see ``_perturb_inside``."""
+        target, numbers = str(node.target), self._numbers.get(node.name)
+        found = _perturb_inside(node, args, kwargs, found, numbers, place)
+        if target not in _SUMS or target == _ATTENTION:
+            return found
+        given = _by_name(node, args, kwargs)
+        return found if self._is_bounded(target, given) else _poison_sums(node, given, found, numbers)
+
+    def _is_bounded(self, target: str, given: Mapping[str, Any]) -> bool:
+        """Return whether no partial sum of a product can overflow float32, by the largest factors.
+
+        Sound: half of the bound of ``_poison_sums`` leaves room for the rounding of its sums in float64.
+        """
+        if target not in _PRODUCTS:
+            return False
+        tensors = [x for x in given.values() if _floating(x)]
+        if len(tensors) < 2:
+            return False
+        sizes = [self._largest_magnitude(x) for x in tensors]
+        return bool(tensors[0].shape[-1] * sizes[0] * sizes[1] + sum(sizes[2:]) <= _MOST / 2)
+
+    def _largest_magnitude(self, x: Any) -> float:
+        """Return the largest magnitude in a tensor; not finite if an element is not."""
+        name = next((name for name, (_, wide) in self._wide.items() if wide is x), None)
+        if name not in self._largest:
+            low, high = torch.aminmax(x) if x.numel() else (0.0, 0.0)
+            found = max(-float(low), float(high))
+            if name is None:
+                return found
+            self._largest[name] = found
+        return self._largest[name]
 
     def _in_float64(self, name: str, tensor: Any) -> Any:
         """Return a tensor in float64; all evaluations of one set of tensors share it."""
@@ -413,10 +461,23 @@ def _perturb_inside(
             found = found + (_perturb(product, unit, 0.0, seed) - product).nan_to_num(nan=0.0)
             most = torch.finfo(node.meta["val"].dtype).max * (1 - 4 * unit)
             found = _poison(found, product.isfinite() & (product.abs() > most), numbers)
-    if target == _ATTENTION:
+    elif target == _ATTENTION:
         chosen, sizes, far = _selected_attention(given, lowered=seed is not None and seed[0] % 2 == 1)
         chosen = chosen + (_perturb(sizes, unit, 0.0, seed) - sizes).nan_to_num(nan=0.0)
         return _poison(chosen, far, numbers)
+    return found
+
+
+def _poison_sums(node: Node, given: Mapping[str, Any], found: Any, numbers: Any) -> Any:
+    """Return the result of a sum, poisoned where the sum of its terms' magnitudes overflows float32.
+
+    Args:
+        node: Operator of the result.
+        given: Its arguments by name.
+        found: The result.
+        numbers: Mask of elements that are not NaN without roundings.
+    """
+    target = str(node.target)
     if target in _PLAIN and given.get("alpha", 1) == 1:
         return found
     sizes = {name: _size(x, name) for name, x in given.items()}
@@ -552,6 +613,12 @@ def _has_wider_result(node: Node, own: Any) -> bool:
     """Return whether a node's result has a wider type than its operand."""
     results = [x.dtype for x in _tensors(node.meta.get("val")) if _floating(x)]
     return any(ROUNDOFF.get(dtype, 0.0) < ROUNDOFF.get(own.dtype, 0.0) for dtype in results)
+
+
+def _narrows(node: Node) -> bool:
+    """Return whether a node is a cast to a tensor of a narrower type; see ``_is_narrowing_cast``."""
+    own = node.meta.get("val")
+    return isinstance(own, torch.Tensor) and _is_narrowing_cast(node, own)
 
 
 def _is_narrowing_cast(node: Node, own: Any) -> bool:

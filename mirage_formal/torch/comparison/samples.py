@@ -155,7 +155,7 @@ def _mask(draw: Any, shape: Sequence[int]) -> Any:
 
 
 def _signs(draw: Any, shape: Sequence[int]) -> Any:
-    return torch.randint(0, 2, tuple(shape), generator=draw) * 2.0 - 1.0
+    return (torch.randint(0, 2, tuple(shape), generator=draw, dtype=torch.int8) * 2 - 1).float()
 
 
 __all__ = ["SETS", "STYLES", "copy_layout", "draw_tensor", "draw_tensors"]

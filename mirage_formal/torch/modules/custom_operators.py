@@ -13,6 +13,7 @@ kernels of its own. Only calls that need a gradient pay for it.
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -256,6 +257,9 @@ def _dispatch_bits(names: Sequence[str]) -> int:
     return found
 
 
+# Torch asks inspect for the module of the frame that registers a rule for fake tensors. Unless inspect knows the file,
+# it looks up the paths of all loaded modules.
+getattr(inspect, "modulesbyfile", {}).setdefault(__file__, __name__)
 _OTHER_BITS: Final = ~_dispatch_bits(_PLAIN)
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 import mirage_formal as mf
 from mirage_formal import Graph, Tensor
+from mirage_formal.codegen.numerics import rounding_simulation
 from mirage_formal.codegen.numerics.predicted_numerics import PredictedNumerics
 from mirage_formal.codegen.numerics.result_comparison import draw_all
 from mirage_formal.codegen.numerics.rounding import LARGEST, store_as
@@ -66,6 +67,26 @@ def test_each_kernel_stores_its_results() -> None:
     block.new_output(block.forloop_accum(late), (-1, -1, -1))
     one.mark_output(one.customized([x], block)[0])
     assert simulate(one.freeze(), [np.ones((1, 8))])[0].tolist() == [[1.0] * 8]
+
+
+def test_inputs_that_have_their_elements_are_not_rounded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a product of inputs in their own type only the result is rounded; another type's operands all are."""
+    drawn = (np.random.default_rng(seed).standard_normal((16, 16)) for seed in (1, 2))
+    x, w = (values.astype(np.float16).astype(np.float32) for values in drawn)
+    rounded: list[int] = []
+    own = rounding_simulation.round_to_type
+
+    def counted(values: Any, dtype: DType) -> Any:
+        rounded.append(values.size)
+        return own(values, dtype)
+
+    monkeypatch.setattr(rounding_simulation, "round_to_type", counted)
+    half = rounding_simulation.TypedDomain(DType.FLOAT16, [x, w])
+    np.testing.assert_array_equal(half.matmul(x.T[:8], w, 16), x.T[:8] @ w)
+    assert rounded == []
+    half.matmul(x * np.float32(1), w, 16)
+    assert rounded == [256]
+    np.testing.assert_array_equal(half.matmul(x / 3, w, 16), own(x / 3, DType.FLOAT16) @ w)
 
 
 @pytest.mark.parametrize("case", TINY)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any
 
@@ -16,10 +17,16 @@ import mirage_formal as mf  # noqa: E402
 from mirage_formal.codegen.numerics.rounding_simulation import simulate  # noqa: E402
 from mirage_formal.run.results.result import Result  # noqa: E402
 from mirage_formal.torch import from_torch  # noqa: E402
-from mirage_formal.torch.comparison import candidate_comparison  # noqa: E402
+from mirage_formal.torch.comparison import candidate_comparison, import_comparison  # noqa: E402
 from mirage_formal.torch.comparison.candidate_comparison import candidate_fault, clamp_values, comparison_limit  # noqa: E402
-from mirage_formal.torch.comparison.import_comparison import RegionPiece  # noqa: E402
+from mirage_formal.torch.comparison.import_comparison import (  # noqa: E402
+    DrawnSet,
+    ImportComparison,
+    RegionPiece,
+    compare_with_torch,
+)
 from mirage_formal.torch.comparison.node_evaluation import NodeEvaluator  # noqa: E402
+from mirage_formal.torch.comparison.samples import SETS  # noqa: E402
 from mirage_formal.torch.modules.region_search import choose_candidate  # noqa: E402
 
 
@@ -146,3 +153,48 @@ def test_torch_computes_each_set_once_for_all_candidates(fused: Result, monkeypa
     assert 0 < count <= 8
     assert [candidate_fault(piece, graph) for graph in (fused.graph, piece.program)] == first
     assert len(seen) == count
+
+
+def test_sets_of_the_imports_comparison_are_those_of_candidates(fused: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six of the eight styles are common to both; what a set of these holds is drawn and computed by torch once."""
+    imported = from_torch(
+        torch.nn.functional.scaled_dot_product_attention, tuple(torch.randn(2, 8, 16).half() for _ in range(3))
+    )
+    comparison = compare_with_torch(imported)
+    assert [one.style for one in comparison.drawn[0]] == list(SETS)
+    piece, drawn = RegionPiece(imported, 0), list(comparison.drawn[0])
+    piece.earlier = comparison.drawn[0]
+    styles: list[str] = []
+    draw = RegionPiece.draw
+
+    def counted(self: RegionPiece, style: str, seed: int) -> Any:
+        styles.append(style)
+        return draw(self, style, seed)
+
+    monkeypatch.setattr(RegionPiece, "draw", counted)
+    assert "drawn: x 4e2" in candidate_fault(piece, piece.program)
+    assert candidate_fault(piece, fused.graph) == ""
+    assert styles == ["rows of large numbers"] * 2
+    leaves, expected = piece.drawn[next(key for key in piece.drawn if key[0] == "normal")]
+    assert expected is drawn[0].expected
+    assert all(leaves[name] is x for name, x in drawn[0].leaves.items())
+
+
+def test_sets_of_which_nothing_is_promised_are_computed_again() -> None:
+    """A set with numbers above 2^40 is compared without them."""
+    imported = from_torch(lambda x, y: torch.relu(x) + y, tuple(torch.randn(4, 8) for _ in range(2)))
+    piece = RegionPiece(imported, 0)
+    large = {name: torch.full((4, 8), 2.0**60) for name in piece.leaves}
+    piece.earlier = [DrawnSet("normal", large, piece.expected(large))]
+    assert candidate_fault(piece, piece.program) == ""
+    leaves, expected = piece.drawn[next(key for key in piece.drawn if key[0] == "normal")]
+    assert all(float(x.max()) == 2.0**40 for x in leaves.values())
+    assert all(float(one.own.max()) == 2.0**41 for one in expected.values())
+
+
+def test_few_elements_are_kept_for_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond a bound sets are not kept; candidates are compared on sets of their own in place of these."""
+    imported = from_torch(torch.nn.functional.softmax, (torch.randn(4, 8),), {"dim": -1})
+    monkeypatch.setattr(import_comparison, "ImportComparison", partial(ImportComparison, room=80))
+    comparison = compare_with_torch(imported)
+    assert [one.style for one in comparison.drawn[0]] == list(SETS[:2])

@@ -131,6 +131,52 @@ def twins(call: Callable[..., Any], *given: Any) -> tuple[Any, Any, list[Any]]:
     return own, exact, [next(iter(reference.exact(known, seed).values())) for seed in (1, 2)]
 
 
+def _products(x: Any, w: Any, b: Any) -> Any:
+    return torch.nn.functional.linear(torch.relu(x), w, b) @ w
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_bounded_products_have_the_same_references(style: str, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether the largest factors are looked at before partial sums are bounded changes no value."""
+    given = (torch.empty(4, 16, dtype=dtype), torch.empty(16, 16, dtype=dtype), torch.empty(16, dtype=dtype))
+    known, reference = evaluator_of(_products, *given)
+    known = draw_tensors(known, style, 7)
+    bounded: list[bool] = []
+    own = NodeEvaluator._is_bounded
+
+    def noted(*given: Any) -> bool:
+        bounded.append(own(*given))
+        return bounded[-1]
+
+    def values() -> list[Any]:
+        found = [reference.own(known), reference.exact(known), *(reference.exact(known, seed) for seed in (1, 2))]
+        return [next(iter(one.values())) for one in found]
+
+    monkeypatch.setattr(NodeEvaluator, "_is_bounded", noted)
+    found = values()
+    monkeypatch.setattr(NodeEvaluator, "_is_bounded", lambda *_: False)
+    for a, b in zip(found, values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
+    assert all(bounded) or style not in ("normal", "zeros", "denormal")
+    assert not all(bounded) or style != "special"
+
+
+def test_without_a_comparison_or_a_cast_nothing_depends_on_who_decides() -> None:
+    """The evaluation with float64's own decisions is left out where it would be the first one again."""
+    x = torch.randn(4, 8).half()
+    for call, rounds in (
+        (lambda x: torch.softmax(x @ x.mT, -1), False),
+        (lambda x: torch.where(x > 0, x, -x), True),
+        (lambda x: x.float().half() * 2, True),
+    ):
+        known, reference = evaluator_of(call, x)
+        reference.own(known)
+        assert reference.rounds == rounds
+        (exact,), (free,) = reference.exact(known).values(), reference.exact(known, decided=False).values()
+        assert rounds or torch.equal(exact, free)
+
+
 def test_a_rounding_of_the_module_is_one_in_float64_and_is_not_moved_where_it_is_seen_again() -> None:
     x = torch.tensor([1.001, 2.003, -3.007])
     own, exact, moved = twins(lambda x: (x - x.bfloat16().float()) * 256, x)
