@@ -95,7 +95,7 @@ class ImportFault:
 
 
 @dataclass(frozen=True, slots=True)
-class DrawnSet:
+class GeneratedSet:
     """Generated tensors with PyTorch's results.
 
     Attributes:
@@ -128,7 +128,7 @@ class ImportComparison:
     skipped: dict[int, str] = field(default_factory=dict)
     stopped: dict[int, str] = field(default_factory=dict)
     values: Mapping[str, Any] = field(default_factory=dict)
-    drawn: dict[int, list[DrawnSet]] = field(default_factory=dict)
+    drawn: dict[int, list[GeneratedSet]] = field(default_factory=dict)
     room: int = _DRAWN_ELEMENTS
 
     def kept(self, number: int) -> str:
@@ -242,7 +242,7 @@ def _with_sets(
             size = sum(x.numel() for x in leaves.values())
             if expected is not None and size <= found.room:
                 found.room -= size
-                found.drawn.setdefault(number, []).append(DrawnSet(style, leaves, expected))
+                found.drawn.setdefault(number, []).append(GeneratedSet(style, leaves, expected))
 
 
 def _compare(
@@ -289,7 +289,7 @@ class RegionPiece:
     def __init__(self, imported: Imported, number: int, deadline: Deadline = NO_DEADLINE) -> None:
         self.deadline = deadline
         self.drawn: dict[tuple[str, int], tuple[Any, Any]] = {}
-        self.earlier: list[DrawnSet] = []
+        self.earlier: list[GeneratedSet] = []
         self._seconds = 0.0
         self.region: Region = imported.regions[number]
         self.nodes: dict[str, Node] = {node.name: node for node in imported.module.graph.nodes}
@@ -583,7 +583,7 @@ def extract_nodes(nodes: Sequence[Node], values: Mapping[str, Any]) -> CapturedG
 
 __all__ = [
     "GIVEN",
-    "DrawnSet",
+    "GeneratedSet",
     "ImportComparison",
     "ImportFault",
     "RegionPiece",

@@ -20,7 +20,7 @@ from mirage_formal.torch import from_torch  # noqa: E402
 from mirage_formal.torch.comparison import candidate_comparison, import_comparison  # noqa: E402
 from mirage_formal.torch.comparison.candidate_comparison import candidate_fault, clamp_values, comparison_limit  # noqa: E402
 from mirage_formal.torch.comparison.import_comparison import (  # noqa: E402
-    DrawnSet,
+    GeneratedSet,
     ImportComparison,
     RegionPiece,
     compare_with_torch,
@@ -185,7 +185,7 @@ def test_sets_of_which_nothing_is_promised_are_computed_again() -> None:
     imported = from_torch(lambda x, y: torch.relu(x) + y, tuple(torch.randn(4, 8) for _ in range(2)))
     piece = RegionPiece(imported, 0)
     large = {name: torch.full((4, 8), 2.0**60) for name in piece.leaves}
-    piece.earlier = [DrawnSet("normal", large, piece.expected(large))]
+    piece.earlier = [GeneratedSet("normal", large, piece.expected(large))]
     assert candidate_fault(piece, piece.program) == ""
     leaves, expected = piece.drawn[next(key for key in piece.drawn if key[0] == "normal")]
     assert all(float(x.max()) == 2.0**40 for x in leaves.values())
