@@ -174,8 +174,10 @@ def test_only_proofs_of_candidates_that_are_tried_are_replayed(store: Path, monk
     assert first.candidate[:12] in replayed
     cache_lookup._replayed.clear()
     monkeypatch.setattr(region_search, "candidate_fault", refused)
-    assert mf.optimize(model, given, workers=1, time_limit=60).mirage_report().regions[0].candidate == first.candidate
+    other = mf.optimize(model, given, workers=1, time_limit=60).mirage_report().regions[0]
+    assert other.candidate not in (None, first.candidate)
     assert len(replayed) == 2 * region_search._REPLAYED + count
+    assert len(tried) == len(set(tried))  # those that were refused are not compared again
     del replayed[:], tried[:]
     mf.optimize(model, given, workers=1, time_limit=60)
     assert replayed == []  # this process has replayed all of them

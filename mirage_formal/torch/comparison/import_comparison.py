@@ -55,6 +55,8 @@ _SMALL: Final = 1 << 14
 _LARGE: Final = 1 << 22
 #: Most work that an evaluation does in a second, for its least duration before one was measured.
 _FASTEST: Final = 1 << 28
+#: Work of judging one element of a result, in elements.
+_JUDGED: Final = 16
 #: Share of the time until a deadline for this comparison; the rest is for searches.
 _COMPARED: Final = 2 / 3
 #: Share of that time for generated sets; the rest is for the import's own arguments.
@@ -284,12 +286,14 @@ class RegionPiece:
         deadline: Deadline of its evaluations, which raise ``DeadlineReachedError``.
         drawn: Generated tensors with torch's results, by style and seed, which all candidates are compared on.
         earlier: Generated tensors of the import's comparison, which candidates are compared on first.
+        refused: Candidates that break the contract, and how.
     """
 
     def __init__(self, imported: Imported, number: int, deadline: Deadline = NO_DEADLINE) -> None:
         self.deadline = deadline
         self.drawn: dict[tuple[str, int], tuple[Any, Any]] = {}
         self.earlier: list[GeneratedSet] = []
+        self.refused: dict[KernelGraph, str] = {}
         self._seconds = 0.0
         self.region: Region = imported.regions[number]
         self.nodes: dict[str, Node] = {node.name: node for node in imported.module.graph.nodes}
@@ -430,7 +434,7 @@ class RegionPiece:
         results = self.results(leaves, evaluate)
         for output in self.region.outputs:
             wanted = expected[output.node]
-            with limit_threads(self.work):
+            with limit_threads(_JUDGED * wanted.own.numel()):
                 here = ExpectedResult(wanted.own.cpu(), wanted.exact.cpu(), [one.cpu() for one in wanted.moved])
                 found = difference(results[output.node], here)
             if found is not None:

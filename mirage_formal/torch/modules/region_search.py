@@ -349,9 +349,10 @@ def choose_candidate(
         return "every candidate has conditions that its program has not"
     faults: list[str] = []
     for one in allowed[:_TRIALS]:
-        fault = candidate_fault(piece, one.graph)
+        fault = piece.refused.get(one.graph) or candidate_fault(piece, one.graph)
         if not fault:
             return one
+        piece.refused[one.graph] = fault
         faults.append(fault)
     return f"{len(faults)} candidates differ from PyTorch in their element types; the first one: {faults[0]}"
 
