@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from mirage_formal.autotune import finalists, kernel_preparation, tune
 from mirage_formal.autotune.kernel_preparation import KernelPreparation, TunedRun, _DescribedForm, plan_of
 from mirage_formal.autotune.measured_order import MeasurementLimits, order_by_measurement
 from mirage_formal.autotune.plans import (
@@ -40,6 +41,7 @@ from mirage_formal.run.results.result import Results
 from mirage_formal.support.errors import MirageError
 from mirage_formal.workers.dispatch import TaskDone
 from tests.autotune.fake_tuning import KERNELS, Table, last_is_best, plan_in, shorter, tuned
+from tests.kit.processes import HUNG_S, Clock
 from tests.kit.runs import small_runs, tampering
 from tests.kit.runs.known_engine import PROGRAMS
 
@@ -241,8 +243,15 @@ def test_times_that_are_not_there_are_said(made: tuple[Path, Path], tmp_path: Pa
         tuned(made[0], place, Table(lambda plan, job: "it hung"))
 
 
-def test_a_limit_leaves_time_for_what_comes_behind(made: tuple[Path, Path], tmp_path: Path) -> None:
-    """What takes too long costs kernels and finalists; all ends in time."""
+def test_a_limit_leaves_time_for_what_comes_behind(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes too long costs kernels and finalists; all ends in time, on a clock that measurements alone move."""
+    begin, limit_s = time.monotonic(), float(HUNG_S)
+    clock = Clock(still=True)
+    clock.ahead = begin
+    for module in (tune, finalists, kernel_preparation):
+        monkeypatch.setattr(module, "time", clock)
     shutil.copytree(made[1], tmp_path / "place")
     shutil.rmtree(tmp_path / "place" / "times", ignore_errors=True)
     device, asked = Table(last_is_best), list[float]()
@@ -252,17 +261,16 @@ def test_a_limit_leaves_time_for_what_comes_behind(made: tuple[Path, Path], tmp_
         plan: Path | None, place: Path, jobs: Sequence[TimingJob], deadline: float
     ) -> Iterator[tuple[TimingJob, TimingAnswer]]:
         asked.append(deadline - begin)
-        yield from run(plan, place, jobs, deadline)
+        yield from run(plan, place, jobs, float("inf") if clock.ahead < deadline else 0.0)
         if plan is not None:
-            time.sleep(max(0.0, deadline - time.monotonic()))
+            clock.ahead = max(clock.ahead, deadline)
 
     device.run = slow  # type: ignore[method-assign]
-    begin = time.monotonic()
-    found = tuned(made[0], TuningDirectory(tmp_path / "place"), device, TuningLimits(KERNELS, 4, 12.0))
+    found = tuned(made[0], TuningDirectory(tmp_path / "place"), device, TuningLimits(KERNELS, 4, limit_s))
     assert found.rows
     assert all(row.us is not None for row in found.rows)
-    assert asked[0] < 7.0
-    assert asked[-1] == max(asked) <= 12.0 + 0.1
+    assert asked[0] <= limit_s / 2 + 1.0
+    assert asked[-1] == max(asked) <= limit_s + 1.0
 
 
 def test_without_enough_time_results_are_those_of_the_model(made: tuple[Path, Path], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.gpu_jobs import Job, Ledger, Pool, Result, runs_among
 from mirage_formal.kernel_build.triton.triton_output import default_triton_directory
 from tests.kit.paths import REPOSITORY
-from tests.kit.processes import gone
+from tests.kit.processes import HUNG_S, gone
 
 CHILD = """
 import os, subprocess, sys, time
@@ -22,7 +22,7 @@ def do(job):
         case "hang":
             child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
             open(job["pid"], "w").write(str(child.pid))
-            time.sleep(60)
+            time.sleep(1000)
         case "fail": raise ValueError("expected 1\\nsecond line")
         case "break":
             device["works"] = False
@@ -49,7 +49,7 @@ def test_what_dies_hangs_or_breaks_costs_one_job(tmp_path: Path) -> None:
     hang = {"do": "hang", "pid": str(tmp_path / "pid")}
     jobs = [work(1), {"do": "die"}, work(2), hang, work(3), {"do": "fail"}, {"do": "break"}, work(4)]
     begin = time.monotonic()
-    children.do(jobs, processes=1, limit_s=3.0, until=begin + 60)
+    children.do(jobs, processes=1, limit_s=3.0, until=begin + HUNG_S)
     assert [job for job, _ in shown] == jobs
     results = [result for _, result in shown]
     assert [r.get("value") for r in results] == [2, None, 4, None, 6, None, None, 8]
@@ -66,15 +66,15 @@ def test_what_dies_hangs_or_breaks_costs_one_job(tmp_path: Path) -> None:
 
 def test_a_later_call_does_what_is_missing(tmp_path: Path) -> None:
     children, shown = pool(tmp_path)
-    children.do([work(1), {"do": "fail"}], processes=2, limit_s=9, until=time.monotonic() + 60)
+    children.do([work(1), {"do": "fail"}], processes=2, limit_s=HUNG_S, until=time.monotonic() + HUNG_S)
     with (tmp_path / "ledger.jsonl").open("a") as file:
         file.write('{"job": {"do": "work", "value": 2}, "resu')  # killed while it wrote
     children, shown = pool(tmp_path)
     jobs: list[Job] = [{"value": 1, "do": "work"}, work(2), {"do": "fail"}]
-    children.do(jobs, processes=1, limit_s=9, until=time.monotonic() + 60)
+    children.do(jobs, processes=1, limit_s=HUNG_S, until=time.monotonic() + HUNG_S)
     assert [job for job, _ in shown] == [work(2)]
     children, shown = pool(tmp_path, retry=True)
-    children.do(jobs, processes=1, limit_s=9, until=time.monotonic() + 60)
+    children.do(jobs, processes=1, limit_s=HUNG_S, until=time.monotonic() + HUNG_S)
     assert [job for job, _ in shown] == [{"do": "fail"}]
     again = Ledger(tmp_path / "ledger.jsonl")
     assert again.get(work(2)) is not None
@@ -85,8 +85,8 @@ def test_no_job_begins_after_the_end_and_the_one_it_is_at_has_no_answer(tmp_path
     children, shown = pool(tmp_path)
     hang = {"do": "hang", "pid": str(tmp_path / "pid")}
     begin = time.monotonic()
-    children.do([work(1), hang, work(2)], processes=1, limit_s=60, until=begin + 4)
-    assert time.monotonic() - begin < 20
+    children.do([work(1), hang, work(2)], processes=1, limit_s=HUNG_S, until=begin + 4)
+    assert time.monotonic() - begin < HUNG_S / 2
     assert [job for job, _ in shown] == [work(1)]
     assert Ledger(tmp_path / "ledger.jsonl").get(hang) is None
 
@@ -94,7 +94,7 @@ def test_no_job_begins_after_the_end_and_the_one_it_is_at_has_no_answer(tmp_path
 def test_processes_share_the_jobs(tmp_path: Path) -> None:
     children, shown = pool(tmp_path)
     stay = [{"do": "hang", "pid": str(tmp_path / f"pid{i}")} for i in range(2)]
-    children.do([*stay, work(1)], processes=3, limit_s=3.0, until=time.monotonic() + 60)
+    children.do([*stay, work(1)], processes=3, limit_s=3.0, until=time.monotonic() + HUNG_S)
     assert shown[0][0] == work(1)  # beside the two that hang
     assert len(shown) == 3
 

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks.read_only import BULK, PIECE, PLAIN, SOURCES, TYPES, UNIT, Variant, folded, variants
 from mirage_formal.device.compile import compile
+from tests.kit.processes import HUNG_S
 
 #: What CUDA gives the kernels, on threads of the host: those of one block at a time.
 HOST = """
@@ -101,7 +102,7 @@ def on_host(place: Path, kernel: str, data: str, text: str) -> Callable[[int, in
     def folds(size: int, blocks: int, threads: int, stages: int) -> bool:
         words = np.random.default_rng(size).integers(0, 2**32, size // 4, dtype=np.uint32)
         given = [str(program), str(size), str(blocks), str(threads), str(stages)]
-        done = subprocess.run(given, input=words.tobytes(), capture_output=True, check=True, timeout=20)
+        done = subprocess.run(given, input=words.tobytes(), capture_output=True, check=True, timeout=HUNG_S)
         return int(done.stdout) == folded(words)
 
     return folds

@@ -21,6 +21,7 @@ from mirage_formal.support import guard
 from mirage_formal.support.errors import RunError
 from mirage_formal.support.guard import StopSignal, keep_results_on_stop, run_main
 from tests.kit.paths import REPOSITORY
+from tests.kit.processes import HUNG_S
 from tests.kit.sampling import number
 
 PROGRAM = """
@@ -211,7 +212,7 @@ def test_names_that_are_no_utf8(tmp_path: Path) -> None:
 
 def test_a_reader_that_leaves_is_no_error(finished: Path) -> None:
     script = f"{sys.executable} -m mirage_formal.check {finished} --jobs 1 | true; echo ${{PIPESTATUS[0]}}"
-    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment(), timeout=300)
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment(), timeout=HUNG_S)
     assert (done.stdout.strip(), done.stderr) == ("141", "")
 
 
@@ -269,7 +270,7 @@ def stopped(place: Path, arguments: list[str], cwd: Path, moment: int, number: s
         text=True,
         start_new_session=True,
     ) as process:
-        _, errors = process.communicate(timeout=300)
+        _, errors = process.communicate(timeout=HUNG_S)
     return process.returncode, errors
 
 
@@ -343,7 +344,7 @@ def test_a_signal_to_the_command_alone_ends_its_workers_too(number: signal.Signa
             time.sleep(0.02)
         assert len(alive(process.pid)) > 1
         process.send_signal(number)
-        output, errors = process.communicate(timeout=300)
+        output, errors = process.communicate(timeout=HUNG_S)
     assert process.returncode == 128 + number, errors
     assert "Interrupted; --resume continues" in output
     assert "Traceback" not in errors

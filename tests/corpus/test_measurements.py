@@ -17,6 +17,7 @@ from benchmarks import corpus, fuzz_programs, stages
 from benchmarks.in_processes import Ledger, Row, Task, run_tasks
 from tests.kit.graphs.corpus_programs import FILES
 from tests.kit.paths import REPOSITORY
+from tests.kit.processes import HUNG_S
 
 FOUND = Row(
     program="a",
@@ -57,13 +58,13 @@ def test_rows_come_from_processes_that_answer_crash_or_hang(tmp_path: Path) -> N
         python("a", said(FOUND)),
         python("b", "raise SystemExit('no memory left')"),
         # What it started has to end with it.
-        python("c", "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"),
+        python("c", "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(1000)'])"),
         python("d", "print('no row')"),
     ]
     shown: list[tuple[int, str]] = []
     begin = time.monotonic()
     run_tasks(tasks, ledger, jobs=2, limit_s=3.0, show=lambda done, row: shown.append((done, row.program)))
-    assert time.monotonic() - begin < 30
+    assert time.monotonic() - begin < HUNG_S / 2
     rows = {program: row for (program, _), row in ledger.rows.items()}
     assert msgspec.structs.replace(rows["a"], peak_mib=0.0) == FOUND
     assert (rows["b"].kind, rows["b"].reason) == ("crash", "exit code 1: no memory left")
@@ -80,16 +81,16 @@ def test_what_is_stopped_leaves_no_process(number: int, tmp_path: Path) -> None:
 import sys
 from pathlib import Path
 from benchmarks.in_processes import Ledger, Task, run_tasks
-child = "import os, time; open({str(tmp_path / "pid")!r}, 'w').write(str(os.getpid())); time.sleep(100)"
+child = "import os, time; open({str(tmp_path / "pid")!r}, 'w').write(str(os.getpid())); time.sleep(1000)"
 run_tasks([Task("a", "search", (sys.executable, "-c", child))], Ledger(Path({str(tmp_path / "rows")!r})), jobs=1,
-          limit_s=100, show=print)
+          limit_s=1000, show=print)
 """
     parent = subprocess.Popen([sys.executable, "-c", text], cwd=REPOSITORY, stderr=subprocess.DEVNULL)
-    until = time.monotonic() + 30
+    until = time.monotonic() + HUNG_S
     while not ((tmp_path / "pid").is_file() and (tmp_path / "pid").read_text()) and time.monotonic() < until:
         time.sleep(0.05)
     parent.send_signal(number)
-    assert parent.wait(30) != 0
+    assert parent.wait(HUNG_S) != 0
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
 

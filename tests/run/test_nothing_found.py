@@ -31,6 +31,7 @@ from mirage_formal.run.results.run_report import RunReport
 from mirage_formal.run.settings import Settings
 from mirage_formal.support.errors import NothingFoundError, Reason
 from tests.kit.paths import REPOSITORY
+from tests.kit.processes import HUNG_S
 from tests.kit.runs.fake_engine import program as small
 from tests.kit.runs.fake_engine import roots
 from tests.kit.sampling import THOROUGH
@@ -358,7 +359,9 @@ def test_parts_of_which_one_has_candidates_are_a_result() -> None:
 def test_a_script_sees_the_text_as_its_error() -> None:
     Path("script.py").write_text(HEAD + UNREAD + "mf.superoptimize(graph, workers=1, config='default')[0]\n")
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, env=environment, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "script.py"], capture_output=True, text=True, env=environment, timeout=HUNG_S
+    )
     assert done.returncode == 1
     last = done.stderr[done.stderr.index("NothingFoundError") :]
     assert "script.py:5: input forgotten is read by nothing" in last

@@ -27,6 +27,7 @@ from mirage_formal.run.verify.verdicts import VerifiedGraph, write_verdicts
 from mirage_formal.support.errors import RunError
 from mirage_formal.workers.dispatch import Executor
 from tests.kit.paths import REPOSITORY
+from tests.kit.processes import HUNG_S
 from tests.kit.runs.fake_engine import program
 from tests.kit.sampling import THOROUGH, share
 
@@ -241,7 +242,7 @@ def test_a_disk_that_is_really_full(tmp_path: Path, pages: int) -> None:
         ["unshare", "--mount", "bash", "-c", script],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=HUNG_S,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )
     assert done.returncode == 0, done.stderr + done.stdout

@@ -21,6 +21,7 @@ from mirage_formal.cache.lock import LockWarning, lock_directory
 from mirage_formal.check.__main__ import main as check
 from mirage_formal.support.errors import RunError
 from tests.kit.paths import REPOSITORY
+from tests.kit.processes import HUNG_S
 from tests.kit.sampling import number
 
 PROGRAM = """
@@ -181,7 +182,7 @@ def race(root: Path) -> None:
         subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    said = [process.communicate(timeout=300) for process in both]
+    said = [process.communicate(timeout=HUNG_S) for process in both]
     codes = [process.returncode for process in both]
     assert sorted(codes) == [0, 2], said
     errors = said[codes.index(2)][1]

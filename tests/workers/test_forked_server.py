@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from tests.kit.paths import REPOSITORY
+from tests.kit.processes import HUNG_S
 
 SCRIPT = """
 import os, signal, sys, threading
@@ -27,7 +28,7 @@ start_workers_of(["a.py", "--workers", "1"])
 def line(pid): return open(f"/proc/{{pid}}/cmdline", "rb").read()
 print(line(_forkserver._forkserver_pid) == line(os.getpid()), line(_resource_tracker._pid) == line(os.getpid()))
 with Pool(1) as pool:
-    [found] = [one.value for one in pool.run(state, [secret], limit_s=60) if isinstance(one, TaskDone)]
+    [found] = [one.value for one in pool.run(state, [secret], limit_s={limit}) if isinstance(one, TaskDone)]
 print(*found)
 """
 
@@ -48,12 +49,12 @@ def state(descriptor: int) -> tuple[bool, bool, str, bool]:
 
 def _output(before: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(before=before)],
+        [sys.executable, "-c", SCRIPT.format(before=before, limit=HUNG_S)],
         capture_output=True,
         text=True,
         cwd=REPOSITORY,
         env={"PATH": "", "PYTHONPATH": str(REPOSITORY)},
-        timeout=120,
+        timeout=HUNG_S,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

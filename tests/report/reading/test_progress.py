@@ -35,6 +35,7 @@ from mirage_formal.report.reading.progress_reader import ProgressReader, pareto_
 from mirage_formal.report.watch_server import WatchServer
 from mirage_formal.support.errors import RunError
 from tests.kit.paths import REPOSITORY
+from tests.kit.processes import HUNG_S
 
 
 class Growing:
@@ -147,7 +148,7 @@ def test_a_tuning_is_followed_by_its_times(tmp_path: Path) -> None:
 
 def asked(address: str, method: str = "GET") -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(urllib.request.Request(address, method=method), timeout=20) as answer:
+        with urllib.request.urlopen(urllib.request.Request(address, method=method), timeout=HUNG_S) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -232,10 +233,10 @@ def test_the_command_serves_until_it_is_interrupted(growing: Growing) -> None:
             assert data[0]["done"] == len(growing.lines)
             assert asked(address.partition("?")[0])[0] == 403
             process.send_signal(signal.SIGINT)
-            _, errors = process.communicate(timeout=30)
+            _, errors = process.communicate(timeout=HUNG_S)
         finally:
             process.kill()
     assert process.returncode == 130
     assert "Traceback" not in errors
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(address, timeout=5)
+        urllib.request.urlopen(address, timeout=HUNG_S)

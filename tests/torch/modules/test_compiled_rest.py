@@ -21,6 +21,7 @@ from mirage_formal.torch.deadline import Deadline  # noqa: E402
 from mirage_formal.torch.modules import function_plan, optimize, profitability  # noqa: E402
 from mirage_formal.torch.modules.graph_timing import TimedPair, draw_inputs  # noqa: E402
 from mirage_formal.torch.modules.inductor import NO_CUDA_GRAPHS, can_compile, inductor_compiler  # noqa: E402
+from tests.kit.processes import HUNG_S  # noqa: E402
 
 pytestmark = [pytest.mark.filterwarnings("ignore:no GPU with CuPy")]
 nn = torch.nn
@@ -162,7 +163,7 @@ def test_a_compilation_that_is_late_is_not_waited_for(monkeypatch: pytest.Monkey
     real, late = profitability.compile_alone, threading.Event()
 
     def compile_alone(module: Any, inputs: Any, compile: Any) -> Any:
-        return real(module, inputs, compile) if compile is profitability.eager_compile else late.wait(60.0)
+        return real(module, inputs, compile) if compile is profitability.eager_compile else late.wait(HUNG_S)
 
     own = profitability.CompilationThread.fastest
     monkeypatch.setattr(profitability, "compile_alone", compile_alone)
@@ -183,7 +184,7 @@ def test_an_interrupted_call_begins_no_further_compilation(monkeypatch: pytest.M
     def compiler(mode: str, **patches: Any) -> Any:
         def compile(module: Any, inputs: Any) -> Any:
             made.append(mode)
-            first.wait(60.0)
+            first.wait(HUNG_S)
 
         return compile
 
