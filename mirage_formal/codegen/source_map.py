@@ -29,6 +29,7 @@ from mirage_formal.codegen.program.program import (
 )
 from mirage_formal.codegen.program.step import (
     Accumulation,
+    AdvanceStep,
     BeginProduct,
     BlockReduce,
     Computation,
@@ -56,6 +57,7 @@ _DOES: Final[dict[type, str]] = {
     Prefetch: "starts copies ahead of their iteration",
     BeginProduct: "begins the product of the next iteration",
     EndProduct: "waits for the product of the next iteration",
+    AdvanceStep: "computes for a later iteration",
     Rescale: "rescales what was added so far",
     StoreResult: "writes to device memory",
 }
@@ -134,11 +136,13 @@ class _LineAnnotator:
         found.append(LineRange(first, last, nodes, does))
 
     def _nodes(
-        self, step: Computation | Fetch | Load | StoreResult | Prefetch | BeginProduct | EndProduct
+        self, step: Computation | Fetch | Load | StoreResult | Prefetch | BeginProduct | EndProduct | AdvanceStep
     ) -> Iterator[str]:
         match step:
             case BeginProduct(product) | EndProduct(product):
                 yield from self._nodes(product)
+            case AdvanceStep(ahead):
+                yield from self._nodes(ahead)
             case Fetch(tensor) | Load(tensor):
                 yield self.tensors[tensor]
             case Prefetch():

@@ -28,6 +28,7 @@ from mirage_formal.codegen.program.program import (
 )
 from mirage_formal.codegen.program.step import (
     Accumulation,
+    AdvanceStep,
     BeginProduct,
     BlockReduce,
     Computation,
@@ -159,6 +160,11 @@ def _step(cx: LoweringContext, step: Step) -> Iterable[Stmt]:
             return mma_lowering.begin_product(cx, step.product)
         case EndProduct():
             return mma_lowering.end_product(cx, step.product)
+        case AdvanceStep():
+            this, cx.iteration = cx.iteration, cx.ix.add(cx.iteration, Int(step.iterations))
+            made = tuple(_operation(cx, step.step))
+            cx.iteration = this
+            return made
         case Fetch():
             if step.asynchronous:
                 return copies.copy_asynchronously(cx, step.tensor, cx.iteration)

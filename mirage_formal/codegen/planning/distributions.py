@@ -17,7 +17,9 @@ from mirage_formal.codegen.program.register_layout import (
     fragment_layout,
     transposed_vector_layout,
     vector_layout,
+    warp_layout,
 )
+from mirage_formal.graph.types import DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,10 @@ class LayoutChooser:
             return transposed_vector_layout(
                 self.threads, tensor.rows, tensor.cols, width, wide=self._reduced(number, Axis.COL, set())
             )
-        down = self._apart or (kept is None and self._reduced(number, Axis.ROW, set()))
+        summed = kept is None and self._reduced(number, Axis.ROW, set())
+        if summed and (found := self._warp_layout(number)) is not None:
+            return found
+        down = self._apart or summed
         width = self._width(number, kept)
         return vector_layout(self.threads, tensor.rows, tensor.cols, width, kept=kept, wide=down)
 
@@ -93,17 +98,29 @@ class LayoutChooser:
         """
         fresh = self.fresh(number)
         result = self.tensors[number]
-        wide = vector_layout(self.threads, result.rows, result.cols, self._width(number), wide=True)
+        others = [vector_layout(self.threads, result.rows, result.cols, self._width(number), wide=True)]
+        if (columns := self._warp_layout(number)) is not None:
+            others.insert(0, columns)
         for n in operands:
             tensor = self.tensors[n]
             left = tensor.placement.registers is not None and tensor.rows == 1 < result.rows
-            if (
-                left
-                and register_axes(tensor, result, fresh) is None
-                and register_axes(tensor, result, wide) is not None
-            ):
-                return wide
+            if left and register_axes(tensor, result, fresh) is None:
+                for other in others:
+                    if register_axes(tensor, result, other) is not None:
+                        return other
         return fresh
+
+    def _warp_layout(self, number: int) -> Distribution | None:
+        """Return a distribution of whole columns to warps, beside products of warpgroups; None if there is none.
+
+        Such products read panels, and other threads' registers are costly to reach: every exchange between warps needs
+        a barrier, at which all warpgroups wait for each other.
+        """
+        tensor = self.tensors[number]
+        beside = any(warps.warpgroup for warps in self.products.warps.values())
+        if not beside or tensor.dtype.bytes != DType.FLOAT16.bytes:
+            return None
+        return warp_layout(self.threads, tensor.rows, tensor.cols)
 
     def fold_axis(self, number: int, dim: int, over: Distribution) -> Axis | None:
         """Return the axis of a distribution that a reduction runs along; None if it covers no axis as a whole."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
+from typing import Final
 
 from mirage_formal.codegen.planning.barriers import Item, SharedAccess, depth_order
 from mirage_formal.codegen.planning.expand import FlatGraph
@@ -24,6 +25,7 @@ from mirage_formal.codegen.program.program import Barrier, Commit, WaitGroups
 from mirage_formal.codegen.program.register_layout import Distribution, ThreadDigit, lanes_per_slot, split_by_warp
 from mirage_formal.codegen.program.step import (
     Accumulation,
+    AdvanceStep,
     BeginProduct,
     BlockReduce,
     Computation,
@@ -40,10 +42,30 @@ from mirage_formal.codegen.program.step import (
     Reduction,
     Rescale,
     RunningMaximum,
+    Step,
     StoreResult,
 )
 from mirage_formal.graph.types import DType
 from mirage_formal.support.errors import UnsupportedError
+
+#: The first steps of an iteration with pipelined tiles: a wait, a barrier, and the copies of a later one.
+_HEAD: Final = 3
+_OTHER_SCHEDULE: Final = "take a schedule that was made for this kernel"
+
+
+def _in_iteration(item: Item, number: int) -> Item:
+    """Return the item of an iteration before the loop; a thread writes the same elements in each iteration."""
+    step = item.step
+    parts = tuple(tuple(replace(one, owner=step) if one.write else one for one in part) for part in item.parts)
+    return Item(AdvanceStep(step, number) if number and isinstance(step, Map | Reduction) else step, parts)
+
+
+def _steps_ahead(item: Item, lead: int, buffers: Set[str]) -> Item:
+    """Return the item of a later iteration; it writes copies of its results that no other step of this one reads."""
+    step = item.step
+    assert isinstance(step, Map | Reduction)
+    parts = tuple(tuple(one for one in part if not (one.write and one.buffer in buffers)) for part in item.parts)
+    return Item(AdvanceStep(step, lead), parts)
 
 
 class KernelSteps:
@@ -232,16 +254,25 @@ class KernelSteps:
         if not self.ring and any(isinstance(i.step, Fetch) and i.step.asynchronous for i in self.loop):
             self.loop += [Item(Commit()), Item(WaitGroups(0)), Item(Barrier())]
 
+    # --- steps of later iterations
+
     def _begin_ahead(self) -> None:
         """Begin the first product of an iteration in the one before, and that of the first one before the loop.
 
+        Steps that need nothing but tiles of their iteration, and whose results others read in shared memory, are
+        computed one iteration before the steps that read them. So a norm of a tile that the product reads is two
+        iterations ahead, and the barrier that begins an iteration is the only one that it needs.
+
         Raises:
-            UnsupportedError: It is not computed by warpgroups from inputs alone, there are not three stages, or other
-                steps of an iteration exchange values through shared memory, which needs barriers.
+            UnsupportedError: The product is not computed by warpgroups from tiles that have arrived, there are too few
+                stages, or other steps of an iteration exchange values through shared memory, which needs barriers.
         """
-        at = next((i for i, item in enumerate(self.loop) if isinstance(item.step, MatrixMultiply)), 0)
-        product = self.loop[at].step if self.loop else None
-        writes = any(access.write for item in self.loop[at + 1 :] for part in item.parts for access in part)
+        place = next((i for i, item in enumerate(self.loop) if isinstance(item.step, MatrixMultiply)), 0)
+        product = self.loop[place].step if self.loop else None
+        leads = self._leads(product) if isinstance(product, MatrixMultiply) else {}
+        ahead = {at: self.loop[at] for at in sorted(leads) if at != place}
+        late = [item for at, item in enumerate(self.loop) if at not in leads]
+        most = max(leads.values(), default=0)
         if (
             not isinstance(product, MatrixMultiply)
             or not product.warps.warpgroup
@@ -249,21 +280,89 @@ class KernelSteps:
             or product.scratch
             or self.tensors[product.op.result].placement.shared is not None
             or not self.ring
-            or any(
-                n in self.makers or (self.tensors[n].phase is Phase.LOOP and n not in self.ring)
-                for n in (product.op.a, product.op.b)
-            )
-            or self.stages < 3
-            or writes
+            or not all(map(self._has_arrived, (product.op.a, product.op.b)))
+            or self.stages < most + 2
+            or any(access.write for item in late for part in item.parts for access in part)
         ):
-            what = "expected a first product of inputs by warpgroups, three stages, and no exchange behind it"
-            raise UnsupportedError(what, where="schedule", hint="take a schedule that was made for this kernel")
-        item = self.loop[at]
-        left = self.stages if self.resident else self.stages - 1
-        self.before += [Item(WaitGroups(left - 1)), Item(Barrier()), item]
-        self.loop[0] = Item(WaitGroups(left - 2))
-        self.loop[at] = Item(BeginProduct(product), item.parts)
-        self.loop.append(Item(EndProduct(product)))
+            what = "expected a first product of tiles by warpgroups, enough stages, and no exchange beside it"
+            raise UnsupportedError(what, where="schedule", hint=_OTHER_SCHEDULE)
+        item, left = self.loop[place], self.stages if self.resident else self.stages - 1
+        self.before += [Item(WaitGroups(left - most)), Item(Barrier())]
+        for start in range(-most, 0):
+            rounds = ((one, start + leads[at]) for at, one in ahead.items())
+            self.before += [_in_iteration(one, number) for one, number in rounds if number >= 0]
+        self.before.append(item)
+        buffers = {self._stage_results(one.step, leads[at], leads) for at, one in ahead.items()}
+        early = [_steps_ahead(one, leads[at], buffers) for at, one in ahead.items()]
+        begin = Item(BeginProduct(product), item.parts)
+        # No barrier may stand between the beginning of the product and its end.
+        alone = all(len(one.parts) == 1 for one in early)
+        self.loop = [
+            Item(WaitGroups(left - 1 - most)),
+            *late[1:_HEAD],
+            *([begin, *early] if alone else [*early, begin]),
+            *late[_HEAD:],
+            Item(EndProduct(product)),
+        ]
+
+    def _leads(self, product: MatrixMultiply) -> dict[int, int]:
+        """Return the positions of the steps that are computed ahead of their iteration, and by how many iterations.
+
+        Raises:
+            UnsupportedError: Registers are read in several iterations.
+        """
+        leads: dict[int, int] = {}
+        for at in reversed(range(len(self.loop))):
+            step = self.loop[at].step
+            if step == product:
+                leads[at] = 1
+            elif isinstance(step, Map | Reduction) and self._has_arrived(step.op.result):
+                readers = self._readers_in_loop(step.op.result)
+                lead = max((leads.get(one, 0) + shared for one, shared in readers), default=0)
+                if lead:
+                    leads[at] = lead
+                if any(leads.get(one, 0) != lead for one, shared in readers if not shared):
+                    what = "expected results in registers that one iteration reads"
+                    raise UnsupportedError(what, where="schedule", hint=_OTHER_SCHEDULE)
+        return leads
+
+    def _readers_in_loop(self, number: int) -> list[tuple[int, bool]]:
+        """Return the positions of steps of an iteration that read a tensor, and whether they do in shared memory."""
+        placement = self.tensors[number].placement.shared
+        buffer = "" if placement is None else placement.buffer
+        return [
+            (at, any(access.buffer == buffer and not access.write for part in item.parts for access in part))
+            for at, item in enumerate(self.loop)
+            if isinstance(item.step, Computation) and number in self._read_by(item.step)
+        ]
+
+    def _read_by(self, step: Computation) -> list[int]:
+        """Return the tensors that a step of an iteration reads, and those that inline operators read for it."""
+        if isinstance(step, Rescale):
+            return [] if step.op.factor is None else [step.op.factor]
+        return self._transitive_operands(step.op)
+
+    def _has_arrived(self, number: int) -> bool:
+        """Return whether a tensor needs nothing but tiles that are copied ahead of the loop, and what is before it."""
+        tensor = self.tensors[number]
+        if tensor.phase is not Phase.LOOP or number in self.ring:
+            return True
+        op = self.makers.get(number)
+        known = tensor.placement.inline or isinstance(self.placements.computes.get(number), Map | Reduction)
+        return op is not None and known and all(map(self._has_arrived, operands_of(op)))
+
+    def _stage_results(self, step: Step, lead: int, leads: Mapping[int, int]) -> str:
+        """Give a result a copy for each iteration up to the last that reads it; return its buffer, or an empty name."""
+        assert isinstance(step, Map | Reduction)
+        number = step.op.result
+        tensor, placement = self.tensors[number], self.tensors[number].placement.shared
+        if placement is None:
+            return ""
+        last = min(leads.get(at, 0) for at, shared in self._readers_in_loop(number) if shared)
+        placement = replace(placement, stages=lead - last + 1)
+        self.tensors[number] = tensor.at(replace(tensor.placement, shared=placement))
+        self.buffers[placement.buffer] = (self.buffers[placement.buffer][0], placement.elements * placement.stages)
+        return placement.buffer
 
     def _add_waits(self) -> None:
         """Add waits for loop-invariant tiles: before their first reader, or at the latest before the loop."""

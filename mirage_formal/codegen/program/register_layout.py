@@ -208,6 +208,33 @@ def vector_layout(
     return Distribution(threads, tuple(digits), tuple(slot for slot in slots if slot.extent > 1))
 
 
+def warp_layout(threads: int, rows: int, cols: int) -> Distribution | None:
+    """Return the distribution of a matrix of 16-bit elements in which each warp holds whole columns; None if none.
+
+    A reduction over rows then needs no exchange between warps, and each thread has two partial results only. The lanes
+    read pairs of columns. What they read at once lies in different banks if the matrix lies in panels: rows that differ
+    in their last three bits permute the chunks of 8 columns in different ways.
+
+    Args:
+        threads: Threads of the block.
+        rows: Rows of the matrix.
+        cols: Columns of the matrix.
+    """
+    warps, pair, chunk, period = threads // WARP, 2, 8, 8
+    own = cols // warps
+    if cols % warps or own & (own - 1) or not chunk <= own <= WARP * pair or rows % period:
+        return None
+    across, apart = own // pair, own // chunk
+    digits = (
+        ThreadDigit(1, across, Axis.COL, pair),
+        ThreadDigit(across, WARP // across, Axis.ROW, apart),
+        ThreadDigit(WARP, warps, Axis.COL, own),
+    )
+    slots = (RegisterLoop(Axis.ROW, rows // period, period), RegisterLoop(Axis.ROW, apart, 1))
+    used = tuple(digit for digit in digits if digit.extent > 1)
+    return Distribution(threads, used, (*(s for s in slots if s.extent > 1), RegisterLoop(Axis.COL, pair, 1)))
+
+
 def transposed_vector_layout(threads: int, rows: int, cols: int, width: int, *, wide: bool = False) -> Distribution:
     """Return the layout of a matrix with contiguous rows: ``vector_layout`` with axes swapped, in runs of rows.
 

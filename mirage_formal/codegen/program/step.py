@@ -198,7 +198,17 @@ class EndProduct:
     product: MatrixMultiply
 
 
+@dataclass(frozen=True, slots=True)
+class AdvanceStep:
+    """A step of a later iteration, which reads only tiles that have arrived; ``iterations`` says how much later."""
+
+    step: Map | Reduction
+    iterations: int
+
+
 #: All steps that belong to an operator.
 Computation = Operation | Initialize | Rescale | BlockReduce
+#: Steps that belong to a later iteration than the one in which they stand.
+OtherIteration = BeginProduct | EndProduct | AdvanceStep
 #: Barriers, and the groups of asynchronous copies, are a Program's own statements.
-Step = Computation | Fetch | Load | StoreResult | Prefetch | BeginProduct | EndProduct | Barrier | WaitGroups | Commit
+Step = Computation | Fetch | Load | StoreResult | Prefetch | OtherIteration | Barrier | WaitGroups | Commit
