@@ -55,6 +55,8 @@ class LoweringContext:
         ranges = dict(zip(BLOCK, plan.grid, strict=True)) | {"tid": plan.threads}
         self.ix = IndexBuilder(ranges)
         self.iteration: IntExpr = ZERO
+        #: Whether the loop has two iterations of the plan in each of its own.
+        self.paired = False
         self.definitions = {n: op for op in ops for n in defined_tensors(op)}
         self._fresh = 0
 

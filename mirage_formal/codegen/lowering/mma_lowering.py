@@ -22,7 +22,8 @@ accumulators, in the same order, as it would by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass, replace
 
 from mirage_formal.codegen.lowering.context import TID, LoweringContext, make_loop
 from mirage_formal.codegen.lowering.register_reductions import combine_across_threads
@@ -400,11 +401,37 @@ def begin_product(cx: LoweringContext, step: MatrixMultiply) -> tuple[Stmt, ...]
 
 
 def end_product(cx: LoweringContext, step: MatrixMultiply) -> tuple[Stmt, ...]:
-    """Wait for a product that was begun, and make its result that of the iteration that follows."""
+    """Wait for a product that was begun, and make its result that of the iteration that follows.
+
+    In a loop of pairs of iterations nothing is copied for that: ``exchange_products`` exchanges the two arrays.
+    """
     count, array, found = step.over.count, array_name(step.op.result), next_array(step.op.result)
+    wait = WarpgroupWait(found, ZERO, 2 * count)
+    if cx.paired:
+        return (wait,)
     u = cx.iterator(count, "u")
-    taken = make_loop(u, count, (SetReg(array, u, Reg(found, u)),), unroll=True)
-    return (WarpgroupWait(found, ZERO, 2 * count), *taken)
+    return (wait, *make_loop(u, count, (SetReg(array, u, Reg(found, u)),), unroll=True))
+
+
+def exchange_products(statement: Stmt, numbers: Iterable[int]) -> Stmt:
+    """Return a statement of the second iteration of a pair: products' results and the next ones change places."""
+    pairs = [(array_name(number), next_array(number)) for number in numbers]
+    found = _with_names(statement, dict(pairs) | {after: this for this, after in pairs})
+    assert isinstance(found, Stmt)
+    return found
+
+
+def _with_names(found: object, names: Mapping[str, str]) -> object:
+    """Return a statement or expression with other names of arrays."""
+    if isinstance(found, str):
+        return names.get(found, found)
+    if isinstance(found, tuple):
+        return tuple(_with_names(one, names) for one in found)
+    if not is_dataclass(found) or isinstance(found, type):
+        return found
+    own = {field.name: getattr(found, field.name) for field in fields(found)}
+    new = {name: _with_names(value, names) for name, value in own.items()}
+    return found if new == own else replace(found, **new)
 
 
 def exchange_partial_sums(cx: LoweringContext, step: MatrixMultiply) -> tuple[Stmt, ...]:

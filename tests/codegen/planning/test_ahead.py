@@ -104,6 +104,26 @@ def test_they_compute_their_graphs(kind: str) -> None:
         assert error < 0.01 * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize(("iterations", "rounds"), [(6, 3), (5, 5)])
+def test_results_take_turns_where_iterations_have_pairs(iterations: int, rounds: int) -> None:
+    """What is begun for the next iteration is not copied; an odd number of iterations has no pairs."""
+    graph = attention("keys", iterations)
+    schedule = next(one for one in ahead(graph) if one.cut == 1)
+    made = kernel(graph, schedule)
+    (loop,) = (one for one in made.program.body if isinstance(one, ir.For) and one.var == "it")
+    products = [one for one in loop.body if isinstance(one, ir.WarpgroupMma) and one.deferred]
+    assert loop.extent == rounds
+    assert len({one.d for one in products}) == len(products) == iterations // rounds
+    copies = [one for one in ir.all_statements(loop.body) if isinstance(one, ir.SetReg) and "_next" in str(one.value)]
+    assert (rounds == iterations) == any(isinstance(one.value, ir.Reg) for one in copies)
+    drawn = inputs_for(graph, 2, 0.1)
+    (wanted,) = reference(graph, drawn)
+    (found,) = run_kernel(made.program, [one.astype(np.float16).reshape(-1) for one in drawn])
+    assert np.abs(found.astype(np.float64).reshape(wanted.shape) - wanted).max() < 0.01 * np.abs(wanted).max()
+    assert isinstance(discharge_safety(made.program).verdict, Safe)
+    assert isinstance(decide_realizes(graph, made, 1), Realizes)
+
+
 def test_more_iterations_ahead_need_more_stages() -> None:
     graph = attention("keys", 8)
     (schedule,) = (one for one in ahead(graph) if one.stages == 4 and one.cut == 1)
