@@ -9,12 +9,13 @@ from math import gcd
 from mirage_formal.codegen.planning.batched_reductions import Batch, run_length
 from mirage_formal.codegen.planning.mma_selection import MatrixProducts
 from mirage_formal.codegen.program.flat_graph import Accumulate, Elementwise, Reduce
-from mirage_formal.codegen.program.plan import PlanTensor, register_axes
+from mirage_formal.codegen.program.plan import Phase, PlanTensor, register_axes
 from mirage_formal.codegen.program.register_layout import (
     Axis,
     Distribution,
     Fragment,
     fragment_layout,
+    separate_lanes,
     transposed_vector_layout,
     vector_layout,
     warp_layout,
@@ -88,7 +89,8 @@ class LayoutChooser:
             return found
         down = self._apart or summed
         width = self._width(number, kept)
-        return vector_layout(self.threads, tensor.rows, tensor.cols, width, kept=kept, wide=down)
+        over = vector_layout(self.threads, tensor.rows, tensor.cols, width, kept=kept, wide=down)
+        return separate_lanes(over) if self._reads_panels(number) and kept is None and not down else over
 
     def beside(self, number: int, operands: Sequence[int]) -> Distribution:
         """Return a distribution for a result that has no operand of its extents in registers.
@@ -117,10 +119,14 @@ class LayoutChooser:
         a barrier, at which all warpgroups wait for each other.
         """
         tensor = self.tensors[number]
+        return warp_layout(self.threads, tensor.rows, tensor.cols) if self._reads_panels(number) else None
+
+    def _reads_panels(self, number: int) -> bool:
+        """Return whether a tensor of the loop is computed, beside products of warpgroups, from tiles in panels."""
+        tensor = self.tensors[number]
         beside = any(warps.warpgroup for warps in self.products.warps.values())
-        if not beside or tensor.dtype.bytes != DType.FLOAT16.bytes:
-            return None
-        return warp_layout(self.threads, tensor.rows, tensor.cols)
+        moving = tensor.phase is Phase.LOOP and tensor.dtype.bytes == DType.FLOAT16.bytes
+        return beside and moving and not self._saved(number, set())
 
     def fold_axis(self, number: int, dim: int, over: Distribution) -> Axis | None:
         """Return the axis of a distribution that a reduction runs along; None if it covers no axis as a whole."""

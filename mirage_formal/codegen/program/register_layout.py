@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import prod
 from typing import Final
@@ -206,6 +206,22 @@ def vector_layout(
         slots.append(RegisterLoop(Axis.COL, -(-cols // run), run))
     slots.append(RegisterLoop(Axis.COL, width, 1))
     return Distribution(threads, tuple(digits), tuple(slot for slot in slots if slot.extent > 1))
+
+
+def separate_lanes(over: Distribution) -> Distribution:
+    """Return a distribution of ``vector_layout`` in which the lanes of a row are as far apart as they can be.
+
+    Each thread then has one piece of a row. Rows of 128 bytes permute their chunks of 16, so lanes of four or more rows
+    that begin next to each other would read the same banks at once.
+    """
+    lanes = [one for one in over.digits if one.axis is Axis.COL]
+    runs = [one for one in over.slots if one.axis is Axis.COL and one.stride > 1]
+    if len(lanes) != 1 or len(runs) != 1 or runs[0].stride != lanes[0].extent * lanes[0].stride:
+        return over
+    (lane,), (run,) = lanes, runs
+    digits = tuple(replace(one, stride=one.stride * run.extent) if one is lane else one for one in over.digits)
+    slots = tuple(replace(one, stride=lane.stride) if one is run else one for one in over.slots)
+    return replace(over, digits=digits, slots=slots)
 
 
 def warp_layout(threads: int, rows: int, cols: int) -> Distribution | None:

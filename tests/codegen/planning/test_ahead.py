@@ -11,7 +11,14 @@ from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.planning.planner import make_plan, schedules
 from mirage_formal.codegen.program import program as ir
 from mirage_formal.codegen.program.plan import Plan, Schedule
-from mirage_formal.codegen.program.register_layout import WARP, Axis, Distribution, warp_layout
+from mirage_formal.codegen.program.register_layout import (
+    WARP,
+    Axis,
+    Distribution,
+    separate_lanes,
+    vector_layout,
+    warp_layout,
+)
 from mirage_formal.codegen.program.step import AdvanceStep, BeginProduct, EndProduct
 from mirage_formal.codegen.safety.safety import Safe, discharge_safety
 from mirage_formal.codegen.translation_validation.realization import Realizes, decide_realizes
@@ -163,6 +170,23 @@ def test_a_warp_holds_whole_columns(threads: int, rows: int, cols: int) -> None:
 @pytest.mark.parametrize(("threads", "rows", "cols"), [(256, 64, 32), (128, 60, 64), (128, 64, 96), (128, 64, 512)])
 def test_other_matrices_have_no_such_layout(threads: int, rows: int, cols: int) -> None:
     assert warp_layout(threads, rows, cols) is None
+
+
+@pytest.mark.parametrize(("threads", "rows"), [(128, 64), (256, 128), (256, 64), (128, 16), (512, 64)])
+def test_lanes_of_a_row_read_different_banks_from_those_of_its_neighbours(threads: int, rows: int) -> None:
+    over = separate_lanes(vector_layout(threads, rows, 64, 8))
+    held = [places(over, tid) for tid in range(threads)]
+    assert sorted(one for own in held for one in own) == [(r, c) for r in range(rows) for c in range(64)]
+    for first in range(0, threads, 8):  # as many as read 128 bytes at once
+        for at in range(0, len(held[first]), 8):
+            read = [lane[at] for lane in held[first : first + 8]]
+            assert sorted(c // 8 ^ r % 8 for r, c in read) == list(range(8))
+
+
+def test_other_layouts_keep_their_lanes() -> None:
+    for over in (vector_layout(128, 128, 64, 8), vector_layout(128, 16, 64, 8, wide=True), warp_layout(128, 64, 64)):
+        assert over is not None
+        assert separate_lanes(over) == over
 
 
 def places(over: Distribution, tid: int) -> list[tuple[int, int]]:
