@@ -16,9 +16,12 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
 from math import prod
+from operator import itemgetter
 from typing import Final
 
 from mirage_formal.codegen.cost import block_cost
+from mirage_formal.codegen.planning.expand import flatten
+from mirage_formal.codegen.planning.k_loop_splitting import can_split_iterations
 from mirage_formal.codegen.post_search_rewrites.tile_resizing import (
     can_merge_blocks,
     split_dim,
@@ -40,6 +43,7 @@ from mirage_formal.graph.types import DimMap, DTensor, DType, Shape
 from mirage_formal.graph.verifier import block_outputs, block_types
 from mirage_formal.rewrite.failure import MatchFailure, none_on_match_failure
 from mirage_formal.rewrite.graph_builders import BlockGraphBuilder
+from mirage_formal.support.errors import GraphError
 
 #: The accumulator that combines the parts of each accumulator.
 _COMBINED: Final = {
@@ -56,6 +60,11 @@ _LARGER: Final = (1, 2, 4)
 _MOST_BLOCKS: Final = 4
 #: The most elements of all accumulators of a block; its registers hold other values besides.
 _MOST_ACCUMULATED: Final = 1 << 15
+#: Factors by which the steps of a loop may become longer, and the largest ratio of estimates at which they do.
+_LONGER: Final = (2, 4)
+_WORTH: Final = 0.95
+#: The most elements of a tile of longer steps: 64 registers of each of 256 threads.
+_MOST_OF_A_STEP: Final = 1 << 14
 #: Elements of the smallest tile of the second kernel along a dim.
 _SMALLEST: Final = 8
 #: The fewest parts that an iteration of the second kernel takes, if it takes several.
@@ -101,13 +110,48 @@ def split_loop(op: GraphDefined, operands: Sequence[DTensor], parts: int, target
     if block.forloop_range % parts or sum(extent > 1 for extent in block.grid) > 2:
         return None
     shapes = [tile.shape for tile in block_types(block, tuple(operands))]
-    found: list[SplitKernels] = []
+    found: list[tuple[float, SplitKernels]] = []
     for scale in product(*(_tile_scales(block, axis, shapes) for axis in range(3))):
         larger = _enlarge_tiles(block, scale)
-        enough = larger.blocks * parts > _MOST_BLOCKS * target.sms
-        if not enough and (split := _split_on_grid(larger, operands, parts, target)) is not None:
-            found.append(split)
-    return min(found, key=lambda split: split.us, default=None)
+        if larger.blocks * parts > _MOST_BLOCKS * target.sms:
+            continue
+        for longer in _lengthen_steps(op, larger, operands, parts):
+            if (split := _split_on_grid(longer, operands, parts, target)) is not None:
+                found.append((split.us if longer is larger else split.us / _WORTH, split))
+    return min(found, key=itemgetter(0), default=(0.0, None))[1]
+
+
+def _lengthen_steps(
+    op: GraphDefined, block: BlockGraph, operands: Sequence[DTensor], parts: int
+) -> Iterator[BlockGraph]:
+    """Yield the block graph, and those with longer steps of its loop whose tiles a block's registers hold.
+
+    A search weighs steps of a loop by one kernel alone, and prefers short ones where its blocks are few.
+
+    Args:
+        op: The kernel.
+        block: Its block graph, or one with larger tiles.
+        operands: The device tensors that it reads.
+        parts: The number of parts into which the loop is split.
+    """
+    yield block
+    for factor in _LONGER:
+        rest, beyond = divmod(block.forloop_range, factor)
+        longer = replace(block, forloop_range=rest)
+        if beyond or rest % parts or rest == parts or not _equals_in_steps(op, longer, block, tuple(operands)):
+            return
+        yield longer
+
+
+def _equals_in_steps(op: GraphDefined, block: BlockGraph, finer: BlockGraph, operands: tuple[DTensor, ...]) -> bool:
+    """Return whether longer steps of a loop compute what several short ones do, and their tiles are small enough."""
+    try:
+        sizes = [prod(tile.shape) for tile in block_types(block, operands)]
+        flat, other = (flatten(replace(op, graph=one), operands) for one in (block, finer))
+    except GraphError:  # there are no such tiles
+        return False
+    loops = [iterator.fmap for iterator in block.inputs]
+    return max(sizes) <= _MOST_OF_A_STEP and can_split_iterations(flat, other, loops)
 
 
 @none_on_match_failure

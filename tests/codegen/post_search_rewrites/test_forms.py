@@ -183,6 +183,34 @@ def test_parts_are_float32_and_what_follows_the_loop_follows_their_sum() -> None
     proof_of(w.gated_mlp(b=16, k=512, n=512), form)
 
 
+def test_a_split_loop_has_longer_steps_where_these_are_faster() -> None:
+    """Sixteen steps of 128 keys, and not 32 of 64."""
+    form = apply_rewrite(w.attention_one(b=32), Change(parts=2), H200, ANY)
+    first, second = (op.graph for op in form.ops if isinstance(op, GraphDefined))
+    assert (first.forloop_range, second.forloop_range) == (16, 2)
+    proof_of(w.attention(b=32), form)
+
+
+def test_longer_steps_do_not_mix_what_iterations_keep_apart() -> None:
+    """A mean over the keys of a step is another one in longer steps."""
+    graph = w.attention_one(b=32)
+    (op,) = graph.ops
+    assert isinstance(op, GraphDefined)
+    ops = (
+        w.op(OpKind.MATMUL, 0, 1),
+        w.op(OpKind.MEAN, 3, dim=2),
+        w.op(OpKind.EXP, 3),
+        w.op(OpKind.MUL, 5, 4),
+        w.op(OpKind.MATMUL, 6, 2),
+        w.op(OpKind.ACCUM_SUM, 7),
+    )
+    block = replace(op.graph, ops=ops, outputs=(replace(op.graph.outputs[0], operand=8),))
+    form = apply_rewrite(replace(graph, ops=(replace(op, graph=block),)), Change(parts=2), H200, ANY)
+    first, _ = form.ops
+    assert isinstance(first, GraphDefined)
+    assert first.graph.forloop_range == 32
+
+
 def test_larger_tiles_do_not_mix_what_a_block_keeps_apart() -> None:
     """A mean over a tile of columns is another one in larger tiles."""
     for seed in range(200):
