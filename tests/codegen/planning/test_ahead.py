@@ -21,6 +21,7 @@ from mirage_formal.codegen.program.register_layout import (
 )
 from mirage_formal.codegen.program.step import AdvanceStep, BeginProduct, EndProduct
 from mirage_formal.codegen.safety.safety import Safe, discharge_safety
+from mirage_formal.codegen.target import load_target
 from mirage_formal.codegen.translation_validation.realization import Realizes, decide_realizes
 from mirage_formal.device.emulate import run_kernel
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, InputIterator, KernelGraph, Op, OutputSaver
@@ -95,6 +96,16 @@ def test_norms_of_tiles_are_ahead_of_the_product_that_reads_them(kind: str) -> N
         assert isinstance(plan.loop[-1], EndProduct)
         # The product runs beside the steps of later iterations as well.
         assert all(at > begin for at, step in enumerate(plan.loop) if isinstance(step, AdvanceStep))
+
+
+@pytest.mark.parametrize("kind", LEADS)
+def test_tuning_tries_them_first(kind: str) -> None:
+    graph = attention(kind)
+    first, second, *_ = schedules(graph, 0, TARGET)
+    assert first.ahead
+    assert second == make_plan(graph, 0, TARGET).schedule
+    other = load_target("a100")
+    assert next(schedules(graph, 0, other)) == make_plan(graph, 0, other).schedule
 
 
 @pytest.mark.parametrize("kind", LEADS)

@@ -30,9 +30,10 @@ GRAPHS: dict[str, Callable[..., KernelGraph]] = {
 
 @pytest.mark.parametrize("name", list(GRAPHS))
 def test_schedules_are_distinct_and_begin_with_the_planner_s_own(name: str) -> None:
+    """Only one that begins a product ahead may come before it."""
     graph = GRAPHS[name]()
     found = list(schedules(graph, 0, H200))
-    assert found[0] == make_plan(graph, 0, H200).schedule
+    assert found[found[0].ahead] == make_plan(graph, 0, H200).schedule
     assert len(found) == len(set(found)) > 20
     assert {one.threads for one in found} >= {64, 128, 256}
     for one in found:
