@@ -91,7 +91,7 @@ def fresh(limit: float) -> dict[str, Any]:
 
     mark("import")
     stages: Any = optimize
-    trace, choose = stages.trace, stages.choose
+    trace, choose = stages.trace_module, stages.choose_operators
 
     def traced(*given: Any, **named: Any) -> Any:
         found = trace(*given, **named)
@@ -103,7 +103,7 @@ def fresh(limit: float) -> dict[str, Any]:
         mark("store")
         return found
 
-    stages.trace, stages.choose = traced, chosen
+    stages.trace_module, stages.choose_operators = traced, chosen
     model = mf.optimize(*made, time_limit=limit)
     mark("rest")
     order = list(marks)
