@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Sequence, Set
+from dataclasses import dataclass, replace
 
 from mirage_formal.codegen.program.flat_graph import FlatOp, defined_tensors, operands_of
 from mirage_formal.codegen.program.program import Barrier
-from mirage_formal.codegen.program.step import Step
+from mirage_formal.codegen.program.step import AdvanceStep, Map, Reduction, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,35 @@ class Item:
     def fixed(self) -> bool:
         """Return whether the step is a barrier itself."""
         return isinstance(self.step, Barrier)
+
+
+def iteration_item(item: Item, number: int) -> Item:
+    """Return the item of an iteration before the loop; a thread writes the same elements in each iteration.
+
+    Args:
+        item: The item of the first iteration.
+        number: The iteration.
+    """
+    step = item.step
+    parts = tuple(tuple(replace(one, owner=step) if one.write else one for one in part) for part in item.parts)
+    return Item(AdvanceStep(step, number) if number and isinstance(step, Map | Reduction) else step, parts)
+
+
+def advance_item(item: Item, lead: int, buffers: Set[str]) -> Item:
+    """Return the item of a later iteration, without the accesses that need no barrier of their own.
+
+    These are writes to buffers with a copy for each iteration in which a result is alive. No other step of the same
+    iteration reads the copy that is written, and the barrier that begins an iteration lies behind its last readers.
+
+    Args:
+        item: The item.
+        lead: The number of iterations by which it is ahead.
+        buffers: The buffers with such copies.
+    """
+    step = item.step
+    assert isinstance(step, Map | Reduction)
+    parts = tuple(tuple(one for one in part if not (one.write and one.buffer in buffers)) for part in item.parts)
+    return Item(AdvanceStep(step, lead), parts)
 
 
 #: Whether two buffers share bytes.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from mirage_formal.codegen.planning.barriers import Item, SharedAccess, depth_order
+from mirage_formal.codegen.planning.barriers import Item, SharedAccess, advance_item, depth_order, iteration_item
 from mirage_formal.codegen.planning.expand import FlatGraph
 from mirage_formal.codegen.planning.memory import BufferRequest
 from mirage_formal.codegen.planning.placement import Placements
@@ -25,7 +25,6 @@ from mirage_formal.codegen.program.program import Barrier, Commit, WaitGroups
 from mirage_formal.codegen.program.register_layout import Distribution, ThreadDigit, lanes_per_slot, split_by_warp
 from mirage_formal.codegen.program.step import (
     Accumulation,
-    AdvanceStep,
     BeginProduct,
     BlockReduce,
     Computation,
@@ -51,21 +50,6 @@ from mirage_formal.support.errors import UnsupportedError
 #: The first steps of an iteration with pipelined tiles: a wait, a barrier, and the copies of a later one.
 _HEAD: Final = 3
 _OTHER_SCHEDULE: Final = "take a schedule that was made for this kernel"
-
-
-def _in_iteration(item: Item, number: int) -> Item:
-    """Return the item of an iteration before the loop; a thread writes the same elements in each iteration."""
-    step = item.step
-    parts = tuple(tuple(replace(one, owner=step) if one.write else one for one in part) for part in item.parts)
-    return Item(AdvanceStep(step, number) if number and isinstance(step, Map | Reduction) else step, parts)
-
-
-def _steps_ahead(item: Item, lead: int, buffers: Set[str]) -> Item:
-    """Return the item of a later iteration; it writes copies of its results that no other step of this one reads."""
-    step = item.step
-    assert isinstance(step, Map | Reduction)
-    parts = tuple(tuple(one for one in part if not (one.write and one.buffer in buffers)) for part in item.parts)
-    return Item(AdvanceStep(step, lead), parts)
 
 
 class KernelSteps:
@@ -290,10 +274,10 @@ class KernelSteps:
         self.before += [Item(WaitGroups(left - most)), Item(Barrier())]
         for start in range(-most, 0):
             rounds = ((one, start + leads[at]) for at, one in ahead.items())
-            self.before += [_in_iteration(one, number) for one, number in rounds if number >= 0]
+            self.before += [iteration_item(one, number) for one, number in rounds if number >= 0]
         self.before.append(item)
         buffers = {self._stage_results(one.step, leads[at], leads) for at, one in ahead.items()}
-        early = [_steps_ahead(one, leads[at], buffers) for at, one in ahead.items()]
+        early = [advance_item(one, leads[at], buffers) for at, one in ahead.items()]
         begin = Item(BeginProduct(product), item.parts)
         # No barrier may stand between the beginning of the product and its end.
         alone = all(len(one.parts) == 1 for one in early)
