@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from mirage_formal.codegen.generate import GeneratedKernel, generate
 from mirage_formal.codegen.planning.planner import make_plan, schedules
+from mirage_formal.codegen.planning.step_order import KernelSteps
 from mirage_formal.codegen.program import program as ir
 from mirage_formal.codegen.program.plan import Plan, Schedule
 from mirage_formal.codegen.program.register_layout import (
@@ -19,8 +21,8 @@ from mirage_formal.codegen.program.register_layout import (
     vector_layout,
     warp_layout,
 )
-from mirage_formal.codegen.program.step import AdvanceStep, BeginProduct, EndProduct
-from mirage_formal.codegen.safety.safety import Safe, discharge_safety
+from mirage_formal.codegen.program.step import AdvanceStep, BeginProduct, EndProduct, Step
+from mirage_formal.codegen.safety.safety import Safe, Unsafe, discharge_safety
 from mirage_formal.codegen.target import load_target
 from mirage_formal.codegen.translation_validation.realization import Realizes, decide_realizes
 from mirage_formal.device.emulate import run_kernel
@@ -160,6 +162,25 @@ def test_results_ahead_have_a_copy_for_each_iteration_that_they_are_alive_in() -
     ]
     assert [one.stages for one in staged] == [2, 2]
     assert all(one.panels for one in staged)
+
+
+@pytest.mark.parametrize("kind", ["keys", "values", "scores"])
+def test_a_single_copy_of_a_result_ahead_is_found_unsafe(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Barriers are not what orders it, so the proof of safety has to see the copies."""
+    graph = attention(kind)
+    schedule = ahead(graph)[0]
+    stage_results = KernelSteps._stage_results
+
+    def one_copy(self: KernelSteps, step: Step, lead: int, leads: Mapping[int, int]) -> str:
+        buffer = stage_results(self, step, lead, leads)
+        for number, tensor in enumerate(self.tensors):
+            placement = tensor.placement.shared
+            if placement is not None and placement.buffer == buffer:
+                self.tensors[number] = tensor.at(replace(tensor.placement, shared=replace(placement, stages=1)))
+        return buffer
+
+    monkeypatch.setattr(KernelSteps, "_stage_results", one_copy)
+    assert isinstance(discharge_safety(kernel(graph, schedule).program).verdict, Unsafe)
 
 
 @pytest.mark.parametrize(("threads", "rows", "cols"), [(128, 64, 64), (256, 64, 128), (256, 64, 64), (512, 8, 256)])
