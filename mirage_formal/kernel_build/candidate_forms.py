@@ -45,6 +45,7 @@ class CandidateForm(StableForm):
         us: Estimated microseconds.
         grids: Whether its kernels are the candidate's own on other grids.
         tiles: Whether these are kernels with products.
+        whole: Whether its splits are combined on the tiles of the kernels that are split.
         sources: For each operator of its µGraph, the candidate's operator that it comes from; empty where not known.
     """
 
@@ -52,6 +53,7 @@ class CandidateForm(StableForm):
     us: float
     grids: bool = False
     tiles: bool = False
+    whole: bool = False
     sources: tuple[int, ...] = ()
 
 
@@ -186,6 +188,7 @@ def _changed_form(
         _form(change.name, stabilize_proved(candidate, rewriting), target, before),
         grids=change.only_changes_grids,
         tiles=change.tiles > 0,
+        whole=change.whole,
     )
 
 

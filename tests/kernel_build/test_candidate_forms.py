@@ -108,8 +108,8 @@ def test_slow_forms_are_left_out() -> None:
 def test_a_rewriting_that_is_wrong_has_no_proof_and_no_form(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts of which the second kernel takes the largest instead of the sum."""
 
-    def wrong(*given: Any) -> SplitKernels | None:
-        found = split_loop(*given)
+    def wrong(*given: Any, whole: bool = False) -> SplitKernels | None:
+        found = split_loop(*given, whole=whole)
         if found is None:
             return None
         ops = tuple(

@@ -49,6 +49,7 @@ class Change:
     Attributes:
         factors: The scaling factors that move.
         parts: The number of parts into which the loop is split (split-K); 1: it is not split.
+        whole: Whether the second kernel of a split has the tiles of the first one, which lets both be one launch.
         products: Whether the rewrite applies to predefined products only, which become generated kernels first.
         fewer: The factor by which kernels without products get fewer blocks; 1: unchanged. Nothing else is done then.
         more: The factor by which they get more blocks; likewise.
@@ -57,6 +58,7 @@ class Change:
 
     factors: HoistedFactors = HoistedFactors.NONE
     parts: int = 1
+    whole: bool = False
     products: bool = False
     fewer: int = 1
     more: int = 1
@@ -74,6 +76,7 @@ class Change:
             "products" if self.products else "",
             self.factors.value,
             f"split-{self.parts}" if self.parts > 1 else "",
+            "whole" if self.whole else "",
             f"fewer-{self.fewer}" if self.fewer > 1 else "",
             f"more-{self.more}" if self.more > 1 else "",
             f"tiles-{self.tiles}" if self.tiles else "",
@@ -85,6 +88,7 @@ class Change:
 CHANGES: Final = (
     *(Change(factors, parts) for factors in HoistedFactors for parts in (1, *_PARTS)),
     *(Change(parts=parts, products=True) for parts in (1, *PARTS)),
+    *(Change(parts=parts, whole=True) for parts in _PARTS),
     *(Change(fewer=times) for times in _FEWER_BLOCKS),
     *(Change(more=times) for times in _MORE_BLOCKS),
     *(Change(tiles=rank) for rank in _GRIDS),
@@ -113,7 +117,7 @@ def apply_rewrite(graph: KernelGraph, change: Change, target: Target, slack: flo
     if change.factors is not HoistedFactors.NONE:
         changed = hoist_scales(graph, target if change.factors is HoistedFactors.ALL else None)
     if changed is not None and change.parts > 1:
-        changed = _split_kernel(changed, change.parts, target, slack)
+        changed = _split_kernel(changed, change.parts, target, slack, whole=change.whole)
     return changed or graph
 
 
@@ -150,7 +154,9 @@ def _retile_kernel(graph: KernelGraph, change: Change, target: Target, slack: fl
     return made if estimate(made, target).us <= slack * estimate(graph, target).us else None
 
 
-def _split_kernel(graph: KernelGraph, parts: int, target: Target, slack: float) -> KernelGraph | None:
+def _split_kernel(
+    graph: KernelGraph, parts: int, target: Target, slack: float, *, whole: bool = False
+) -> KernelGraph | None:
     """Return the graph with its last kernel split into two along its loop (split-K).
 
     None if it has no such form, or its estimate is too slow.
@@ -158,7 +164,7 @@ def _split_kernel(graph: KernelGraph, parts: int, target: Target, slack: float) 
     *before, op = graph.ops
     assert isinstance(op, GraphDefined)
     types = kernel_types(graph)
-    found = split_loop(op, [types[n] for n in op.operands], parts, target)
+    found = split_loop(op, [types[n] for n in op.operands], parts, target, whole=whole)
     if found is None or found.us > slack * estimate(graph, target).kernels[-1].us:
         return None
     first = len(types) - op.results

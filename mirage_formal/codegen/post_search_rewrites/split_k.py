@@ -92,7 +92,9 @@ class SplitKernels:
     reads: tuple[int, ...]
 
 
-def split_loop(op: GraphDefined, operands: Sequence[DTensor], parts: int, target: Target) -> SplitKernels | None:
+def split_loop(
+    op: GraphDefined, operands: Sequence[DTensor], parts: int, target: Target, *, whole: bool = False
+) -> SplitKernels | None:
     """Return the kernel with its loop split over ``parts`` times as many blocks, on the tiles with the best estimate.
 
     None if no split is possible: ``parts`` does not divide the loop, no grid axis is free for the loop, there are
@@ -105,6 +107,8 @@ def split_loop(op: GraphDefined, operands: Sequence[DTensor], parts: int, target
         operands: The device tensors that it reads.
         parts: Two or more.
         target: The GPU that estimates are for.
+        whole: Whether the second kernel has the tiles of the first one, so that the last of the blocks that share a
+            tile can combine its parts (``codegen.joined_launches``).
     """
     block = inline_blocks(op.graph)
     if block.forloop_range % parts or sum(extent > 1 for extent in block.grid) > 2:
@@ -116,7 +120,7 @@ def split_loop(op: GraphDefined, operands: Sequence[DTensor], parts: int, target
         if larger.blocks * parts > _MOST_BLOCKS * target.sms:
             continue
         for longer in _lengthen_steps(op, larger, operands, parts):
-            if (split := _split_on_grid(longer, operands, parts, target)) is not None:
+            if (split := _split_on_grid(longer, operands, parts, target, whole=whole)) is not None:
                 found.append((split.us if longer is larger else split.us / _WORTH, split))
     return min(found, key=itemgetter(0), default=(0.0, None))[1]
 
@@ -155,8 +159,10 @@ def _equals_in_steps(op: GraphDefined, block: BlockGraph, finer: BlockGraph, ope
 
 
 @none_on_match_failure
-def _split_on_grid(block: BlockGraph, operands: Sequence[DTensor], parts: int, target: Target) -> SplitKernels | None:
-    return _Splitter(block, operands, parts, target).split_kernels()
+def _split_on_grid(
+    block: BlockGraph, operands: Sequence[DTensor], parts: int, target: Target, *, whole: bool
+) -> SplitKernels | None:
+    return _Splitter(block, operands, parts, target).split_kernels(whole=whole)
 
 
 def _tile_scales(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> tuple[int, ...]:
@@ -198,8 +204,11 @@ class _Splitter:
         known = isinstance(item, Op) and item.kind is OpKind.ACCUM_MAX and first < len(inputs)
         return known and inputs[first].fmap is None
 
-    def split_kernels(self) -> SplitKernels:
+    def split_kernels(self, *, whole: bool) -> SplitKernels:
         """Return the kernel of partial results and the cheapest kernel, by estimate, that combines them.
+
+        Args:
+            whole: Whether that one has the tiles of the first.
 
         Raises:
             MatchFailure: No split is possible.
@@ -213,7 +222,7 @@ class _Splitter:
         found: list[tuple[float, BlockGraph]] = []
         for together in self._together(kept):
             plain = self._second(first, tensors, kept, together)
-            for second in (plain, *self._finer(plain, tensors)):
+            for second in (plain, *(() if whole else self._finer(plain, tensors))):
                 later, _ = block_cost(second, tensors, self._target, warm)
                 found.append((later.us, second))
         sms = self._target.sms
