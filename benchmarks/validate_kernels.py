@@ -21,7 +21,8 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.harness import parser_of, table
-from mirage_formal.codegen.generate import GeneratedKernel, generate
+from mirage_formal.codegen.generate import generate
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.codegen.translation_validation.realization import Realizes, decide_realizes
 from mirage_formal.graph.graph import KernelGraph

@@ -10,6 +10,8 @@
 #define MF_INPUT(type) const mf::Input<type>
 #define MF_OUTPUT(type) const mf::Output<type>
 #define MF_AWAITED(type) MF_INPUT(type)
+#define MF_HANDED(type) const mf::Handed<type>
+#define MF_COUNTERS const mf::Counters
 #define MF_SHARED_MEMORY(bytes) static_assert((bytes) >= 0, "")
 #define MF_SHARED(type, name, count, offset) \
   const mf::Shared<type> name { #name, count, offset, __LINE__ }
@@ -55,6 +57,7 @@ static inline void fill(Floats<N>& array, float value) {
 template <class T>
 static inline float load(const Input<T>& param, int index, int line = __builtin_LINE()) {
   emu::check_param(*param.param, index, 1, line);
+  emu::note_input(*param.param, index, 1, line);
   T out;
   memcpy(&out, param.param->data + (size_t)index * sizeof(T), sizeof(T));
   return to_float(out);
@@ -83,6 +86,7 @@ template <int N, int M, class T>
 static inline void load_vector(Floats<M>& array, int at, const Input<T>& param, int index,
                                int line = __builtin_LINE()) {
   emu::check_param(*param.param, index, N, line);
+  emu::note_input(*param.param, index, N, line);
   unpack<T>(array.span(at, N, false, line), param.param->data + (size_t)index * sizeof(T), N);
 }
 
@@ -136,6 +140,7 @@ static inline void begin_copy(const Shared<T>& buffer, int index, const Input<T>
   emu::Copy copy{buffer.at(index), emu::machine.threads[emu::machine.current].closed_groups, Bytes, {}};
   if (valid) {
     emu::check_param(*param.param, source, count, line);
+    emu::note_input(*param.param, source, count, line);
     memcpy(copy.bytes, param.param->data + (size_t)source * sizeof(T), Bytes);
   }
   emu::check_bounds(buffer, index, count, emu::machine.current, line);
@@ -167,6 +172,27 @@ static inline void fenced_barrier(int line = __builtin_LINE()) { emu::block_barr
 // Launches run one after another here: what a kernel waits for has ended, and nothing starts early.
 static inline void grid_wait() {}
 static inline void launch_dependents() {}
+
+// --- joined launches -------------------------------------------------------------------------------------------------
+
+static inline void publish() { emu::machine.threads[emu::machine.current].unpublished = 0; }
+
+template <int Size>
+static inline bool is_last(const Counters&, int group, int line = __builtin_LINE()) {
+  emu::block_barrier(line);
+  if (emu::machine.current == 0) emu::take_ticket(group, Size, line);
+  emu::block_barrier(line);
+  return emu::machine.last_of >= 0;
+}
+
+static inline void reset(const Counters&, int group, int line = __builtin_LINE()) {
+  if (emu::machine.current == 0) emu::reset_counter(group, line);
+}
+
+static inline void reuse_shared(int line = __builtin_LINE()) {
+  emu::finish_copies(0);
+  emu::block_barrier(line);
+}
 
 // --- collectives of a warp -------------------------------------------------------------------------------------------
 

@@ -25,7 +25,8 @@ int main(int argc, char** argv) {
     fclose(file);
   }
   mf::emu::Fault fault;
-  mf::emu::run(launch, data.data(), &fault);
+  const char* const seed = getenv("MF_EMULATOR_SEED");
+  mf::emu::run(launch, data.data(), &fault, seed == nullptr ? 0 : atoi(seed));
   for (int i = 0; i <= launch.param_count; ++i) {
     const bool last = i == launch.param_count;
     if (!last && !launch.params[i].written) continue;
@@ -41,8 +42,9 @@ int main(int argc, char** argv) {
 
 #else
 
-extern "C" __attribute__((visibility("default"))) int mf_emulate(void* const* data, mf::emu::Fault* fault) {
-  return mf::emu::run(mf_launch(), data, fault);
+extern "C" __attribute__((visibility("default"))) int mf_emulate(void* const* data, mf::emu::Fault* fault,
+                                                                        unsigned seed) {
+  return mf::emu::run(mf_launch(), data, fault, seed);
 }
 
 #endif

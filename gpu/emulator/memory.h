@@ -82,6 +82,15 @@ struct Output {
   const emu::Param* param;
 };
 
+// Results of some blocks that later blocks of the launch read; and the counters of their groups, see Machine.
+template <class T>
+struct Handed {
+  const emu::Param* param;
+  operator Input<T>() const { return {param}; }
+  operator Output<T>() const { return {param}; }
+};
+struct Counters {};
+
 namespace emu {
 
 template <class T>
@@ -163,6 +172,19 @@ static void note_write(const Shared<T>& buffer, int index, int count, CellState 
   }
 }
 
+// What this launch itself writes may be read by the last block of a group, if a block of the group has written it.
+static inline void note_input(const Param& param, int index, int count, int line) {
+  if (!param.written) return;
+  for (int i = 0; i < count; ++i) {
+    const unsigned writer = (*param.writers)[index + i];
+    if (writer == 0) {
+      fail(kUninitialised, param.name, index + i, machine.current, -1, line, "no thread of this launch wrote it before");
+    }
+    const int group = machine.arrivals[(writer - 1) / machine.launch.threads];
+    if (machine.last_of < 0 || group != machine.last_of) fail_unordered(param, index + i, writer, line);
+  }
+}
+
 static inline void note_output(const Param& param, int index, int count, int line) {
   const unsigned self = machine.block_number * machine.launch.threads + machine.current + 1;
   for (int i = 0; i < count; ++i) {
@@ -170,6 +192,7 @@ static inline void note_output(const Param& param, int index, int count, int lin
     if (writer != 0 && writer != self) fail_double_write(param, index + i, writer, line);
     writer = self;
   }
+  machine.threads[machine.current].unpublished = line;
 }
 
 }  // namespace emu

@@ -3,6 +3,9 @@
 
 #include <stdio.h>
 
+#include <algorithm>
+#include <random>
+
 #include "fiber.h"
 
 mf_dim3 threadIdx, blockIdx;
@@ -39,6 +42,37 @@ void fail_double_write(const Param& param, long long index, unsigned writer, int
   snprintf(detail, sizeof detail, "thread %u of block number %u wrote this element before", other % threads,
            other / threads);
   fail(kDoubleWrite, param.name, index, machine.current, other % threads, line, detail);
+}
+
+void fail_unordered(const Param& param, long long index, unsigned writer, int line) {
+  char detail[160];
+  const unsigned other = writer - 1, threads = machine.launch.threads;
+  snprintf(detail, sizeof detail, "block number %u wrote it, and the reading block is not the last one of its group",
+           other / threads);
+  fail(kUnordered, param.name, index, machine.current, other % threads, line, detail);
+}
+
+static void check_group(int group, int line) {
+  if (group >= 0 && group < (int)machine.counters.size()) return;
+  fail(kOutOfBounds, "counters", group, machine.current, -1, line, "there is no counter of that group");
+}
+
+void take_ticket(int group, int size, int line) {
+  check_group(group, line);
+  for (int i = 0; i < machine.launch.threads; ++i) {
+    if (const int at = machine.threads[i].unpublished) {
+      char detail[160];
+      snprintf(detail, sizeof detail, "its write at line %d is not published before its block arrives", at);
+      fail(kUnpublished, "", 0, i, -1, line, detail);
+    }
+  }
+  machine.arrivals[machine.block_number] = group;
+  if (++machine.counters[group] == (unsigned)size) machine.last_of = group;
+}
+
+void reset_counter(int group, int line) {
+  check_group(group, line);
+  machine.counters[group] = 0;
 }
 
 static void resume(int next, Fiber& from) {
@@ -141,6 +175,7 @@ static void start_block(char* stacks) {
   memset(machine.cells.data(), 0, machine.cells.size() * sizeof(Cell));
   machine.epoch = 1;
   machine.at_barrier = 0;
+  machine.last_of = -1;
   for (int& count : machine.arrived) count = 0;
   for (int i = 0; i < machine.launch.threads; ++i) {
     Thread& thread = machine.threads[i];
@@ -149,6 +184,7 @@ static void start_block(char* stacks) {
     thread.copies.clear();
     thread.first_copy = 0;
     thread.closed_groups = 0;
+    thread.unpublished = 0;
     make_fiber(fibers[i], stacks + i * kStackBytes, fiber_entry);
   }
 }
@@ -187,17 +223,22 @@ static void run_block(char* stacks) {
   }
 }
 
-static void run_grid(char* stacks) {
+// The numbers of the blocks in the order in which they run: any order is right for a joined launch.
+static std::vector<unsigned> block_order(unsigned seed) {
   const int* grid = machine.launch.grid;
-  machine.block_number = 0;
-  for (blockIdx.z = 0; blockIdx.z < (unsigned)grid[2]; ++blockIdx.z) {
-    for (blockIdx.y = 0; blockIdx.y < (unsigned)grid[1]; ++blockIdx.y) {
-      for (blockIdx.x = 0; blockIdx.x < (unsigned)grid[0]; ++blockIdx.x) {
-        run_block(stacks);
-        if (machine.fault->kind != kNone) return;
-        ++machine.block_number;
-      }
-    }
+  std::vector<unsigned> order((size_t)grid[0] * grid[1] * grid[2]);
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  if (machine.launch.counters > 0) std::shuffle(order.begin(), order.end(), std::mt19937(seed));
+  return order;
+}
+
+static void run_grid(char* stacks, unsigned seed) {
+  const unsigned x = machine.launch.grid[0], y = machine.launch.grid[1];
+  for (const unsigned number : block_order(seed)) {
+    machine.block_number = number;
+    blockIdx = {number % x, number / x % y, number / x / y};
+    run_block(stacks);
+    if (machine.fault->kind != kNone) return;
   }
   blockIdx = {0, 0, 0};
   for (int i = 0; i < machine.launch.param_count; ++i) {
@@ -208,9 +249,12 @@ static void run_grid(char* stacks) {
       }
     }
   }
+  for (size_t i = 0; i < machine.counters.size(); ++i) {
+    if (machine.counters[i] != 0) return record(kCounter, "counters", i, -1, -1, 0, "it is not 0 behind the launch");
+  }
 }
 
-int run(const Launch& launch, void* const* data, Fault* fault) {
+int run(const Launch& launch, void* const* data, Fault* fault, unsigned seed) {
   memset(fault, 0, sizeof *fault);
   machine.launch = launch;
   machine.fault = fault;
@@ -219,6 +263,8 @@ int run(const Launch& launch, void* const* data, Fault* fault) {
   machine.arrived.assign(2 * ((launch.threads + 31) / 32), 0);
   machine.shared.assign(launch.shared_bytes, 0);
   machine.cells.assign((launch.shared_bytes >> launch.cell) + 1, Cell());
+  machine.counters.assign(launch.counters, 0);
+  machine.arrivals.assign((size_t)launch.grid[0] * launch.grid[1] * launch.grid[2], -1);
   std::vector<std::vector<unsigned>> writers(launch.param_count);
   for (int i = 0; i < launch.param_count; ++i) {
     Param& param = launch.params[i];
@@ -231,7 +277,7 @@ int run(const Launch& launch, void* const* data, Fault* fault) {
     record(kMemory, "", 0, -1, -1, 0, "no memory for the threads' stacks");
     return fault->kind;
   }
-  run_grid(stacks);
+  run_grid(stacks, seed);
   free_stacks(stacks, launch.threads);
   return fault->kind;
 }

@@ -30,6 +30,9 @@ enum Kind : int {
   kDivergence,
   kDoubleWrite,
   kUnwritten,
+  kUnordered,
+  kUnpublished,
+  kCounter,
   kMemory,
 };
 
@@ -66,6 +69,7 @@ struct Launch {
   int threads;
   int shared_bytes;
   int cell;  // a cell is of 1 << cell bytes: of one where a buffer holds masks, else of two
+  int counters;  // groups of a joined launch, whose blocks run in random order; 0 elsewhere
 };
 
 // One asynchronous copy in flight: where its bytes will appear.
@@ -100,6 +104,7 @@ struct Thread {
   std::vector<Copy> copies;
   size_t first_copy;
   int closed_groups;
+  int unpublished;  // line of its last write to device memory that is not published; 0 if there is none
 };
 
 // Shadow of one or two bytes of shared memory, see Launch. Epochs count barriers of the block.
@@ -122,6 +127,9 @@ struct Machine {
   unsigned block_number;
   std::vector<unsigned char> shared;
   std::vector<Cell> cells;
+  std::vector<unsigned> counters;  // of a joined launch, one for each group
+  std::vector<int> arrivals;       // the group at whose counter each block has arrived; -1 before
+  int last_of;                     // the group of which this block is the last one to arrive; -1 if of none
 };
 extern Machine machine;
 
@@ -129,6 +137,12 @@ extern Machine machine;
 [[noreturn, gnu::cold]] void fail(Kind kind, const char* buffer, long long index, int thread, int other, int line,
                                   const char* detail);
 [[noreturn, gnu::cold]] void fail_double_write(const Param& param, long long index, unsigned writer, int line);
+
+[[noreturn, gnu::cold]] void fail_unordered(const Param& param, long long index, unsigned writer, int line);
+
+// The block arrives at the counter of a group of `size` blocks; what its threads wrote is published before.
+void take_ticket(int group, int size, int line);
+void reset_counter(int group, int line);
 
 // All threads of the block meet.
 void block_barrier(int line);
@@ -141,8 +155,9 @@ void release();
 void start_copy(const Copy& copy);
 void finish_copies(int left);
 
-// Runs the kernel on `data`, one pointer for each parameter in order; the kind of the fault, or 0.
-int run(const Launch& launch, void* const* data, Fault* fault);
+// Runs the kernel on `data`, one pointer for each parameter in order; the kind of the fault, or 0. `seed` decides about
+// the order of the blocks of a joined launch.
+int run(const Launch& launch, void* const* data, Fault* fault, unsigned seed);
 
 }  // namespace emu
 }  // namespace mf

@@ -19,10 +19,12 @@ from mirage_formal.autotune.successive_halving import other_schedules
 from mirage_formal.autotune.timing_cache import kernel_code_digest
 from mirage_formal.autotune.timing_subprocess import TimingJob, timed_record
 from mirage_formal.autotune.tuning_result import FinalistRow, TuningResources
-from mirage_formal.autotune.tuning_space import ComposedCandidate, moves_factors, whole_key
+from mirage_formal.autotune.tuning_space import ComposedCandidate, moves_factors, timed_schedules, whole_key
 from mirage_formal.codegen.executable import Executable, KernelLaunch
+from mirage_formal.codegen.post_search_rewrites.rewrite_sequences import CHANGES
 from mirage_formal.device.compile import version as compiler
 from mirage_formal.device.sealed_records import manifest_digest
+from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.records import KERNELS, RealizationRecord, TuningRecord
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 
@@ -217,10 +219,12 @@ class Finalists:
     def _choose_overlap_of(self, name: str, times: Mapping[str, float], deadline: float) -> None:
         """Change one choice of a finalist at a time, and keep each change that makes the whole faster.
 
-        All kernels that can be early become so, then each goes the other way. Then each of the ``other_schedules`` is
-        tried, if need be with all early; if one was faster, each kernel goes the other way once more. Each of these
-        steps tries as many changes as there are finalists at most.
+        First, kernels are joined to the launches before them (``_join_launches``). Then all kernels that can be early
+        become so, then each goes the other way. Then each of the ``other_schedules`` is tried, if need be with all
+        early; if one was faster, each kernel goes the other way once more. Each of these steps tries as many changes as
+        there are finalists at most.
         """
+        self._join_launches(name, times, deadline)
         producers = dependent_producers(self.built[name].executable)
         early, most, start = frozenset(producers), self.bench.limits.finalists, self._chosen[name]
 
@@ -245,6 +249,27 @@ class Finalists:
             changed |= takes(variants=variants, us=us) or takes(variants=variants, us=us, early=early)
         if changed:
             flip_each()
+
+    def _join_launches(self, name: str, times: Mapping[str, float], deadline: float) -> None:
+        """Join kernels of a finalist to the launches before them, wherever that makes the whole faster.
+
+        Each kernel that may be joined is, in the finalist's own form; then in the forms whose splits are combined on
+        the tiles of the first kernel, which takes few blocks at the end of a launch. The joined kernel gets a schedule
+        with the number of threads of that launch (``codegen.generate``).
+        """
+        plan, most = self.facts.plan, self.bench.limits.finalists
+
+        def takes(one: ComposedCandidate) -> None:
+            if time.monotonic() < deadline:
+                self.instead(one)
+
+        for operator in joinable_kernels(self.built[name].executable)[:most]:
+            takes(replace(self._chosen[name], joined=self._chosen[name].joined | {operator}))
+        for number, other in enumerate(plan.candidates):
+            if other.name == name and is_combined_whole(other.form) and len(other.pieces) > 1:
+                fastest = [min(timed_schedules(plan, piece, times), default=(0.0, 0)) for piece in other.pieces]
+                variants, us = tuple(at for _, at in fastest), sum(us for us, _ in fastest)
+                takes(ComposedCandidate(number, variants, us, joined=frozenset(other.operators[1:])))
 
     def _directory(self, name: str) -> Path:
         return self.root / KERNELS / name
@@ -288,9 +313,31 @@ def dependent_producers(executable: Executable) -> tuple[int, ...]:
     )
 
 
+def joinable_kernels(executable: Executable) -> tuple[int, ...]:
+    """Return the operators whose graph-defined kernels follow the launch of another one, in launch order.
+
+    The last blocks of that launch may run them, which saves a launch but takes turns (docs/kernels.md). Whether their
+    blocks read only what one group of blocks writes is seen when they are generated.
+    """
+    ops = executable.graph.ops
+    pairs = zip(executable.launches, executable.launches[1:], strict=False)
+    return tuple(
+        behind.operator
+        for before, behind in pairs
+        if isinstance(before, KernelLaunch) and isinstance(behind, KernelLaunch)
+        if min(before.operator, behind.operator) >= 0 and not before.counters and not behind.counters
+        if isinstance(ops[before.operator], GraphDefined) and isinstance(ops[behind.operator], GraphDefined)
+    )
+
+
+def is_combined_whole(form: str) -> bool:
+    """Return whether a form's splits are combined on the tiles of the kernels that are split."""
+    return any(change.whole and change.name == form for change in CHANGES)
+
+
 def comparison_job(directory: Path, place: TuningDirectory) -> TimingJob:
     """Return the job that compares a candidate's kernels with float64 and times them."""
     return TimingJob(-1, -1, directory=str(directory), tuning=place.choices.get(manifest_digest(directory)))
 
 
-__all__ = ["Finalists", "TuningFacts", "comparison_job", "dependent_producers"]
+__all__ = ["Finalists", "TuningFacts", "comparison_job", "dependent_producers", "is_combined_whole", "joinable_kernels"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Final, assert_never
 
 from mirage_formal.codegen.program.access import list_accesses
@@ -70,6 +70,8 @@ CTYPES: Final = {
 DEVICE_HEADER: Final = "mirage_formal/device.cuh"
 FLOAT32_HEADER: Final = "mirage_formal/float32.cuh"
 WARPGROUP_HEADER: Final = "mirage_formal/wgmma.cuh"
+#: The part of it that joined launches need.
+JOINED_HEADER: Final = "mirage_formal/joined.cuh"
 
 # C++ precedence, higher binds tighter.
 _PRECEDENCE: Final = {
@@ -84,6 +86,9 @@ _PRECEDENCE: Final = {
     IntOp.AND: 1,
 }
 _COORDINATES: Final = {"tid": "threadIdx.x", "bx": "blockIdx.x", "by": "blockIdx.y", "bz": "blockIdx.z"}
+#: Parameters of a function of one block, and the sources of its coordinates.
+BLOCK_PARAMS: Final = ("unsigned mf_x", "unsigned mf_y", "unsigned mf_z")
+_BLOCK_COORDINATES: Final = {"tid": "threadIdx.x", "bx": "mf_x", "by": "mf_y", "bz": "mf_z"}
 _WIDTH: Final = 110
 # C++ keywords and CUDA's own names that a generator might choose by accident.
 _WORDS: Final = (
@@ -102,10 +107,15 @@ def emit_cuda(program: Program) -> str:
         ValueError: The program has a fault of form (see ``list_accesses``), a name is not a usable C identifier, a
             constant is no number, or a divisor is 0.
     """
+    check_printable(program)
+    return "\n".join(_Emitter(program).lines()) + "\n"
+
+
+def check_printable(program: Program) -> None:
+    """Raise a ValueError where a Program has a fault of form."""
     for path, subject, what in list_accesses(program).faults:
         where = f"statement {path}" if path else "header"
         raise ValueError(f"cannot print kernel {program.name}: {where}, {subject}: {what}")
-    return "\n".join(_Emitter(program).lines()) + "\n"
 
 
 def headers(program: Program) -> tuple[str, ...]:
@@ -136,7 +146,27 @@ def value_text(program: Program, value: Value) -> str:
     return _Emitter(program).value(value)
 
 
-def _macro(param: Param, program: Program) -> str:
+def block_function(program: Program, name: str, awaited: Set[str]) -> list[str]:
+    """Return the lines of a function that runs one block of a Program, whose coordinates are its last arguments.
+
+    Args:
+        program: The Program.
+        name: Name of the function.
+        awaited: Parameters that other blocks of the same launch write, or launches before it.
+
+    Raises:
+        ValueError: As ``emit_cuda``.
+    """
+    check_printable(program)
+    return list(_Emitter(program).block_function(name, awaited))
+
+
+def kernel_head(name: str, threads: int, alone: bool) -> str:
+    """Return the head of a kernel's definition up to its parameters."""
+    return f'extern "C" __global__ void __launch_bounds__({threads}{", 1" if alone else ""}) {name}('
+
+
+def parameter_macro(param: Param, program: Program) -> str:
     """Return the macro that declares a parameter.
 
     A parameter that the previous launch may still be writing when a dependent kernel starts is declared as awaited.
@@ -158,28 +188,49 @@ class _Emitter:
     def lines(self) -> Iterator[str]:
         program = self.program
         body = self.body(program.body, 1)  # first, because it tells which coordinates are used
+        yield from self.comment()
+        yield from (f'#include "{header}"' for header in headers(program))
+        yield ""
+        params = [f"{parameter_macro(param, program)}({CTYPES[param.dtype]}) {param.name}" for param in program.params]
+        yield from wrap_items(kernel_head(program.name, program.threads, program.alone), params, ") {", "")
+        yield from self.declarations(_COORDINATES)
+        yield from body
+        yield "}"
+
+    def comment(self) -> Iterator[str]:
+        program = self.program
         x, y, z = program.grid
         yield f"// {program.name}: {x} x {y} x {z} blocks of {program.threads} threads,"
         yield f"// {program.shared_bytes} bytes of dynamic shared memory."
         for param in program.params:
             use = "written" if param.written else "read"
             yield f"//   {param.name}: {param.elements} x {param.dtype}, {use}, aligned to {param.align} bytes"
-        yield from (f'#include "{header}"' for header in headers(program))
-        yield ""
-        params = [f"{_macro(param, program)}({CTYPES[param.dtype]}) {param.name}" for param in program.params]
-        bounds = f"{program.threads}, 1" if program.alone else f"{program.threads}"
-        head = f'extern "C" __global__ void __launch_bounds__({bounds}) {program.name}('
-        yield from _wrap_items(head, params, ") {", "")
+
+    def declarations(self, coordinates: Mapping[str, str]) -> Iterator[str]:
+        """Yield the declarations of shared buffers, and of the coordinates that are used, which have these sources."""
+        program = self.program
         if program.shared:
             yield f"  MF_SHARED_MEMORY({program.shared_bytes});"
         for buffer in program.shared:
             last = buffer.offset + buffer.bytes - 1
             declaration = f"MF_SHARED({CTYPES[buffer.dtype]}, {buffer.name}, {buffer.elements}, {buffer.offset});"
             yield f"  {declaration}  // bytes {buffer.offset}..{last}"
-        extents = dict(zip(_COORDINATES, (program.threads, x, y, z), strict=True))
-        for name, source in _COORDINATES.items():
+        extents = dict(zip(_COORDINATES, (program.threads, *program.grid), strict=True))
+        for name, source in coordinates.items():
             if name in self.used:
                 yield f"  const int {name} = mf::below<{extents[name]}>({source});"
+
+    def block_function(self, name: str, awaited: Set[str]) -> Iterator[str]:
+        program = self.program
+        body = self.body(program.body, 1)
+        yield from self.comment()
+        macros = {
+            param.name: "MF_AWAITED" if param.name in awaited else parameter_macro(param, program)
+            for param in program.params
+        }
+        params = [f"{macros[param.name]}({CTYPES[param.dtype]}) {param.name}" for param in program.params]
+        yield from wrap_items(f"MF_DEVICE void {name}(", [*params, *BLOCK_PARAMS], ") {", "")
+        yield from self.declarations(_BLOCK_COORDINATES)
         yield from body
         yield "}"
 
@@ -277,7 +328,7 @@ class _Emitter:
         if len(texts) == 1:
             yield from _wrap_call(f"mf::store({name}, {self.integer(index)}, {texts[0]});", pad)
             return
-        yield from _wrap_items(f"{pad}mf::store_vector({name}, {self.integer(index)}, {{", texts, "});", pad)
+        yield from wrap_items(f"{pad}mf::store_vector({name}, {self.integer(index)}, {{", texts, "});", pad)
 
     def vector(self, array: str, at: IntExpr, name: str, index: IntExpr, count: int) -> str:
         return f"mf::load_vector<{count}>({array}, {self.integer(at)}, {name}, {self.integer(index)});"
@@ -373,7 +424,7 @@ def _synchronises(statement: Stmt) -> bool:
             return isinstance(statement, Barrier | WaitGroups | Mma | WarpgroupMma | LoadMatrix)
 
 
-def _wrap_items(head: str, items: Sequence[str], tail: str, pad: str) -> Iterator[str]:
+def wrap_items(head: str, items: Sequence[str], tail: str, pad: str) -> Iterator[str]:
     """Yield head + items + tail on one line if it is short enough, else the items on lines of their own."""
     line = head + ", ".join(items) + tail
     if len(line) <= _WIDTH:
@@ -400,7 +451,7 @@ def _wrap_call(text: str, pad: str) -> Iterator[str]:
             items.append("")
         else:
             items[-1] += char
-    yield from _wrap_items(pad + text[: head + 1], [item.strip() for item in items], ");", pad)
+    yield from wrap_items(pad + text[: head + 1], [item.strip() for item in items], ");", pad)
 
 
 def _check_name(name: str) -> None:

@@ -7,6 +7,7 @@ Reading one needs msgspec only: no solver, no search, no code of the verifier. d
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -25,10 +26,12 @@ from mirage_formal.records import (
     LAUNCH_FILE,
     Argument,
     Binary,
+    JoinedKernel,
     KernelLaunch,
     Launch,
     LaunchRecord,
     ProductLaunch,
+    launched_kernels,
     write_atomic,
 )
 from mirage_formal.support import strict_json
@@ -38,6 +41,8 @@ SCHEMA: Final = "mirage_formal.launch"
 VERSION: Final = 1
 #: Workspace tensors start at multiples of this many bytes.
 ALIGN: Final = 256
+#: Bytes of the counter of a group of blocks.
+COUNTER_BYTES: Final = 4
 _MAX_BYTES: Final = 64 << 20
 _MAX_GRID: Final = (2**31 - 1, 65535, 65535)
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,200}")
@@ -128,7 +133,7 @@ class Executable:
         return self.place(value).span(self.values[value].shape)
 
     def _kernels(self) -> Iterator[KernelLaunch]:
-        return (launch for launch in self.launches if isinstance(launch, KernelLaunch))
+        return iter(launched_kernels(self.launches))
 
 
 def workspace(executable: Executable) -> tuple[dict[int, int], int]:
@@ -141,6 +146,23 @@ def workspace(executable: Executable) -> tuple[dict[int, int], int]:
             offsets[number] = end
             end += -(-tensor.bytes // ALIGN) * ALIGN
     return offsets, end
+
+
+def counter_offsets(executable: Executable, start: int) -> tuple[dict[int, int], int]:
+    """Return byte offsets of the counters of joined launches, by the launch's position, and the end behind them.
+
+    Each joined launch has counters of its own. They are 0 when the memory is made, and after every launch.
+
+    Args:
+        executable: The executable.
+        start: Offset of the first counter, a multiple of ``ALIGN``.
+    """
+    offsets: dict[int, int] = {}
+    for number, launch in enumerate(executable.launches):
+        if isinstance(launch, KernelLaunch) and launch.counters:
+            offsets[number] = start
+            start += -(-COUNTER_BYTES * launch.counters // ALIGN) * ALIGN
+    return offsets, start
 
 
 def kernel_launch(
@@ -157,6 +179,23 @@ def kernel_launch(
         *(operator, program.name, program.grid, program.threads, shared, arguments, source, digest, cubins),
         dependent=program.dependent,
     )
+
+
+def join_launch(
+    launch: KernelLaunch, program: Program, operator: int, values: tuple[int, ...], counters: int
+) -> KernelLaunch:
+    """Return the launch of a kernel whose last blocks run another one.
+
+    Args:
+        launch: The launch of the first kernel.
+        program: The second kernel.
+        operator: Its operator.
+        values: The values of its parameters, in order.
+        counters: Number of groups of blocks.
+    """
+    own = kernel_launch(program, operator, values, launch.source, "", {})
+    joined = JoinedKernel(operator, own.name, own.grid, own.shared_bytes, own.arguments, counters)
+    return msgspec.structs.replace(launch, joined=joined)
 
 
 # --- directories -----------------------------------------------------------------------------------------------------
@@ -217,8 +256,9 @@ def _files(launches: tuple[Launch, ...], where: str) -> Iterator[tuple[str, str]
     for launch in launches:
         if isinstance(launch, KernelLaunch):
             yield from ((launch.source, launch.sha256), *((b.file, b.sha256) for b in launch.cubins.values()))
-            if _NAME.fullmatch(launch.name) is None:
-                raise FormatError(f"expected the name of a kernel, got {launch.name[:60]!r}", where=where)
+            for kernel in launch.kernels:
+                if _NAME.fullmatch(kernel.name) is None:
+                    raise FormatError(f"expected the name of a kernel, got {kernel.name[:60]!r}", where=where)
 
 
 def _read_verified(directory: Path, name: str, digest: str) -> bytes:
@@ -257,7 +297,12 @@ def _check(executable: Executable, where: str) -> None:
             refuse(f"launch {number}: writes value {again[0]} a second time")
         known |= bases
         if isinstance(launch, KernelLaunch):
-            _check_kernel(executable, launch, number, refuse)
+            for kernel in launch.kernels:
+                _check_kernel(executable, kernel, number, refuse)
+            if launch.counters > math.prod(launch.grid):
+                refuse(f"launch {number}: expected at most a counter for each block, got {launch.counters}")
+            if launch.counters and len(launch.passed) == sum(len(one.arguments) for one in launch.kernels):
+                refuse(f"launch {number}: expected a joined kernel that reads what the launch writes")
             if launch.dependent and not isinstance(before, KernelLaunch):
                 got = "of the first launch" if before is None else "behind a product"
                 refuse(f"launch {number}: expected dependent only behind a generated kernel, got it {got}")
@@ -294,11 +339,11 @@ def without_dependent_launches(executable: Executable) -> Executable:
 
 
 def read_and_written_values(launch: Launch) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the values that a launch reads, and those that it writes."""
+    """Return the values that a launch reads of what was there before, and those that it writes."""
     if isinstance(launch, ProductLaunch):
         return (launch.a, launch.b), (launch.result,)
-    read = tuple(argument.value for argument in launch.arguments if not argument.written)
-    return read, tuple(argument.value for argument in launch.arguments if argument.written)
+    read = tuple(argument.value for argument in launch.passed if not argument.written)
+    return read, tuple(argument.value for argument in launch.passed if argument.written)
 
 
 def moved_bytes(graph: KernelGraph) -> int:
@@ -316,11 +361,15 @@ def describe(launch: Launch, graph: KernelGraph) -> str:
     x, y, z = launch.grid
     what = "graph-defined" if defined else "predefined" if launch.operator >= 0 else "copy"
     shape = f"{x}x{y}x{z} blocks of {launch.threads}, {launch.shared_bytes} bytes shared"
-    return f"{launch.name} ({what}): {shape}{', dependent' if launch.dependent else ''}"
+    more = ", dependent" if launch.dependent else ""
+    for then in launch.kernels[1:]:
+        more += f", and {then.name} (graph-defined) by the last blocks of {launch.counters} groups"
+    return f"{launch.name} ({what}): {shape}{more}"
 
 
 __all__ = [
     "ALIGN",
+    "COUNTER_BYTES",
     "LAUNCH_FILE",
     "SCHEMA",
     "VERSION",
@@ -331,7 +380,9 @@ __all__ = [
     "Launch",
     "LaunchRecord",
     "ProductLaunch",
+    "counter_offsets",
     "describe",
+    "join_launch",
     "kernel_launch",
     "load_executable",
     "moved_bytes",

@@ -7,18 +7,21 @@ kernels with this module, and ``revalidate.rederive`` derives them again from th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from math import prod
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from mirage_formal.codegen.generated_launches import GeneratedKernel, GeneratedLaunches
+from mirage_formal.codegen.joined_launches.block_groups import JoinedProgram, block_groups
+from mirage_formal.codegen.joined_launches.joined_kernels import handed_tensors, schedule_with_threads
 from mirage_formal.codegen.lowering.strided_regions import Operation
 from mirage_formal.codegen.matrix_sides import matrix_side
 from mirage_formal.codegen.planning.expand import subtracts_maximum
 from mirage_formal.codegen.predefined_kernels import copy_program, operator_program
-from mirage_formal.codegen.program.plan import Plan, Schedule
+from mirage_formal.codegen.program.plan import Schedule
 from mirage_formal.codegen.program.program import (
     Commit,
     CopyAsync,
@@ -60,47 +63,12 @@ _MOST_TILES: Final = 16
 NO_SCHEDULES: Final[Mapping[int, Schedule]] = MappingProxyType({})
 #: No early kernels: every kernel that is followed by another one lets it start late.
 NONE_EARLY: Final[Set[int]] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class GeneratedKernel:
-    """A generated kernel.
-
-    Attributes:
-        operator: Position of its operator, or -1.
-        values: The numbers of its operands and results, without band masks that it computes.
-        program: Its Program.
-        plan: Its plan, if it is graph-defined.
-        asked: The schedule that was requested for it, if any.
-        early: Whether it lets the next launch start as soon as it begins, and not only when it has nothing left to
-            read.
-    """
-
-    operator: int
-    values: tuple[int, ...]
-    program: Program
-    plan: Plan | None = None
-    asked: Schedule | None = None
-    early: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class GeneratedLaunches:
-    """The launches of a µGraph.
-
-    Attributes:
-        steps: Generated kernels and predefined products, in order.
-        outputs: The value of each output.
-    """
-
-    steps: tuple[GeneratedKernel | ProductLaunch, ...]
-    outputs: tuple[int, ...]
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Return the source file of each generated kernel, in order."""
-        count = sum(isinstance(step, GeneratedKernel) for step in self.steps)
-        return ("kernel.cu",) if count == 1 else tuple(f"kernel{number}.cu" for number in range(count))
+#: No joined kernels: every kernel has a launch of its own.
+NONE_JOINED: Final[Set[int]] = frozenset()
+#: The options of ``generate``: requested schedules, early kernels and joined kernels.
+LaunchOptions = tuple[Mapping[int, Schedule], Set[int], Set[int]]
+#: No options: every kernel has the first schedule that fits, and a launch of its own that starts late.
+NO_OPTIONS: Final[LaunchOptions] = (NO_SCHEDULES, NONE_EARLY, NONE_JOINED)
 
 
 def generate(
@@ -108,6 +76,7 @@ def generate(
     target: Target,
     schedules: Mapping[int, Schedule] = NO_SCHEDULES,
     early: Set[int] = NONE_EARLY,
+    joined: Set[int] = NONE_JOINED,
 ) -> GeneratedLaunches:
     """Return the kernels of a µGraph.
 
@@ -116,9 +85,11 @@ def generate(
         target: The GPU that kernels are planned for.
         schedules: Schedules of operators, by position; the others have the first that fits.
         early: Positions of operators whose kernels let the next generated kernel start as soon as they begin.
+        joined: Positions of operators whose kernels the last blocks of the launch before run. They have its number of
+            threads: a schedule with another one is replaced by the likeliest with that.
 
     Raises:
-        UnsupportedError: An operator cannot be lowered; names it.
+        UnsupportedError: An operator cannot be lowered, or its kernel cannot be joined; names it.
     """
     steps: list[GeneratedKernel | ProductLaunch] = []
     types = kernel_types(graph)
@@ -133,7 +104,9 @@ def generate(
         try:
             asked = schedules.get(position)
             values = (*op.operands, *results)
-            if isinstance(op, GraphDefined):
+            if position in joined:
+                steps.append(_joined_kernel(graph, position, values, target, (asked, steps[-1:])))
+            elif isinstance(op, GraphDefined):
                 steps.append(_graph_defined_kernel(graph, position, values, target, asked))
             else:
                 steps.append(_predefined_kernel(graph, position, values, (types, known), target, asked))
@@ -142,19 +115,23 @@ def generate(
             raise UnsupportedError(what, where="plan") from error
     outputs = _outputs(graph, types, known, steps, target)
     inputs = frozenset(number for number, place in enumerate(known) if place.base < len(graph.inputs))
-    return GeneratedLaunches(
-        tuple(_mark_alone(step, target) for step in _make_dependent(steps, inputs, early)), tuple(outputs)
-    )
+    return _mark_alone(GeneratedLaunches(tuple(_make_dependent(steps, inputs, early)), tuple(outputs)), target)
 
 
-def _mark_alone(step: GeneratedKernel | ProductLaunch, target: Target) -> GeneratedKernel | ProductLaunch:
-    """Return the step, marked ``alone`` if a multiprocessor holds one block of its kernel at a time."""
-    if not isinstance(step, GeneratedKernel) or resident_blocks(step.program, target) > 1:
-        return step
-    return replace(step, program=replace(step.program, alone=True))
+def _mark_alone(made: GeneratedLaunches, target: Target) -> GeneratedLaunches:
+    """Return the launches, kernels marked ``alone`` of whose launch a multiprocessor holds one block at a time."""
+    steps: list[GeneratedKernel | ProductLaunch] = []
+    for one in made.launches:
+        if isinstance(one, ProductLaunch):
+            steps.append(one)
+            continue
+        alone = resident_blocks(one.program, target) == 1
+        kernels = (one.kernel,) if one.then is None else (one.kernel, one.then)
+        steps += (replace(own, program=replace(own.program, alone=alone)) for own in kernels)
+    return replace(made, steps=tuple(steps))
 
 
-def resident_blocks(program: Program, target: Target) -> int:
+def resident_blocks(program: Program | JoinedProgram, target: Target) -> int:
     """Return the blocks of a kernel that a multiprocessor holds at a time, register use aside.
 
     Args:
@@ -181,8 +158,10 @@ def _make_dependent(
     codegen/program/access.py), and these are inputs, or views of them, which no launch writes; what the user's work
     before the call writes there is complete, for the first launch of a call begins behind it. When the kernel goes on,
     the launch before it has ended; by induction every launch of the call has, for each of them ended after its own
-    wait. The first launch of a call and those beside a product of a library are in the order of the stream, so calls
-    don't overlap: what comes behind the last kernel waits for it, and with it for all.
+    wait. A joined kernel is part of the launch before it, and reads inputs and what that launch or earlier ones have
+    written, behind the wait of that launch. The first launch of a call and those beside a product of a library are in
+    the order of the stream, so calls don't overlap: what comes behind the last kernel waits for it, and with it for
+    all.
 
     Args:
         steps: The steps in launch order, none dependent.
@@ -191,9 +170,10 @@ def _make_dependent(
     """
     made: list[GeneratedKernel | ProductLaunch] = []
     for number, step in enumerate(steps):
-        if isinstance(step, GeneratedKernel):
+        if isinstance(step, GeneratedKernel) and step.joined is None:
             waits = number > 0 and isinstance(steps[number - 1], GeneratedKernel)
-            followed = number + 1 < len(steps) and isinstance(steps[number + 1], GeneratedKernel)
+            behind = [one for one in steps[number + 1 :] if not (isinstance(one, GeneratedKernel) and one.joined)]
+            followed = bool(behind) and isinstance(behind[0], GeneratedKernel)
             program, soon = step.program, followed and step.operator in early
             if followed:
                 program = replace(program, body=_add_launch_permission(program.body, 0 if soon else None))
@@ -262,6 +242,40 @@ def _graph_defined_kernel(
     plan = make_plan(graph, position, target, asked)
     passed = tuple(value for value, param in zip(values, plan.params, strict=True) if param.band is None)
     return GeneratedKernel(position, passed, lower(plan), plan, asked)
+
+
+def _joined_kernel(
+    graph: KernelGraph,
+    position: int,
+    values: tuple[int, ...],
+    target: Target,
+    given: tuple[Schedule | None, Sequence[GeneratedKernel | ProductLaunch]],
+) -> GeneratedKernel:
+    """Return the kernel of a graph-defined operator that the last blocks of the launch before run.
+
+    Args:
+        graph: The µGraph.
+        position: The position of the operator.
+        values: The numbers of its operands and results.
+        target: The GPU.
+        given: The schedule that was requested for it, if any, and the step before.
+
+    Raises:
+        UnsupportedError: There is no such launch; says why.
+    """
+    asked, op = given[0], graph.ops[position]
+    before = next((one for one in given[1] if isinstance(one, GeneratedKernel) and one.operator >= 0), None)
+    own = None if before is None else graph.ops[before.operator]
+    if before is None or before.joined or not isinstance(op, GraphDefined) or not isinstance(own, GraphDefined):
+        raise UnsupportedError("expected a graph-defined kernel behind one with a launch of its own", where="plan")
+    threads = before.program.threads
+    if asked is None or asked.threads != threads:
+        asked = schedule_with_threads(graph, position, target, threads)
+    made = _graph_defined_kernel(graph, position, values, target, asked)
+    groups = block_groups((own, op), handed_tensors(graph, (before, made), (own, op)))
+    for what in JoinedProgram(before.program, made.program, groups).faults():
+        raise UnsupportedError(what, where="plan")
+    return replace(made, joined=groups)
 
 
 def _predefined_kernel(
@@ -370,6 +384,7 @@ def plan_record(kernel: GeneratedKernel, compiled: Mapping[str, Compiled]) -> Ke
         loop=loop,
         schedule=None if kernel.asked is None else schedule_record(kernel.asked),
         early=kernel.early,
+        joined=kernel.joined is not None,
         buffers=tuple(
             BufferRecord(name=b.name, dtype=b.dtype.value, elements=b.elements, offset=b.offset) for b in program.shared
         ),
@@ -383,10 +398,11 @@ def schedule_record(schedule: Schedule) -> ScheduleRecord:
     return msgspec.convert(msgspec.to_builtins(schedule), ScheduleRecord)
 
 
-def requested_options(plans: Sequence[KernelPlanRecord]) -> tuple[dict[int, Schedule], Set[int]]:
-    """Return the options of ``generate`` that give the same plans: requested schedules, and early kernels."""
+def requested_options(plans: Sequence[KernelPlanRecord]) -> LaunchOptions:
+    """Return the options of ``generate`` that give the same plans: requested schedules, early and joined kernels."""
     schedules = {one.operator: schedule_from_record(one.schedule) for one in plans if one.schedule is not None}
-    return schedules, frozenset(one.operator for one in plans if one.early)
+    early, joined = (one.operator for one in plans if one.early), (one.operator for one in plans if one.joined)
+    return schedules, frozenset(early), frozenset(joined)
 
 
 def schedule_from_record(record: ScheduleRecord) -> Schedule:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from mirage_formal.codegen.generate import GeneratedKernel
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.program.program import Apply, GlobalWrite, KernelFn, Mma, Pack, Program, SharedWrite
 from mirage_formal.codegen.translation_validation.field_points import BITS, POINTS
 from mirage_formal.codegen.translation_validation.program_evaluation import parts

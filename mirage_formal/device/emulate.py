@@ -25,6 +25,8 @@ from typing import TYPE_CHECKING, Any, Final
 from mirage_formal.cache.cache_directory import Cache, cache_root
 from mirage_formal.cache.lock import lock_directory
 from mirage_formal.codegen.cuda_printer import CTYPES, emit_cuda
+from mirage_formal.codegen.joined_launches.block_groups import JoinedProgram
+from mirage_formal.codegen.joined_launches.joined_printer import emit_launched
 from mirage_formal.codegen.program.instruction_count import count_statements
 from mirage_formal.codegen.program.program import Param, Program
 from mirage_formal.graph.types import DType
@@ -68,6 +70,12 @@ class FaultKind(StrEnum):
     DOUBLE_WRITE = "double write"
     #: An output element that is never written.
     UNWRITTEN = "never written"
+    #: A result of another block read where this block is not the last one of that block's group.
+    UNORDERED = "unordered read"
+    #: A write that is not made visible before its block takes a ticket.
+    UNPUBLISHED = "unpublished write"
+    #: A group's counter that is not 0 behind the launch.
+    COUNTER = "counter not reset"
     MEMORY = "out of memory"
     #: AddressSanitizer or UBSan stopped the program; only with sanitize=True.
     SANITIZER = "sanitizer"
@@ -142,7 +150,13 @@ class _Fault(ctypes.Structure):
     )
 
 
-def run_kernel(program: Program, arrays: Sequence[np.ndarray], *, sanitize: bool = False) -> tuple[np.ndarray, ...]:
+#: What one launch runs.
+Launchable = Program | JoinedProgram
+
+
+def run_kernel(
+    program: Launchable, arrays: Sequence[np.ndarray], *, sanitize: bool = False, seed: int = 0
+) -> tuple[np.ndarray, ...]:
     """Run a kernel on the CPU emulator.
 
     Arrays have any shape with the parameter's number of elements and are converted to its dtype; results are flat.
@@ -150,9 +164,10 @@ def run_kernel(program: Program, arrays: Sequence[np.ndarray], *, sanitize: bool
     results are float32 arrays of their exact values. Results that are masks are uint8 arrays of zeros and ones.
 
     Args:
-        program: The kernel.
+        program: The kernel, or two in a joined launch, whose blocks run in random order.
         arrays: For the parameters that it reads, in order.
         sanitize: Build with AddressSanitizer and UBSan and run in a process of its own.
+        seed: Seed of the order of the blocks of a joined launch.
 
     Returns:
         Arrays for the parameters that it writes, in order.
@@ -162,32 +177,44 @@ def run_kernel(program: Program, arrays: Sequence[np.ndarray], *, sanitize: bool
         EmulatorError: There is no compiler.
         ValueError: The arrays do not fit the parameters, or the program cannot be printed.
     """
-    return run_source(program, emit_cuda(program), arrays, sanitize=sanitize)
+    return run_source(program, emit_launched(program), arrays, sanitize=sanitize, seed=seed)
 
 
 def run_source(
-    program: Program, source: str, arrays: Sequence[np.ndarray], *, sanitize: bool = False, optimised: bool = False
+    program: Launchable,
+    source: str,
+    arrays: Sequence[np.ndarray],
+    *,
+    sanitize: bool = False,
+    optimised: bool = False,
+    seed: int = 0,
 ) -> tuple[np.ndarray, ...]:
     """Run any kernel text with the parameters and launch dimensions of ``program``; otherwise as ``run_kernel``.
 
     With ``optimised`` the text is compiled with -O2, whatever its amount of work.
     """
-    return _emulate_kernel(program, source, arrays, sanitize=sanitize, optimised=optimised)[0]
+    level = _MUCH if optimised or _statements(program) > _WORTH_IT else _LITTLE
+    return _emulate_kernel(program, source, arrays, sanitize=sanitize, level=level, seed=seed)[0]
 
 
 def loaded_bytes(program: Program, arrays: Sequence[np.ndarray]) -> int:
     """Return the bytes that all blocks of a kernel read from device memory while it runs; see ``run_kernel``."""
-    return _emulate_kernel(program, emit_cuda(program), arrays, sanitize=False, optimised=False)[1]
+    level = _MUCH if _statements(program) > _WORTH_IT else _LITTLE
+    return _emulate_kernel(program, emit_cuda(program), arrays, sanitize=False, level=level, seed=0)[1]
+
+
+def _statements(program: Launchable) -> float:
+    every = (program.first, program.then) if isinstance(program, JoinedProgram) else (program,)
+    return sum(map(count_statements, every))
 
 
 def _emulate_kernel(
-    program: Program, source: str, arrays: Sequence[np.ndarray], *, sanitize: bool, optimised: bool
+    program: Launchable, source: str, arrays: Sequence[np.ndarray], *, sanitize: bool, level: str, seed: int
 ) -> tuple[tuple[np.ndarray, ...], int]:
     """Return the outputs of a kernel, and the bytes that it reads."""
     data = _bind(program, arrays)
-    level = _MUCH if optimised or count_statements(program) > _WORTH_IT else _LITTLE
     built = _build(program, source, sanitize, level)
-    fault = _run_process(built, program, data) if sanitize else _run_library(built, data)
+    fault = _run_process(built, program, data, seed) if sanitize else _run_library(built, data, seed)
     if fault.kind:
         _raise(fault, program, source)
     pairs = zip(data, program.params, strict=True)
@@ -197,7 +224,7 @@ def _emulate_kernel(
 # --- arrays ----------------------------------------------------------------------------------------------------------
 
 
-def _bind(program: Program, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _bind(program: Launchable, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return one contiguous flat array of raw elements for each parameter; outputs are filled with NaN."""
     import numpy as np
 
@@ -280,26 +307,37 @@ def _headers() -> tuple[tuple[Path, Path], str]:
     return directories, digest.hexdigest()
 
 
-def _wrapper(program: Program) -> str:
+def _view(program: Launchable, param: Param) -> str:
+    """Return the type of a parameter of the emulator."""
+    if isinstance(program, JoinedProgram) and param.name in program.handed:
+        return "Handed"
+    return "Output" if param.written else "Input"
+
+
+def _wrapper(program: Launchable) -> str:
     """Return the translation unit around the kernel's text: its parameters, its launch and the entry point."""
     params = "".join(
         f'    {{"{param.name}", {param.dtype.bytes}, {param.elements}, {str(param.written).lower()}, {param.align}}},\n'
         for param in program.params
     )
-    arguments = ", ".join(
-        f"mf::{'Output' if param.written else 'Input'}<{CTYPES[param.dtype]}>{{&mf_params[{i}]}}"
+    arguments = [
+        f"mf::{_view(program, param)}<{CTYPES[param.dtype]}>{{&mf_params[{i}]}}"
         for i, param in enumerate(program.params)
-    )
+    ]
+    counters, shared = 0, list(program.shared) if isinstance(program, Program) else []
+    if isinstance(program, JoinedProgram):
+        arguments.append("mf::Counters{}")
+        counters, shared = program.groups.count, [*program.first.shared, *program.then.shared]
     x, y, z = program.grid
     return (
         '#include "prelude.h"\n'
         # The kernel may have the name of a function of the C library.
         f'#define {program.name} mf_kernel_{program.name}\n#include "kernel.cu"\n'
         f"static mf::emu::Param mf_params[] = {{\n{params}}};\n"
-        f"static void mf_body() {{ {program.name}({arguments}); }}\n"
+        f"static void mf_body() {{ {program.name}({', '.join(arguments)}); }}\n"
         "static mf::emu::Launch mf_launch() {\n"
         f"  return {{mf_body, mf_params, {len(program.params)}, {{{x}, {y}, {z}}}, {program.threads}, "
-        f"{program.shared_bytes}, {int(all(buffer.dtype.bytes > 1 for buffer in program.shared))}}};\n"
+        f"{program.shared_bytes}, {int(all(buffer.dtype.bytes > 1 for buffer in shared))}, {counters}}};\n"
         '}\n#include "entry.h"\n'
     )
 
@@ -308,7 +346,7 @@ class BuildEntry(CacheEntry[tuple[str, ...], str], frozen=True, kw_only=True):
     """Cache entry of a compiler's output by its name, options and digests of its sources; the value is its compiler."""
 
 
-def _build(program: Program, source: str, sanitize: bool, level: str) -> Path:
+def _build(program: Launchable, source: str, sanitize: bool, level: str) -> Path:
     """Return the path of the compiled emulation."""
     flags = (level, *_FLAGS, *(_SANITIZE if sanitize else _LIBRARY))
     sources = {"kernel.cu": source, "main.cpp": _wrapper(program)}
@@ -381,19 +419,20 @@ def _library(path: Path) -> ctypes.CDLL:
     return ctypes.CDLL(str(path))
 
 
-def _run_library(path: Path, data: Sequence[np.ndarray]) -> _Fault:
+def _run_library(path: Path, data: Sequence[np.ndarray], seed: int) -> _Fault:
     fault = _Fault()
     pointers = (ctypes.c_void_p * len(data))(*(array.ctypes.data for array in data))
     with _LOCK:
-        _library(path).mf_emulate(pointers, ctypes.byref(fault))
+        _library(path).mf_emulate(pointers, ctypes.byref(fault), ctypes.c_uint(seed))
     return fault
 
 
-def _run_process(path: Path, program: Program, data: Sequence[np.ndarray]) -> _Fault:
+def _run_process(path: Path, program: Launchable, data: Sequence[np.ndarray], seed: int) -> _Fault:
     """Run a sanitized build in a process; the outputs in ``data`` receive its results."""
     import numpy as np
 
     environment = {**os.environ, "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=0"}
+    environment["MF_EMULATOR_SEED"] = str(seed)
     with tempfile.TemporaryDirectory() as name:
         files = [Path(name) / f"{i}.bin" for i in range(len(data) + 1)]
         for file, array, param in zip(files, data, program.params, strict=False):
@@ -423,7 +462,7 @@ def _statement(source: str, line: int) -> str:
     return " ".join(lines[first : last + 1])
 
 
-def _raise(fault: _Fault, program: Program, source: str) -> None:
+def _raise(fault: _Fault, program: Launchable, source: str) -> None:
     at = FaultLocation(
         buffer=fault.buffer.decode(errors="replace"),
         index=fault.index,

@@ -81,7 +81,7 @@ def prepare(launch: KernelLaunch, launch_kernel: Any, function: int, arguments: 
     config = Config(
         grid=launch.grid,
         block=(launch.threads, 1, 1),
-        shared=launch.shared_bytes,
+        shared=launch.block_bytes,
         attributes=ctypes.pointer(attribute),
         count=1,
     )

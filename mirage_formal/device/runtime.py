@@ -14,7 +14,13 @@ from importlib import import_module
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from mirage_formal.codegen.executable import Executable, KernelLaunch, ProductLaunch, workspace
+from mirage_formal.codegen.executable import (
+    Executable,
+    KernelLaunch,
+    ProductLaunch,
+    counter_offsets,
+    workspace,
+)
 from mirage_formal.device import programmatic_launch
 from mirage_formal.device.cublas import WORKSPACE_BYTES, Cublas
 from mirage_formal.device.host_products import HostProducts
@@ -79,7 +85,8 @@ class LoadedExecutable:
             self._products = self._library() if library else HostProducts()
             capability = str(self._cupy.cuda.Device(device).compute_capability)
             self._launch_dependent = programmatic_launch.launcher(self._cupy.cuda.runtime, capability)
-            self._calls = [call for launch in executable.launches for call in self._prepare(launch)]
+            numbered = enumerate(executable.launches)
+            self._calls = [call for number, launch in numbered for call in self._prepare(number, launch)]
         self._last_stream: int | None = None
         self._results = executable.outputs
         runtime = self._cupy.cuda.runtime
@@ -132,22 +139,27 @@ class LoadedExecutable:
 
     def _allocate(self) -> None:
         offsets, size = workspace(self.executable)
+        counters, end = counter_offsets(self.executable, size)
         products = any(isinstance(launch, ProductLaunch) for launch in self.executable.launches)
-        size_of_all = size + (WORKSPACE_BYTES if products else 0)
+        size_of_all = end + (WORKSPACE_BYTES if products else 0)
         self._memory = self._cupy.cuda.alloc(size_of_all) if size_of_all else None
         start = int(self._memory.ptr) if self._memory is not None else 0
         for number, offset in offsets.items():
             self._table[number] = start + offset
-        self._scratch = start + size
+        if counters:
+            self._cupy.cuda.runtime.memset(start + size, 0, end - size)
+        # Where a launch's argument is the address of its counters.
+        self._counters = {number: ctypes.c_uint64(start + offset) for number, offset in counters.items()}
+        self._scratch = start + end
         self._event = self._cupy.cuda.Event(disable_timing=True) if size_of_all else None
 
     def _library(self) -> Cublas | None:
         products = any(isinstance(launch, ProductLaunch) for launch in self.executable.launches)
         return Cublas(self._scratch) if products else None
 
-    def _prepare(self, launch: KernelLaunch | ProductLaunch) -> list[Callable[[int], None]]:
+    def _prepare(self, number: int, launch: KernelLaunch | ProductLaunch) -> list[Callable[[int], None]]:
         if isinstance(launch, KernelLaunch):
-            return [self._kernel(launch)]
+            return [self._kernel(launch, self._counters.get(number))]
         assert self._products is not None
         products = self._products
         values = self.executable.values
@@ -168,22 +180,24 @@ class LoadedExecutable:
 
         return [run]
 
-    def _kernel(self, launch: KernelLaunch) -> Callable[[int], None]:
+    def _kernel(self, launch: KernelLaunch, counters: ctypes.c_uint64 | None) -> Callable[[int], None]:
         driver = self._cupy.cuda.driver
         module = self._module(self._cubin(launch))
         function = module.get_function(launch.name)
         self._modules.append((module, function))
         try:
-            driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, launch.shared_bytes)
+            driver.funcSetAttribute(function.ptr, _MAX_DYNAMIC_SHARED, launch.block_bytes)
         except Exception as error:  # CuPy's own class, which may not be importable here
-            what = f"expected a GPU with {launch.shared_bytes} bytes of shared memory a block: {error}"
+            what = f"expected a GPU with {launch.block_bytes} bytes of shared memory a block: {error}"
             raise UnsupportedError(what, where=launch.name, hint="choose another candidate") from None
         size = ctypes.sizeof(ctypes.c_uint64)
         start = ctypes.addressof(self._table)
-        places = (start + self.executable.base(a.value) * size for a in launch.arguments)
-        pointers = (ctypes.c_void_p * len(launch.arguments))(*places)
+        places = [start + self.executable.base(a.value) * size for a in launch.passed]
+        if counters is not None:
+            places.append(ctypes.addressof(counters))
+        pointers = (ctypes.c_void_p * len(places))(*places)
         self._modules.append(pointers)
-        address, handle, shared = ctypes.addressof(pointers), int(function.ptr), launch.shared_bytes
+        address, handle, shared = ctypes.addressof(pointers), int(function.ptr), launch.block_bytes
         if launch.dependent and self._launch_dependent is not None:
             return programmatic_launch.prepare(launch, self._launch_dependent, handle, address)
         (x, y, z), threads = launch.grid, launch.threads

@@ -26,11 +26,13 @@ class EmulatedExecutable:
         made: The built kernels.
         sanitize: Whether it is built with AddressSanitizer and UBSan.
         optimised: Whether kernels with little work are compiled with -O2, too.
+        seed: Seed of the order of the blocks of joined launches.
     """
 
     made: BuiltKernels
     sanitize: bool = False
     optimised: bool = False
+    seed: int = 0
 
     def __call__(self, arrays: Sequence[Any]) -> list[Any]:
         """Return the outputs for inputs, both float64; see codegen.numerics.result_comparison.Runner.
@@ -69,15 +71,16 @@ class EmulatedExecutable:
 
     def _kernel(self, launch: KernelLaunch, values: dict[int, Any], types: Sequence[DTensor]) -> None:
         executable = self.made.executable
-        program = self.made.programs[launch.name]
+        program = self.made.joins.get(launch.name) or self.made.programs[launch.name]
         given, written = [], []
-        for argument in launch.arguments:
+        for argument in launch.passed:
             if argument.written:
                 written.append(argument.value)
             else:
                 given.append(self._memory(argument.value, values)[: argument.elements])
         text = executable.files[launch.source].decode()
-        found = emulate.run_source(program, text, given, sanitize=self.sanitize, optimised=self.optimised)
+        more = {"sanitize": self.sanitize, "optimised": self.optimised}
+        found = emulate.run_source(program, text, given, **more, seed=self.seed)
         for number, array in zip(written, found, strict=True):
             base = executable.base(number)
             values[base] = array.reshape(types[base].shape)
@@ -105,7 +108,7 @@ def compare_on_emulator(
 
     Args:
         made: The executable.
-        seed: Seed of the inputs.
+        seed: Seed of the inputs, and of the order of the blocks of joined launches.
         sanitize: Whether it is built with AddressSanitizer and UBSan.
         optimised: Whether kernels with little work are compiled with -O2, too.
         scales: Standard deviations of the inputs.
@@ -115,7 +118,7 @@ def compare_on_emulator(
         EmulatorError: There is no compiler.
     """
     executable = made.executable
-    run = EmulatedExecutable(made, sanitize, optimised)
+    run = EmulatedExecutable(made, sanitize, optimised, seed)
     inputs = result_comparison.Inputs(seed, scales)
     return result_comparison.check(
         executable.program, executable.graph, executable.digest, run, device="emulator", inputs=inputs
@@ -125,7 +128,7 @@ def compare_on_emulator(
 def amount_of_work(made: BuiltKernels) -> float:
     """Return the work of its generated kernels, in statements of one thread; compares kernels of equal tiles."""
     launches = [launch for launch in made.executable.launches if isinstance(launch, KernelLaunch)]
-    return sum(count_statements(made.programs[launch.name]) for launch in launches)
+    return sum(count_statements(made.programs[one.name]) for launch in launches for one in launch.kernels)
 
 
 __all__ = ["EmulatedExecutable", "amount_of_work", "arrange_by_strides", "compare_on_emulator"]

@@ -101,10 +101,10 @@ def _write_cuda(one: BuiltCandidate, target: str, folder: Path) -> None:
 
     sources = one.executable.sources
     headers = device_headers(sources.values())
+    table = launch_table(one.executable, one.name, tuple(headers))
     for name, text in (*sources.items(), *((f"include/{header}", text) for header, text in headers.items())):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-    table = launch_table(one.executable, one.name, tuple(headers))
     test = write_stored_test(stored_test(one.executable), folder)
     values = {**msgspec.to_builtins(table), "test": test}
     (folder / "launch.json").write_bytes(msgspec.json.format(msgspec.json.encode(values), indent=1) + b"\n")

@@ -21,6 +21,7 @@ from mirage_formal.codegen.executable import (
 )
 from mirage_formal.device.cublas import WORKSPACE_BYTES, product_calls
 from mirage_formal.graph.types import DType
+from mirage_formal.support.errors import UnsupportedError
 
 #: NumPy's names of raw elements; those of bfloat16 are its bits, those of a mask are 0 and 1.
 NUMPY_TYPES: Final = {
@@ -89,7 +90,20 @@ def call_inputs(executable: Executable) -> tuple[int, ...]:
 
 
 def launch_table(executable: Executable, name: str, headers: tuple[str, ...]) -> LaunchTable:
-    """Return the launch table of an executable."""
+    """Return the launch table of an executable.
+
+    Raises:
+        UnsupportedError: A launch is joined.
+    """
+    for launch in executable.launches:
+        if isinstance(launch, KernelLaunch) and launch.counters:
+            names = " and ".join(one.name for one in launch.kernels)
+            hint = (
+                "its counters begin at 0, which no loader sees to; mirage-formal tools build RUN_DIR joins no kernels"
+            )
+            raise UnsupportedError(
+                f"expected a kernel for each launch, got {names} in one", where=launch.name, hint=hint
+            )
     passed, (offsets, end) = call_inputs(executable), workspace(executable)
 
     def place(value: int, offset: int = 0) -> Place:

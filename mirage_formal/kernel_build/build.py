@@ -9,23 +9,17 @@ caller with a list of candidates tries the next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from mirage_formal.cache.lock import lock_directory
-from mirage_formal.codegen.executable import Executable, kernel_launch
-from mirage_formal.codegen.generate import (
-    NO_SCHEDULES,
-    NONE_EARLY,
-    GeneratedLaunches,
-    first_line,
-    generate,
-    plan_record,
-)
-from mirage_formal.codegen.program.plan import Schedule
+from mirage_formal.codegen.executable import Executable
+from mirage_formal.codegen.generate import NO_OPTIONS, LaunchOptions, first_line, generate, plan_record
+from mirage_formal.codegen.generated_launches import GeneratedLaunches, launched_programs
+from mirage_formal.codegen.joined_launches.block_groups import JoinedProgram
 from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.target import Target, load_target
 from mirage_formal.graph.canonical import digest
@@ -130,10 +124,9 @@ def build_form(
     program: KernelGraph,
     target: Target,
     archs: Sequence[str] = (),
-    schedules: Mapping[int, Schedule] = NO_SCHEDULES,
-    early: Set[int] = NONE_EARLY,
+    options: LaunchOptions = NO_OPTIONS,
 ) -> BuiltKernels:
-    """Build the kernels of a form with given schedules and early launches; see ``build``.
+    """Build the kernels of a form with given schedules, early and joined launches; see ``build`` and ``generate``.
 
     They are safe. That they realize their operators is for ``validation.validate_kernels``, before they are kept.
 
@@ -141,7 +134,7 @@ def build_form(
         KernelRejected: It has no kernel that may run.
     """
     try:
-        made = generate(form.graph, target, schedules, early)
+        made = generate(form.graph, target, *options)
     except UnsupportedError as error:
         raise KernelRejected(error.what, where=error.where) from error
     return _compile_kernels(form, program, made, target, archs)
@@ -154,7 +147,7 @@ def _compile_kernels(
     target: Target,
     archs: Sequence[str],
 ) -> BuiltKernels:
-    from mirage_formal.codegen.cuda_printer import emit_cuda
+    from mirage_formal.codegen.joined_launches.joined_printer import emit_launched
 
     launches: list[Launch] = []
     files: dict[str, bytes] = {}
@@ -162,31 +155,36 @@ def _compile_kernels(
     texts: dict[str, str] = {}
     plans: list[KernelPlanRecord] = []
     kept: dict[str, Program] = {}
-    sources = made.sources
-    for step in made.steps:
-        if isinstance(step, ProductLaunch):
-            launches.append(step)
+    joins: dict[str, JoinedProgram] = {}
+    for one in made.launches:
+        if isinstance(one, ProductLaunch):
+            launches.append(one)
             continue
-        lowered = step.program
-        settled = discharge_obligations(lowered)
-        records += settled.records
-        texts |= settled.texts
-        text = emit_cuda(lowered)
-        source = sources[len(kept)]
-        compiled = _machine_code(text, archs, lowered.name)
+        for safe in launched_programs(one):
+            settled = discharge_obligations(safe)
+            records += settled.records
+            texts |= settled.texts
+        launched = one.program
+        text = emit_launched(launched)
+        compiled = _machine_code(text, archs, launched.name)
         cubins: dict[str, Binary] = {}
         for arch, code in compiled.items():
-            file = f"{source.removesuffix('.cu')}-{arch}.cubin"
+            file = f"{one.source.removesuffix('.cu')}-{arch}.cubin"
             files[file] = code.cubin
             cubins[arch] = Binary(file, sha256(code.cubin), code.registers, code.spill_bytes)
-        files[source] = text.encode()
-        kept[lowered.name] = lowered
-        launches.append(kernel_launch(lowered, step.operator, step.values, source, text, cubins))
-        plans.append(plan_record(step, compiled))
+        files[one.source] = text.encode()
+        kept[one.kernel.program.name] = one.kernel.program
+        launches.append(one.record(text, cubins))
+        plans.append(plan_record(one.kernel, compiled))
+        if one.then is not None and isinstance(launched, JoinedProgram):
+            kept[one.then.program.name] = one.then.program
+            joins[launched.name] = launched
+            plans.append(plan_record(one.then, {}))
     code_of = digest(form.graph)
     executable = Executable(code_of, form.graph, program, tuple(launches), made.outputs, files)
     questions = tuple(texts[key] for key in sorted(texts))
-    return BuiltKernels(executable, kept, tuple(records), questions, tuple(plans), form, code_of, target)
+    made_of = executable, kept, tuple(records), questions, tuple(plans), form, code_of, target
+    return BuiltKernels(*made_of, joins=joins)
 
 
 def _machine_code(text: str, archs: Sequence[str], name: str) -> dict[str, Compiled]:
@@ -205,7 +203,7 @@ def _machine_code(text: str, archs: Sequence[str], name: str) -> dict[str, Compi
 
 
 @lru_cache(maxsize=64)
-def discharge_obligations(program: Program) -> SafetyEvidence:
+def discharge_obligations(program: Program | JoinedProgram) -> SafetyEvidence:
     """Return the obligations of a kernel after they are all discharged.
 
     Results are cached, because tuning builds a candidate many times with one kernel changed.
@@ -222,7 +220,8 @@ def discharge_obligations(program: Program) -> SafetyEvidence:
         case safety.Safe():
             texts = [entry.obligation.text for entry in report.discharged]
             found = zip(report.discharged, texts, strict=True)
-            records = tuple(_record(program.name, entry, text) for entry, text in found)
+            kernel = program.then.name if isinstance(program, JoinedProgram) else program.name
+            records = tuple(_record(kernel, entry, text) for entry, text in found)
             return SafetyEvidence(records, {sha256(text.encode()): text for text in texts if text})
         case safety.Unsafe(obligation, model, reason):
             at = f"{obligation.kind} of {obligation.subject} at {obligation.path}: {obligation.claim}"

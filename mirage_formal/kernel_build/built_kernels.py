@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from mirage_formal.codegen.executable import Executable
+from mirage_formal.codegen.joined_launches.block_groups import JoinedProgram
 from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.target import Target
 from mirage_formal.records import KernelPlanRecord, ObligationRecord, RealizationRecord
@@ -62,6 +63,7 @@ class BuiltKernels:
         target: Target that they are planned for.
         realized: For each generated kernel, the claim that it realizes its operator; empty where it was not decided,
             as for kernels that are only timed.
+        joins: The joined launches, each by the name of its first kernel; ``programs`` has both of its kernels.
     """
 
     executable: Executable
@@ -73,6 +75,7 @@ class BuiltKernels:
     candidate: str
     target: Target
     realized: tuple[RealizationRecord, ...] = ()
+    joins: dict[str, JoinedProgram] = field(default_factory=dict)
 
     @property
     def tested(self) -> tuple[str, ...]:

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 
 import msgspec
 
-from mirage_formal.codegen.executable import kernel_launch
-from mirage_formal.codegen.generate import NO_SCHEDULES, NONE_EARLY, generate
+from mirage_formal.codegen.generate import NO_SCHEDULES, NONE_EARLY, NONE_JOINED, generate
 from mirage_formal.codegen.program.plan import Schedule
 from mirage_formal.codegen.target import Target
 from mirage_formal.device.compile import compilation_environment_digest
@@ -26,22 +25,22 @@ def digest_of_launches(
     target: Target,
     schedules: Mapping[int, Schedule] = NO_SCHEDULES,
     early: Set[int] = NONE_EARLY,
+    joined: Set[int] = NONE_JOINED,
 ) -> str:
     """Return the digest of the launches that ``kernel_build.build`` makes, without proofs or compilation.
 
     Raises:
         UnsupportedError: It has no kernels.
     """
-    from mirage_formal.codegen.cuda_printer import emit_cuda
+    from mirage_formal.codegen.joined_launches.joined_printer import emit_launched
 
-    made = generate(graph, target, schedules, early)
-    launches, names, texts = list[Launch](), iter(made.sources), list[str]()
-    for step in made.steps:
-        if isinstance(step, ProductLaunch):
-            launches.append(step)
+    launches, texts = list[Launch](), list[str]()
+    for one in generate(graph, target, schedules, early, joined).launches:
+        if isinstance(one, ProductLaunch):
+            launches.append(one)
         else:
-            texts.append(emit_cuda(step.program))
-            launches.append(kernel_launch(step.program, step.operator, step.values, next(names), texts[-1], {}))
+            texts.append(emit_launched(one.program))
+            launches.append(one.record(texts[-1], {}))
     return digest_of_text(launches, texts)
 
 

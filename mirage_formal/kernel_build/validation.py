@@ -10,14 +10,14 @@ from typing import Final
 
 import msgspec
 
-from mirage_formal.codegen.generate import GeneratedKernel
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.program.program import For, GridWait, If, LaunchDependents, Stmt
 from mirage_formal.codegen.program.serialization import encode_programs
 from mirage_formal.codegen.realization_record import realization_record
 from mirage_formal.graph.formats.json import encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build.built_kernels import Acceptance, BuiltKernels, KernelRejected
-from mirage_formal.records import KernelLaunch, RealizationRecord, sha256
+from mirage_formal.records import RealizationRecord, launched_kernels, sha256
 
 #: No claims that were decided before.
 NO_CLAIMS: Final[Mapping[str, RealizationRecord]] = MappingProxyType({})
@@ -64,12 +64,11 @@ def claim_records(built: BuiltKernels) -> dict[str, RealizationRecord]:
 
 def _generated_kernels(built: BuiltKernels) -> Iterator[GeneratedKernel]:
     """Yield the generated kernels in launch order, without the statements that order launches."""
-    for launch in built.executable.launches:
-        if isinstance(launch, KernelLaunch):
-            values = tuple(argument.value for argument in launch.arguments)
-            program = built.programs[launch.name]
-            program = replace(program, body=tuple(_without_launch_order(program.body)))
-            yield GeneratedKernel(launch.operator, values, program)
+    for launch in launched_kernels(built.executable.launches):
+        values = tuple(argument.value for argument in launch.arguments)
+        program = built.programs[launch.name]
+        program = replace(program, body=tuple(_without_launch_order(program.body)))
+        yield GeneratedKernel(launch.operator, values, program)
 
 
 def _claim_key(graph: KernelGraph, kernel: GeneratedKernel) -> str:

@@ -29,6 +29,7 @@ from mirage_formal.records.kernels import (
     Binary,
     BufferRecord,
     CompiledRecord,
+    JoinedKernel,
     KernelLaunch,
     KernelManifestRecord,
     KernelPlanRecord,
@@ -42,6 +43,7 @@ from mirage_formal.records.kernels import (
     RealizesRecord,
     ScheduleRecord,
     TargetRecord,
+    launched_kernels,
 )
 from mirage_formal.records.measurement import (
     DEVICE_FILES,
@@ -178,6 +180,7 @@ __all__ = [
     "FoundRecord",
     "HostRecord",
     "Identity",
+    "JoinedKernel",
     "KernelLaunch",
     "KernelManifestRecord",
     "KernelPlanRecord",
@@ -224,6 +227,7 @@ __all__ = [
     "is_cover",
     "json_line",
     "key_of",
+    "launched_kernels",
     "name_path_in_errors",
     "open_sealed",
     "pack_texts",

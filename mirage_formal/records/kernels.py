@@ -6,6 +6,7 @@ independent checker; reading needs msgspec only.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -78,18 +79,40 @@ class Argument(Record, frozen=True):
     given: bool = False
 
 
+class JoinedKernel(Record, frozen=True):
+    """A generated kernel that the last blocks of another one's launch run.
+
+    Attributes:
+        operator: Number of the µGraph's operator that it computes.
+        name: Name in the source of the launch.
+        grid: Its own blocks.
+        shared_bytes: Dynamic shared memory of one of them.
+        arguments: In the order of its parameters; what the launch writes itself is read there.
+        counters: Number of groups of blocks. The launch has an array of 32-bit counters, one for each, as its last
+            argument; they are 0 before and behind it, and belong to one call at a time.
+    """
+
+    operator: Count
+    name: Name
+    grid: tuple[Positive, Positive, Positive]
+    shared_bytes: Count
+    arguments: tuple[Argument, ...]
+    counters: Positive
+
+
 class KernelLaunch(Record, frozen=True, tag_field="launch", tag="kernel"):
     """A launch of a generated kernel.
 
     Attributes:
         operator: Number of the µGraph's operator that it computes; -1 for the copy of a value to an output.
         name: Name in the source.
-        grid, threads, shared_bytes: Launch dimensions and dynamic shared memory.
+        grid, threads, shared_bytes: Launch dimensions and the kernel's own dynamic shared memory.
         arguments: In the order of the parameters.
         source: File of its CUDA C++.
         sha256: Digest of the source.
         cubins: Machine code by architecture.
         dependent: Whether it may be started while the launch before it still runs, for which it then waits itself.
+        joined: The kernel that the last blocks of its groups run; left out if there is none.
     """
 
     operator: Operator
@@ -102,6 +125,39 @@ class KernelLaunch(Record, frozen=True, tag_field="launch", tag="kernel"):
     sha256: Sha256
     cubins: dict[Arch, Binary] = msgspec.field(default_factory=dict)
     dependent: bool = False
+    joined: JoinedKernel | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def passed(self) -> tuple[Argument, ...]:
+        """Return the arguments of the launch, without counters: of a joined kernel, those that it does not write."""
+        if not isinstance(self.joined, JoinedKernel):
+            return self.arguments
+        own = {argument.value for argument in self.arguments if argument.written}
+        return (*self.arguments, *(one for one in self.joined.arguments if one.value not in own))
+
+    @property
+    def block_bytes(self) -> int:
+        """Return the dynamic shared memory of a block of the launch, which its kernels use in turns."""
+        return (
+            max(self.shared_bytes, self.joined.shared_bytes)
+            if isinstance(self.joined, JoinedKernel)
+            else self.shared_bytes
+        )
+
+    @property
+    def counters(self) -> int:
+        """Return the number of counters that the launch needs."""
+        return self.joined.counters if isinstance(self.joined, JoinedKernel) else 0
+
+    @property
+    def kernels(self) -> tuple[KernelLaunch, ...]:
+        """Return the kernels of the launch, each as if it had a launch of its own; only the first has machine code."""
+        then = self.joined
+        if not isinstance(then, JoinedKernel):
+            return (self,)
+        more = then.arguments, self.source, self.sha256
+        second = KernelLaunch(then.operator, then.name, then.grid, self.threads, then.shared_bytes, *more)
+        return msgspec.structs.replace(self, joined=msgspec.UNSET), second
 
 
 class ProductLaunch(Record, frozen=True, tag_field="launch", tag="matmul"):
@@ -114,6 +170,11 @@ class ProductLaunch(Record, frozen=True, tag_field="launch", tag="matmul"):
 
 
 Launch = KernelLaunch | ProductLaunch
+
+
+def launched_kernels(launches: Sequence[Launch]) -> tuple[KernelLaunch, ...]:
+    """Return the generated kernels of some launches in order, those of joined launches apart."""
+    return tuple(one for launch in launches if isinstance(launch, KernelLaunch) for one in launch.kernels)
 
 
 class LaunchRecord(Record, frozen=True):
@@ -226,6 +287,7 @@ class KernelPlanRecord(Record, frozen=True, kw_only=True):
         loop: The plan of a graph-defined kernel; null for a predefined operator, which has no block graph.
         schedule: The schedule that was asked for, as tuning does; null for the first that fits.
         early: Whether it lets the launch behind start as soon as it begins, which tuning may have chosen.
+        joined: Whether the last blocks of the launch before run it, which tuning may have chosen.
         buffers: The memory plan of shared memory.
         shared_bytes: Dynamic shared memory of a block, which the buffers need.
         compiled: By architecture.
@@ -238,6 +300,7 @@ class KernelPlanRecord(Record, frozen=True, kw_only=True):
     loop: LoopRecord | None
     schedule: ScheduleRecord | None = None
     early: bool = False
+    joined: bool = False
     buffers: tuple[BufferRecord, ...]
     shared_bytes: Count
     compiled: dict[Arch, CompiledRecord]

@@ -1,8 +1,8 @@
 """Reading of CUDA C++ back into the Program that it states, by a grammar of the language that knows no printer.
 
 The text is parsed by tree-sitter's grammar of CUDA. Each function and macro of the device layer
-(gpu/include/mirage_formal/device.cuh) stands for one statement or value of a Program (``_Reader.table`` and
-``_Reader.function``); whatever else the text has is refused. Comments are not read.
+(gpu/include/mirage_formal/device.cuh) stands for one statement or value of a Program (``Reader.table`` and
+``Reader.function``); whatever else the text has is refused. Comments are not read.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _TYPES: Final = {
     "mf::mask": DType.BOOL,
 }
 #: Macros whose first argument is a type: the grammar reads it as that of a template.
-_TYPED_MACROS: Final = re.compile(r"\bMF_(INPUT|OUTPUT|AWAITED|SHARED)\(([\w:]+)(\) |, )")
-#: The headers of the device layer: of all kernels, of products of float32, and of products of warpgroups.
-_INCLUDES: Final = ("device.cuh", "float32.cuh", "wgmma.cuh")
+_TYPED_MACROS: Final = re.compile(r"\bMF_(INPUT|OUTPUT|AWAITED|HANDED|SHARED)\(([\w:]+)(\) |, )")
+#: The headers of the device layer: of all kernels, products of float32, products of warpgroups, and joined launches.
+_INCLUDES: Final = ("device.cuh", "float32.cuh", "wgmma.cuh", "joined.cuh")
 _COORDINATES: Final = {"tid": "threadIdx.x", "bx": "blockIdx.x", "by": "blockIdx.y", "bz": "blockIdx.z"}
 _ARITHMETIC: Final = {"+": ir.BinaryFn.ADD, "-": ir.BinaryFn.SUB, "*": ir.BinaryFn.MUL}
 #: Bits of the infinity of float32.
@@ -113,13 +113,22 @@ def read_cuda(text: str) -> KernelText:
     Raises:
         FormatError: The text is not that of one kernel; the message names the line.
     """
+    return Reader().kernel(parse_cuda(text))
+
+
+def parse_cuda(text: str) -> Node:
+    """Return the root of a text's syntax tree.
+
+    Raises:
+        FormatError: The grammar does not accept the text.
+    """
     if not text.isascii() or "\\" in text or "??" in text:  # no line is continued, no character stands for another
         raise FormatError("expected ASCII text without backslashes")
     marked = _TYPED_MACROS.sub(lambda m: f"MF_{m[1]}<{m[2]}>" + (" " if m[3] == ") " else "("), text)
     root = _parser().parse(marked.encode()).root_node
     if root.has_error:
         raise FormatError("expected CUDA C++, got a text that the grammar does not accept")
-    return _Reader().kernel(root)
+    return root
 
 
 @cache
@@ -163,19 +172,20 @@ def _headers(body: Sequence[ir.Stmt]) -> tuple[str, ...]:
     found = list(ir.all_statements(body))
     floats = any(isinstance(one, ir.Mma) and one.dtype is DType.FLOAT32 for one in found)
     warpgroups = any(isinstance(one, ir.WarpgroupMma) for one in found)
-    return tuple(one for one, needed in zip(_INCLUDES, (True, floats, warpgroups), strict=True) if needed)
+    return tuple(one for one, needed in zip(_INCLUDES, (True, floats, warpgroups), strict=False) if needed)
 
 
 def _text(node: Node) -> str:
     return str(node.text.decode())
 
 
-def _refuse(node: Node, expected: str) -> NoReturn:
+def refuse_node(node: Node, expected: str) -> NoReturn:
+    """Raise a FormatError that names a node's line, what was expected there, and its text."""
     line, found = node.start_point[0] + 1, " ".join(_text(node).split())[:120]
     raise FormatError(f"line {line}: expected {expected}, got {found!r}")
 
 
-def _parts(node: Node, kind: str, *shape: str | None) -> list[Node]:
+def node_parts(node: Node, kind: str, *shape: str | None) -> list[Node]:
     """Return the children of a node that have no text of their own in ``shape``; comments are left out.
 
     Args:
@@ -185,32 +195,35 @@ def _parts(node: Node, kind: str, *shape: str | None) -> list[Node]:
     """
     children = [child for child in node.children if child.type != "comment"]
     if node.type != kind or len(children) != len(shape):
-        _refuse(node, f"{kind.replace('_', ' ')} of {len(shape)} parts")
+        refuse_node(node, f"{kind.replace('_', ' ')} of {len(shape)} parts")
     for child, text in zip(children, shape, strict=True):
         if text is not None and _text(child) != text:
-            _refuse(child, repr(text))
+            refuse_node(child, repr(text))
     return [child for child, text in zip(children, shape, strict=True) if text is None]
 
 
-def _items(node: Node, kind: str, open: str, close: str) -> list[Node]:
+def items_between(node: Node, kind: str, open: str, close: str) -> list[Node]:
     """Return the items of a list with commas between them."""
     children = [child for child in node.children if child.type != "comment"]
     texts = [_text(child) for child in children]
     if node.type != kind or texts[:1] != [open] or texts[-1:] != [close] or any(t != "," for t in texts[2:-1:2]):
-        _refuse(node, f"a list in {open} and {close}")
+        refuse_node(node, f"a list in {open} and {close}")
     if len(children) > 2 and len(children) % 2 == 0:
-        _refuse(node, "items between commas")
+        refuse_node(node, "items between commas")
     return children[1:-1:2]
 
 
 def _item(node: Node, kind: str, open: str, close: str) -> Node:
     """Return the only item between ``open`` and ``close``; a list of none or several is refused."""
-    found = _items(node, kind, open, close)
-    return found[0] if len(found) == 1 else _refuse(node, f"one item in {open} and {close}")
+    found = items_between(node, kind, open, close)
+    return found[0] if len(found) == 1 else refuse_node(node, f"one item in {open} and {close}")
 
 
-class _Reader:
+class Reader:
     """Reader of one kernel; names that are declared, by what they are."""
+
+    #: Coordinates by name, each with its source.
+    coordinates: Mapping[str, str] = _COORDINATES
 
     def __init__(self) -> None:
         self.params: dict[str, tuple[DType, str]] = {}
@@ -224,29 +237,16 @@ class _Reader:
     # --- the kernel --------------------------------------------------------------------------------------------------
 
     def kernel(self, root: Node) -> KernelText:
-        nodes = [child for child in root.children if child.type != "comment"]
-        includes = [child for child in nodes if child.type == "preproc_include"]
-        paths = [_text(_parts(child, "preproc_include", "#include", None)[0]) for child in includes]
-        headers = tuple(path.removeprefix('"mirage_formal/').removesuffix('"') for path in paths)
-        known = {*_INCLUDES} >= {*headers} and paths == [f'"mirage_formal/{one}"' for one in headers]
-        if not known or nodes[: len(includes)] != includes:
-            _refuse(root, "the headers of the device layer and one kernel")
-        if len(nodes) != len(includes) + 1:
-            _refuse(root, "one kernel")
-        (definition,) = _parts(nodes[-1], "linkage_specification", "extern", '"C"', None)
-        bounds, head, body = _parts(definition, "function_definition", "__global__", "void", None, None, None)
-        limits = [self.number(child) for child in bounds.children if child.type == "number_literal"]
-        if bounds.type != "launch_bounds" or _strip(bounds) != f"__launch_bounds__({','.join(map(str, limits))})":
-            _refuse(bounds, "__launch_bounds__ of numbers")
-        if limits[1:] not in ([], [1]):
-            _refuse(bounds, "at most one block")
-        name, given = _parts(head, "function_declarator", None, None)
-        params = tuple(map(self.parameter, _items(given, "parameter_list", "(", ")")))
+        headers, nodes = self.includes(root)
+        if len(nodes) != 1:
+            refuse_node(root, "one kernel")
+        name, (threads, alone), given, body = self.head(nodes[0])
+        params = tuple(map(self.parameter, items_between(given, "parameter_list", "(", ")")))
         statements = self.declarations(self.statements_of(body))
         return KernelText(
-            self.name(name),
-            limits[0],
-            limits[1:] == [1],
+            name,
+            threads,
+            alone,
             params,
             self.shared_bytes,
             tuple((one, *self.shared[one]) for one in self.shared),
@@ -255,13 +255,36 @@ class _Reader:
             self.body(statements),
         )
 
-    def parameter(self, node: Node) -> tuple[str, DType, str]:
-        kind, name = _parts(node, "parameter_declaration", None, None)
-        macro, arguments = _parts(kind, "template_type", None, None)
+    def includes(self, root: Node) -> tuple[tuple[str, ...], list[Node]]:
+        """Return the headers that a text includes, and what stands behind them."""
+        nodes = [child for child in root.children if child.type != "comment"]
+        includes = [child for child in nodes if child.type == "preproc_include"]
+        paths = [_text(node_parts(child, "preproc_include", "#include", None)[0]) for child in includes]
+        headers = tuple(path.removeprefix('"mirage_formal/').removesuffix('"') for path in paths)
+        known = {*_INCLUDES} >= {*headers} and paths == [f'"mirage_formal/{one}"' for one in headers]
+        if not known or nodes[: len(includes)] != includes:
+            refuse_node(root, "the headers of the device layer and one kernel")
+        return headers, nodes[len(includes) :]
+
+    def head(self, node: Node) -> tuple[str, tuple[int, bool], Node, Node]:
+        """Return a kernel's name, its threads and whether its blocks are alone, its parameters, and its body."""
+        (definition,) = node_parts(node, "linkage_specification", "extern", '"C"', None)
+        bounds, head, body = node_parts(definition, "function_definition", "__global__", "void", None, None, None)
+        limits = [self.number(child) for child in bounds.children if child.type == "number_literal"]
+        if bounds.type != "launch_bounds" or _strip(bounds) != f"__launch_bounds__({','.join(map(str, limits))})":
+            refuse_node(bounds, "__launch_bounds__ of numbers")
+        if limits[1:] not in ([], [1]):
+            refuse_node(bounds, "at most one block")
+        name, given = node_parts(head, "function_declarator", None, None)
+        return self.name(name), (limits[0], limits[1:] == [1]), given, body
+
+    def parameter(self, node: Node, more: str = "MF_INPUT") -> tuple[str, DType, str]:
+        kind, name = node_parts(node, "parameter_declaration", None, None)
+        macro, arguments = node_parts(kind, "template_type", None, None)
         element = _item(arguments, "template_argument_list", "<", ">")
         use = _text(macro).removeprefix("MF_")
-        if _text(macro) not in ("MF_INPUT", "MF_OUTPUT", "MF_AWAITED"):
-            _refuse(macro, "MF_INPUT, MF_OUTPUT or MF_AWAITED")
+        if _text(macro) not in ("MF_INPUT", "MF_OUTPUT", "MF_AWAITED", more):
+            refuse_node(macro, "MF_INPUT, MF_OUTPUT or MF_AWAITED")
         found = self.declare(name), self.dtype(element), use
         self.params[found[0]] = found[1:]
         return found
@@ -282,38 +305,42 @@ class _Reader:
                     one = self.declare(given[0])
                     self.shared[one] = self.dtype(template[0]), self.number(given[1]), self.number(given[2])
                 else:
-                    _refuse(node, "a declaration of shared memory, then of buffers in it")
+                    refuse_node(node, "a declaration of shared memory, then of buffers in it")
         return ()
 
     def coordinate(self, node: Node) -> None:
-        (declared,) = _parts(node, "declaration", "const", "int", None, ";")
-        name, value = _parts(declared, "init_declarator", None, "=", None)
+        (declared,) = node_parts(node, "declaration", "const", "int", None, ";")
+        name, value = node_parts(declared, "init_declarator", None, "=", None)
         function, template, given = self.call(value)
         own = self.declare(name)
-        if function != "mf::below" or len(template) != 1 or [_strip(one) for one in given] != [_COORDINATES.get(own)]:
-            _refuse(node, "a coordinate of its extent")
+        if (
+            function != "mf::below"
+            or len(template) != 1
+            or [_strip(one) for one in given] != [self.coordinates.get(own)]
+        ):
+            refuse_node(node, "a coordinate of its extent")
         self.extents[own] = self.number(template[0])
         self.variables.add(own)
 
     def name(self, node: Node) -> str:
         if node.type != "identifier":
-            _refuse(node, "a name")
+            refuse_node(node, "a name")
         return _text(node)
 
     def declare(self, node: Node) -> str:
         name = self.name(node)
         if name in self.params or name in self.shared or name in self.extents:
-            _refuse(node, "a name that no tensor and no coordinate has")
+            refuse_node(node, "a name that no tensor and no coordinate has")
         return name
 
     def dtype(self, node: Node) -> DType:
         if (text := _strip(node)) not in _TYPES:
-            _refuse(node, "an element type")
+            refuse_node(node, "an element type")
         return _TYPES[text]
 
     def number(self, node: Node) -> int:
         if node.type != "number_literal" or not _INTEGER.fullmatch(_text(node)) or int(_text(node)) >= 2**31:
-            _refuse(node, "a decimal integer")
+            refuse_node(node, "a decimal integer")
         return int(_text(node))
 
     # --- statements --------------------------------------------------------------------------------------------------
@@ -321,7 +348,7 @@ class _Reader:
     def statements_of(self, node: Node) -> list[Node]:
         children = [child for child in node.children if child.type != "comment"]
         if node.type != "compound_statement" or [_text(one) for one in (children[0], children[-1])] != ["{", "}"]:
-            _refuse(node, "statements in braces")
+            refuse_node(node, "statements in braces")
         return children[1:-1]
 
     def body(self, nodes: Sequence[Node]) -> tuple[ir.Stmt, ...]:
@@ -330,34 +357,34 @@ class _Reader:
         for node in nodes:
             if node.type == "preproc_call":
                 if pragma is not None or _strip(node) not in ("#pragmaunroll", "#pragmaunroll1"):
-                    _refuse(node, "#pragma unroll before a loop")
+                    refuse_node(node, "#pragma unroll before a loop")
                 pragma = node
                 continue
             if pragma is not None and node.type != "for_statement":
-                _refuse(node, "a loop behind #pragma unroll")
+                refuse_node(node, "a loop behind #pragma unroll")
             unroll = pragma is not None and _strip(pragma) == "#pragmaunroll"
             pragma = None
             if node.type == "for_statement":
                 found.append(self.loop(node, unroll))
             elif node.type == "if_statement":
-                condition, body = _parts(node, "if_statement", "if", None, None)
-                (inner,) = _parts(condition, "condition_clause", "(", None, ")")
+                condition, body = node_parts(node, "if_statement", "if", None, None)
+                (inner,) = node_parts(condition, "condition_clause", "(", None, ")")
                 found.append(ir.If(self.integer(inner), self.body(self.statements_of(body))))
             else:
-                (inner,) = _parts(node, "expression_statement", None, ";")
+                (inner,) = node_parts(node, "expression_statement", None, ";")
                 self.simple(inner, found)
         if pragma is not None:
-            _refuse(pragma, "a loop behind it")
+            refuse_node(pragma, "a loop behind it")
         return tuple(found)
 
     def loop(self, node: Node, unroll: bool) -> ir.For:
-        start, test, step, body = _parts(node, "for_statement", "for", "(", None, None, ";", None, ")", None)
-        (declared,) = _parts(start, "declaration", "int", None, ";")
-        name, _ = _parts(declared, "init_declarator", None, "=", None)
+        start, test, step, body = node_parts(node, "for_statement", "for", "(", None, None, ";", None, ")", None)
+        (declared,) = node_parts(start, "declaration", "int", None, ";")
+        name, _ = node_parts(declared, "init_declarator", None, "=", None)
         var = self.declare(name)
         match = re.fullmatch(rf"{var}<([0-9]+)", _strip(test))
         if _strip(start) != f"int{var}=0;" or match is None or _strip(step) != f"++{var}" or var in self.variables:
-            _refuse(node, "a loop that counts from 0")
+            refuse_node(node, "a loop that counts from 0")
         self.variables.add(var)
         inner = self.body(self.statements_of(body))
         self.variables.remove(var)
@@ -366,12 +393,12 @@ class _Reader:
     def simple(self, node: Node, before: list[ir.Stmt]) -> None:
         """Read an assignment or a call; add its statement to those before it."""
         if node.type == "assignment_expression":
-            target, value = _parts(node, "assignment_expression", None, "=", None)
+            target, value = node_parts(node, "assignment_expression", None, "=", None)
             array, index = self.element(target)
             function, template, given = self.call(value) if value.type == "call_expression" else ("", (), ())
             if self.registers[array]:
                 if function != "mf::pack" or len(template) != 1 or len(given) != 2:
-                    _refuse(value, "a pack of two halves")
+                    refuse_node(value, "a pack of two halves")
                 low, high = map(self.value, given)
                 before.append(ir.Pack(array, index, low, high, self.dtype(template[0])))
             else:
@@ -387,11 +414,11 @@ class _Reader:
                 case [ir.Registers(name, count, False, None)], ir.Real(value) if name == _text(given[0]):
                     before[-1] = ir.Registers(name, count, False, value)
                 case _:
-                    _refuse(node, "a constant for the registers that were just declared")
+                    refuse_node(node, "a constant for the registers that were just declared")
         else:
             build = self.builders.get((function, len(given)))
             if build is None:
-                _refuse(node, "a function of the device layer")
+                refuse_node(node, "a function of the device layer")
             before.append(build(node, template, given))
 
     def table(self) -> Mapping[tuple[str, int], _Builder]:
@@ -406,7 +433,7 @@ class _Reader:
         }
 
         def alone(make: Callable[[], ir.Stmt]) -> _Builder:
-            return lambda node, t, a: make() if not t else _refuse(node, "no template argument")
+            return lambda node, t, a: make() if not t else refuse_node(node, "no template argument")
 
         def matrix(transposed: bool) -> _Builder:
             return lambda node, t, a: ir.LoadMatrix(
@@ -417,7 +444,7 @@ class _Reader:
             return lambda node, t, a: (
                 ir.ShuffleReduce(floats(a[0]), integer(a[1]), fn, self.number(a[2]))
                 if not t
-                else _refuse(node, "no template argument")
+                else refuse_node(node, "no template argument")
             )
 
         return {
@@ -425,7 +452,7 @@ class _Reader:
             ("mf::wait_groups", 0): lambda node, t, a: ir.WaitGroups(self.only_number(node, t)),
             ("mf::store", 3): lambda node, t, a: self.store(node, t, a[0], a[1], (a[2],)),
             ("mf::store_vector", 3): lambda node, t, a: self.store(
-                node, t, a[0], a[1], _items(a[2], "initializer_list", "{", "}")
+                node, t, a[0], a[1], items_between(a[2], "initializer_list", "{", "}")
             ),
             ("mf::load_vector", 4): self.load_vector,
             ("mf::copy_async", 4): self.copy,
@@ -443,12 +470,12 @@ class _Reader:
 
     def only_number(self, node: Node, template: Sequence[Node]) -> int:
         if len(template) != 1:
-            _refuse(node, "one template argument")
+            refuse_node(node, "one template argument")
         return self.number(template[0])
 
     def store(self, node: Node, template: Sequence[Node], to: Node, at: Node, values: Sequence[Node]) -> ir.Stmt:
         if template or (len(values) == 1) != (_text(node).startswith("mf::store(")):
-            _refuse(node, "mf::store of one value, or mf::store_vector of several")
+            refuse_node(node, "mf::store of one value, or mf::store_vector of several")
         found = tuple(map(self.value, values))
         name = self.tensor(to)
         make = ir.SharedWrite if name in self.shared else ir.GlobalWrite
@@ -463,13 +490,13 @@ class _Reader:
         size = self.number(template[0]) if template else 16
         valid = self.integer(given[4]) if len(given) == 5 else ir.Int(1)
         if len(template) > 1 or size not in (4, 8, 16) or self.tensor(given[2]) not in self.params:
-            _refuse(node, "a copy of 4, 8 or 16 bytes from device memory")
+            refuse_node(node, "a copy of 4, 8 or 16 bytes from device memory")
         at, source = self.integer(given[1]), self.integer(given[3])
         return ir.CopyAsync(self.buffer(given[0]), at, _text(given[2]), source, valid, size)
 
     def mma(self, node: Node, template: Sequence[Node], given: Sequence[Node]) -> ir.Stmt:
         if len(template) != 1:
-            _refuse(node, "one element type")
+            refuse_node(node, "one element type")
         dtype, (d, d_at, a, a_at, b, b_at) = self.dtype(template[0]), given
         operand = self.floats if dtype is DType.FLOAT32 else self.words
         at = [self.integer(one) for one in (d_at, a_at, b_at)]
@@ -477,10 +504,10 @@ class _Reader:
 
     def warpgroup_mma(self, node: Node, template: Sequence[Node], given: Sequence[Node]) -> ir.Stmt:
         if len(template) != 8:
-            _refuse(node, "two extents, the layouts of two operands, and how accumulators are written")
+            refuse_node(node, "two extents, the layouts of two operands, and how accumulators are written")
         columns, depth, a_panel, a_across, b_panel, b_across, accumulate, deferred = map(self.number, template)
         if max(a_across, b_across, accumulate, deferred) > 1:
-            _refuse(node, "0 or 1 for an operand that lies across, and for accumulators")
+            refuse_node(node, "0 or 1 for an operand that lies across, and for accumulators")
         d, d_at, a, a_at, b, b_at = given
         at = [self.integer(one) for one in (d_at, a_at, b_at)]
         names = self.floats(d), self.buffer(a) if a_panel else self.words(a), self.buffer(b)
@@ -493,43 +520,43 @@ class _Reader:
 
     def tensor(self, node: Node) -> str:
         if (name := self.name(node)) not in self.shared and name not in self.params:
-            _refuse(node, "a tensor")
+            refuse_node(node, "a tensor")
         return name
 
     def buffer(self, node: Node) -> str:
         if (name := self.name(node)) not in self.shared:
-            _refuse(node, "a shared buffer")
+            refuse_node(node, "a shared buffer")
         return name
 
     def floats(self, node: Node) -> str:
         if self.registers.get(name := self.name(node), True):
-            _refuse(node, "registers of floats")
+            refuse_node(node, "registers of floats")
         return name
 
     def words(self, node: Node) -> str:
         if not self.registers.get(name := self.name(node), False):
-            _refuse(node, "registers of words")
+            refuse_node(node, "registers of words")
         return name
 
     def element(self, node: Node) -> tuple[str, ir.IntExpr]:
         """Return the register array and the index of a subscript."""
-        array, indices = _parts(node, "subscript_expression", None, None)
+        array, indices = node_parts(node, "subscript_expression", None, None)
         index = _item(indices, "subscript_argument_list", "[", "]")
         if (name := self.name(array)) not in self.registers:
-            _refuse(array, "registers")
+            refuse_node(array, "registers")
         return name, self.integer(index)
 
     def call(self, node: Node) -> tuple[str, Sequence[Node], Sequence[Node]]:
         """Return the name of a called function, its template arguments, and its arguments."""
-        function, given = _parts(node, "call_expression", None, None)
+        function, given = node_parts(node, "call_expression", None, None)
         prefix, template = "", ()
         if function.type == "qualified_identifier":
-            scope, function = _parts(function, "qualified_identifier", None, "::", None)
+            scope, function = node_parts(function, "qualified_identifier", None, "::", None)
             prefix = f"{_text(scope)}::"
         if function.type == "template_function":
-            function, arguments = _parts(function, "template_function", None, None)
-            template = tuple(_items(arguments, "template_argument_list", "<", ">"))
-        return prefix + self.name(function), template, _items(given, "argument_list", "(", ")")
+            function, arguments = node_parts(function, "template_function", None, None)
+            template = tuple(items_between(arguments, "template_argument_list", "<", ">"))
+        return prefix + self.name(function), template, items_between(given, "argument_list", "(", ")")
 
     # --- expressions -------------------------------------------------------------------------------------------------
 
@@ -539,19 +566,19 @@ class _Reader:
                 return ir.Int(self.number(node))
             case "identifier":
                 if _text(node) not in self.variables:
-                    _refuse(node, "a variable")
+                    refuse_node(node, "a variable")
                 return ir.Var(_text(node))
             case "parenthesized_expression":
-                return self.integer(_parts(node, node.type, "(", None, ")")[0])
+                return self.integer(node_parts(node, node.type, "(", None, ")")[0])
             case "unary_expression":
-                return ir.Int(-self.number(_parts(node, node.type, "-", None)[0]))
+                return ir.Int(-self.number(node_parts(node, node.type, "-", None)[0]))
             case "binary_expression":
-                a, op, b = _parts(node, node.type, None, None, None)
+                a, op, b = node_parts(node, node.type, None, None, None)
                 if _text(op) not in set(ir.IntOp):
-                    _refuse(op, "an operator of integers")
+                    refuse_node(op, "an operator of integers")
                 return ir.IntBin(ir.IntOp(_text(op)), self.integer(a), self.integer(b))
             case _:
-                _refuse(node, "an expression of integers")
+                refuse_node(node, "an expression of integers")
 
     def value(self, node: Node) -> ir.Value:
         match node.type:
@@ -559,30 +586,30 @@ class _Reader:
                 return ir.Real(_nearest_float32(node))
             case "subscript_expression":
                 array, index = self.element(node)
-                return ir.Reg(array, index) if not self.registers[array] else _refuse(node, "a float")
+                return ir.Reg(array, index) if not self.registers[array] else refuse_node(node, "a float")
             case "parenthesized_expression":
-                return self.value(_parts(node, node.type, "(", None, ")")[0])
+                return self.value(node_parts(node, node.type, "(", None, ")")[0])
             case "unary_expression":
-                a = self.value(_parts(node, node.type, "-", None)[0])
+                a = self.value(node_parts(node, node.type, "-", None)[0])
                 return ir.Real(-a.value) if isinstance(a, ir.Real) else ir.Apply(ir.KernelFn.NEG, a)
             case "binary_expression":
-                left, op, right = _parts(node, node.type, None, None, None)
+                left, op, right = node_parts(node, node.type, None, None, None)
                 if _text(op) not in _ARITHMETIC:
-                    _refuse(op, "an operator of floats")
+                    refuse_node(op, "an operator of floats")
                 return ir.Combine(_ARITHMETIC[_text(op)], self.value(left), self.value(right))
             case "conditional_expression":
-                condition, yes, no = _parts(node, node.type, None, "?", None, ":", None)
+                condition, yes, no = node_parts(node, node.type, None, "?", None, ":", None)
                 return ir.Select(self.integer(condition), self.value(yes), self.value(no))
             case "call_expression":
                 return self.function(node)
             case _:
-                _refuse(node, "a value")
+                refuse_node(node, "a value")
 
     def function(self, node: Node) -> ir.Value:
         function, template, given = self.call(node)
         name = function.removeprefix("mf::")
         if template or name == function:
-            _refuse(node, "a function of values")
+            refuse_node(node, "a function of values")
         match name, len(given):
             case "infinity", 0:
                 return ir.Real(float("inf"))
@@ -596,7 +623,7 @@ class _Reader:
             case _, 2 if name in set(ir.BinaryFn):
                 return ir.Combine(ir.BinaryFn(name), *map(self.value, given))
             case _:
-                _refuse(node, "a function of values")
+                refuse_node(node, "a function of values")
 
 
 def _strip(node: Node) -> str:
@@ -608,16 +635,16 @@ def _nearest_float32(node: Node) -> float:
     """Return the float32 that is nearest to a literal; a literal between two of them is refused."""
     text = _text(node)
     if not _FLOAT.fullmatch(text):
-        _refuse(node, "a literal of float32")
+        refuse_node(node, "a literal of float32")
     exact, found = Fraction(text[:-1]), _float32(float(text[:-1]))
     if abs(found) == float("inf"):
-        _refuse(node, "a literal within float32")
+        refuse_node(node, "a literal within float32")
     size = struct.unpack("I", struct.pack("f", abs(found)))[0]
     beside = [
         Fraction(2**128) if one == _INFINITY else Fraction(_of_bits(one)) for one in (size - 1, size + 1) if one >= 0
     ]
     if any(abs(one - abs(exact)) <= abs(Fraction(abs(found)) - abs(exact)) for one in beside):
-        _refuse(node, "a literal that is nearest to one float32")
+        refuse_node(node, "a literal that is nearest to one float32")
     return found
 
 

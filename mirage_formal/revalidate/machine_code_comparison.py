@@ -14,7 +14,7 @@ from mirage_formal.check.cuda.manifest import BoundKernels
 from mirage_formal.codegen.executable import Compiled
 from mirage_formal.codegen.generate import compiled_record
 from mirage_formal.device import compile as nvrtc
-from mirage_formal.records import Binary, CompiledRecord, KernelLaunch, read_file, resolve_inside
+from mirage_formal.records import Binary, CompiledRecord, launched_kernels, read_file, resolve_inside
 from mirage_formal.support.errors import FormatError, UnsupportedError
 
 
@@ -53,8 +53,7 @@ def compare_machine_code(
     """
     here = nvrtc.version() if recompile else ""
     again, written, compiler = 0, Counter[str](), ""
-    kernels = [launch for launch in bound.launch.launches if isinstance(launch, KernelLaunch)]
-    for launch, plan in zip(kernels, bound.plans.kernels, strict=True):
+    for launch, plan in zip(launched_kernels(bound.launch.launches), bound.plans.kernels, strict=True):
         for name, binary in sorted(launch.cubins.items()):
             stated = plan.compiled[name]
             with step(bound.root / binary.file, f"machine code of {launch.name} for {name}, compiled again"):

@@ -24,9 +24,15 @@ import msgspec
 from mirage_formal.check.check_steps import expect_equal, step
 from mirage_formal.check.cuda.manifest import SOLVERS, BoundKernels, EstablishedKernels, check_kernels
 from mirage_formal.check.solvers import UNSAT, directory_budget, query_solvers
-from mirage_formal.codegen.cuda_printer import emit_cuda
-from mirage_formal.codegen.executable import kernel_launch
-from mirage_formal.codegen.generate import GeneratedKernel, GeneratedLaunches, generate, plan_record, requested_options
+from mirage_formal.codegen.generate import generate, plan_record, requested_options
+from mirage_formal.codegen.generated_launches import (
+    GeneratedKernel,
+    GeneratedLaunch,
+    GeneratedLaunches,
+    launched_programs,
+)
+from mirage_formal.codegen.joined_launches.block_groups import JoinedProgram
+from mirage_formal.codegen.joined_launches.joined_printer import emit_launched
 from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.program.serialization import decode_programs
 from mirage_formal.codegen.realization_record import realization_record
@@ -54,6 +60,7 @@ from mirage_formal.records import (
     sha256,
 )
 from mirage_formal.revalidate.cuda_reader import has_cuda_grammar, read_cuda, text_of_program
+from mirage_formal.revalidate.joined_reader import read_joined, text_of_joined
 from mirage_formal.revalidate.machine_code_comparison import compare_machine_code
 from mirage_formal.support.errors import FormatError
 
@@ -101,14 +108,15 @@ def derive_kernels(root: Path, *, recompile: bool = True, arch: str = "", solver
     made = _with_recorded_registers(_generated(bound), recorded_programs)
     kernels = [one for one in made.steps if isinstance(one, GeneratedKernel)]
     _check_programs(root, kernels, recorded_programs)
-    texts = _check_sources(root, made, kernels)
+    launches = [one for one in made.launches if isinstance(one, GeneratedLaunch)]
+    texts = _check_sources(root, launches)
     readable = has_cuda_grammar()
     if readable:
-        _read_sources(root, made, kernels, texts)
+        _read_sources(root, launches, texts)
     _check_launches(bound, made, texts)
     _check_plans(bound, kernels)
     realized = _check_realized(bound, kernels)
-    claims = _check_obligations(bound, [one.program for one in kernels])
+    claims = _check_obligations(bound, [program for one in launches for program in launched_programs(one)])
     again, recorded = _settle_claims(root, claims, solvers=solvers)
     machine = compare_machine_code(bound, texts, recompile=recompile, arch=arch)
     return replace(
@@ -196,29 +204,33 @@ def _check_realized(bound: BoundKernels, kernels: Sequence[GeneratedKernel]) -> 
     return again
 
 
-def _check_sources(root: Path, made: GeneratedLaunches, kernels: Sequence[GeneratedKernel]) -> dict[str, str]:
-    """Check the CUDA C++ of all kernels, and return it by kernel."""
+def _check_sources(root: Path, launches: Sequence[GeneratedLaunch]) -> dict[str, str]:
+    """Check the CUDA C++ of all launches, and return it by the kernel that is launched."""
     texts: dict[str, str] = {}
-    for one, source in zip(kernels, made.sources, strict=True):
-        with step(root / source, "CUDA C++ of the Program"):
-            text = texts[one.program.name] = emit_cuda(one.program)
-            data = read_file(resolve_inside(root, source))
+    for one in launches:
+        with step(root / one.source, "CUDA C++ of the Program"):
+            text = texts[one.program.name] = emit_launched(one.program)
+            data = read_file(resolve_inside(root, one.source))
             if data != text.encode():
                 raise FormatError(_other_line(text, data.decode("utf-8", "replace")))
     return texts
 
 
-def _read_sources(
-    root: Path, made: GeneratedLaunches, kernels: Sequence[GeneratedKernel], texts: Mapping[str, str]
-) -> None:
-    """Read the CUDA C++ of all kernels back, and compare what it states with their Programs.
+def _read_sources(root: Path, launches: Sequence[GeneratedLaunch], texts: Mapping[str, str]) -> None:
+    """Read the CUDA C++ of all launches back, and compare what it states with their Programs.
 
     Sound: the reader (``cuda_reader``) has no part in printing, so an error of the printer is a difference.
     """
-    for one, source in zip(kernels, made.sources, strict=True):
-        with step(root / source, "CUDA C++ read back"):
-            stated = read_cuda(texts[one.program.name])
-            if (where := first_difference(text_of_program(one.program, stated.extents), stated)) is not None:
+    for one in launches:
+        with step(root / one.source, "CUDA C++ read back"):
+            program, text = one.program, texts[one.program.name]
+            if isinstance(program, JoinedProgram):
+                joined = read_joined(text)
+                where = first_difference(text_of_joined(program, joined), joined)
+            else:
+                stated = read_cuda(text)
+                where = first_difference(text_of_program(program, stated.extents), stated)
+            if where is not None:
                 raise FormatError(f"expected a text that states its Program, got another one: {where}")
 
 
@@ -236,17 +248,16 @@ def _quoted(text: str | None) -> str:
 
 def _check_launches(bound: BoundKernels, made: GeneratedLaunches, texts: Mapping[str, str]) -> None:
     """Check the launches, except for digests and figures of machine code, which are compared with the code itself."""
-    root, sources = bound.root, iter(made.sources)
+    root = bound.root
     with step(root / LAUNCH_FILE, "launches of the Programs"):
-        expect_equal("launches", len(made.steps), len(bound.launch.launches))
+        expect_equal("launches", len(made.launches), len(bound.launch.launches))
         expect_equal("values of the outputs", made.outputs, bound.launch.outputs)
-        for number, (one, theirs) in enumerate(zip(made.steps, bound.launch.launches, strict=True)):
+        for number, (one, theirs) in enumerate(zip(made.launches, bound.launch.launches, strict=True)):
             ours: Launch
-            if isinstance(one, GeneratedKernel):
-                source = next(sources)
+            if isinstance(one, GeneratedLaunch):
                 cubins = theirs.cubins if isinstance(theirs, KernelLaunch) else {}
-                ours = kernel_launch(one.program, one.operator, one.values, source, texts[one.program.name], cubins)
-                stem = source.removesuffix(".cu")
+                ours = one.record(texts[one.program.name], cubins)
+                stem = one.source.removesuffix(".cu")
                 for arch, binary in cubins.items():
                     expect_equal(f"launch {number}: machine code for {arch}", f"{stem}-{arch}.cubin", binary.file)
             else:
@@ -269,7 +280,7 @@ def _check_plans(bound: BoundKernels, kernels: Sequence[GeneratedKernel]) -> Non
             _expect_same_record(f"plan of {theirs.kernel}", ours, msgspec.structs.replace(theirs, compiled={}))
 
 
-def _check_obligations(bound: BoundKernels, programs: Sequence[Program]) -> list[_DerivedClaim]:
+def _check_obligations(bound: BoundKernels, programs: Sequence[Program | JoinedProgram]) -> list[_DerivedClaim]:
     """Check that the derived obligations are those of the log, with the queries of the file; return them."""
     root = bound.root
     names = ("kernel", "kind", "path", "subject", "claim", "means", "sha256")
@@ -286,15 +297,16 @@ def _check_obligations(bound: BoundKernels, programs: Sequence[Program]) -> list
     return claims
 
 
-def _claim(program: Program, obligation: Obligation) -> _DerivedClaim:
+def _claim(program: Program | JoinedProgram, obligation: Obligation) -> _DerivedClaim:
+    kernel = program.then.name if isinstance(program, JoinedProgram) else program.name
     if obligation.finding is not None and not isinstance(obligation.finding, DischargedObligation):
         what = f"{obligation.kind} of {obligation.subject} at {obligation.path}: {obligation.claim}"
-        raise FormatError(f"{program.name}: expected an obligation that holds, got {what}: {obligation.finding}"[:600])
+        raise FormatError(f"{kernel}: expected an obligation that holds, got {what}: {obligation.finding}"[:600])
     text = obligation.text
     means = "solver" if obligation.finding is None else str(obligation.finding.means)
     code = sha256(text.encode()) if text else None
     about = str(obligation.kind), obligation.path, obligation.subject, obligation.claim
-    return _DerivedClaim(obligation, text, (program.name, *about, means, code))
+    return _DerivedClaim(obligation, text, (kernel, *about, means, code))
 
 
 def _settle_claims(root: Path, claims: Sequence[_DerivedClaim], *, solvers: bool) -> tuple[Counter[str], Counter[str]]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mirage_formal.autotune.kernel_extraction import extract_kernels
-from mirage_formal.codegen.generate import GeneratedKernel, generate
+from mirage_formal.codegen.generate import generate
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.target import load_target
 from tests.kit.graphs.text_reader import from_text
 from tests.kit.kernels.band_graphs import FLASH, PADDED, SPLIT

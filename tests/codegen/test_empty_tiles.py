@@ -10,7 +10,8 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.codegen.cost import estimate
-from mirage_formal.codegen.generate import GeneratedKernel, generate
+from mirage_formal.codegen.generate import generate
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.lowering.assemble import lower
 from mirage_formal.codegen.online_softmax.stabilize import StableGraph, stabilize_with_groups
 from mirage_formal.codegen.planning.planner import make_plan, schedules

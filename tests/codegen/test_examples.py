@@ -9,7 +9,8 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.cuda_printer import emit_cuda
-from mirage_formal.codegen.generate import GeneratedKernel, generate
+from mirage_formal.codegen.generate import generate
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.program.program import Barrier, Program
 from mirage_formal.codegen.safety.safety import discharge_safety
 from mirage_formal.codegen.target import load_target

@@ -11,7 +11,8 @@ from fractions import Fraction
 import pytest
 
 from mirage_formal.codegen.cuda_printer import emit_cuda
-from mirage_formal.codegen.generate import GeneratedKernel, generate
+from mirage_formal.codegen.generate import generate
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.online_softmax.stabilize import stabilize
 from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.target import load_target

@@ -11,7 +11,8 @@ import pytest
 
 from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.executable import Executable, kernel_launch, load_executable, save_executable
-from mirage_formal.codegen.generate import GeneratedKernel, GeneratedLaunches, generate, plan_record, requested_options
+from mirage_formal.codegen.generate import generate, plan_record, requested_options
+from mirage_formal.codegen.generated_launches import GeneratedKernel, GeneratedLaunches
 from mirage_formal.codegen.program.program import CopyAsync, GridWait, LaunchDependents, Program, Stmt
 from mirage_formal.codegen.safety.obligation_types import DischargedObligation
 from mirage_formal.codegen.safety.safety import Safe, discharge_safety

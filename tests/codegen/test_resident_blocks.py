@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from mirage_formal.codegen.cuda_printer import emit_cuda
-from mirage_formal.codegen.generate import GeneratedKernel, generate, resident_blocks
+from mirage_formal.codegen.generate import generate, resident_blocks
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.program.program import Program, SharedBuffer
 from mirage_formal.codegen.target import load_target
 from tests.kit.graphs import workloads as w

@@ -15,7 +15,8 @@ import pytest
 
 from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.executable import without_dependent_launches
-from mirage_formal.codegen.generate import GeneratedKernel, generate
+from mirage_formal.codegen.generate import generate
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.numerics.result_comparison import draw_all
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device import compile as nvrtc

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from mirage_formal.codegen.cuda_printer import emit_cuda
-from mirage_formal.codegen.generate import GeneratedKernel, generate
+from mirage_formal.codegen.generate import generate
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device import compile as nvrtc
 from mirage_formal.device import disassembly

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.codegen.generate import GeneratedKernel, generate
+from mirage_formal.codegen.generate import generate
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.program.program import Barrier, Program
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device.emulate import EmulationFault, run_kernel

@@ -14,7 +14,7 @@ import pytest
 import mirage_formal as mf
 from mirage_formal.autotune.kernel_preparation import Finalist, build_finalist
 from mirage_formal.check.check_steps import CheckFailed
-from mirage_formal.codegen.generate import GeneratedKernel
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.program import program as ir
 from mirage_formal.codegen.realization_record import realization_record
 from mirage_formal.graph.formats.json import encode

@@ -13,6 +13,7 @@ import pytest
 
 from mirage_formal.check.check_steps import CheckFailed
 from mirage_formal.codegen.cuda_printer import emit_cuda
+from mirage_formal.codegen.joined_launches.joined_printer import emit_launched
 from mirage_formal.codegen.program import program as ir
 from mirage_formal.graph.types import DType
 from mirage_formal.revalidate import rederive
@@ -157,7 +158,7 @@ def test_a_printer_that_errs_is_found(
 
     in_source(err)(directory)
     sign_sources(directory)
-    monkeypatch.setattr(rederive, "emit_cuda", lambda program: err(emit_cuda(program)))
+    monkeypatch.setattr(rederive, "emit_launched", lambda program: err(emit_launched(program)))
     with pytest.raises(CheckFailed, match=r"read back.*got"):
         derive_kernels(directory)
     monkeypatch.setattr(rederive, "has_cuda_grammar", lambda: False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 
 from mirage_formal.check.check_steps import expect_equal, step
@@ -24,6 +25,7 @@ from mirage_formal.records import (
     LaunchRecord,
     PlanRecord,
     ProductLaunch,
+    launched_kernels,
     read_file,
     resolve_inside,
     sha256,
@@ -37,11 +39,12 @@ _MAX_THREADS = 1024
 def check_launches(root: Path, record: LaunchRecord, graph: KernelGraph) -> None:
     """Check that the launches compute the operators of the µGraph, as far as their arguments show it.
 
-    Sound: every operator has one launch, in order, which reads the operator's operands and writes its results, whole,
-    unless its result lies in another tensor (``graph.storage_views``), which has all of its elements; a graph-defined
-    one has the grid of its block graph, and need not read band masks and views of them, whose elements the µGraph
-    determines; copies make the outputs that nothing else makes. What a kernel does with its arguments is not
-    established here.
+    Sound: every operator has one launch, or is joined to the launch of the one before it, in order, which reads the
+    operator's operands and writes its results, whole, unless its result lies in another tensor
+    (``graph.storage_views``), which has all of its elements; a graph-defined one has the grid of its block graph, and
+    need not read band masks and views of them, whose elements the µGraph determines; copies make the outputs that
+    nothing else makes. What a kernel does with its arguments is not established here, nor how joined kernels share a
+    launch.
 
     Raises:
         CheckFailed: Names the file and step.
@@ -52,19 +55,22 @@ def check_launches(root: Path, record: LaunchRecord, graph: KernelGraph) -> None
     with step(path, "one launch for every operator"):
         copies = _copies(record, graph)
         order = [*launched_operators(graph), *(-1 for _ in copies)]
-        expect_equal("operators", order, [launch.operator for launch in record.launches])
-        names = [launch.name for launch in record.launches if isinstance(launch, KernelLaunch)]
+        parts = [part for one in record.launches for part in (one.kernels if isinstance(one, KernelLaunch) else (one,))]
+        expect_equal("operators", order, [part.operator for part in parts])
+        names = [part.name for part in parts if isinstance(part, KernelLaunch)]
         expect_equal("names of kernels", len(names), len(set(names)))
     operands = _operands(graph)
     uses = [*(operands[position] for position in launched_operators(graph)), *copies]
     values = _values(record, graph)
-    for number, (launch, (reads, writes)) in enumerate(zip(record.launches, uses, strict=True)):
+    for number, (part, (reads, writes)) in enumerate(zip(parts, uses, strict=True)):
         with step(path, f"launch {number}"):
-            _check_launch(launch, reads, writes, graph, values)
-            if isinstance(launch, KernelLaunch):
+            _check_launch(part, reads, writes, graph, values)
+    for number, launch in enumerate(record.launches):
+        if isinstance(launch, KernelLaunch):
+            with step(path, f"launch {number}"):
                 for name in (launch.source, *(binary.file for binary in launch.cubins.values())):
                     resolve_inside(root, name)
-        if isinstance(launch, KernelLaunch):
+                _check_joined(launch, graph)
             with step(root / launch.source, "source of a kernel"):
                 _check_source(root, launch)
 
@@ -131,6 +137,16 @@ def _check_launch(
             raise FormatError(f"expected an alignment of a power of 2 up to 256, got {argument.align}")
 
 
+def _check_joined(launch: KernelLaunch, graph: KernelGraph) -> None:
+    """Check that a joined launch has two graph-defined kernels, and at most a counter for each block."""
+    if not launch.counters:
+        return
+    defined = [part.operator >= 0 and isinstance(graph.ops[part.operator], GraphDefined) for part in launch.kernels]
+    expect_equal("graph-defined kernels that are joined", [True, True], defined)
+    if launch.counters > prod(launch.grid):
+        raise FormatError(f"expected at most {prod(launch.grid)} counters, got {launch.counters}")
+
+
 def _is_band_mask(graph: KernelGraph, value: int) -> bool:
     """Return whether a value is an input with a band, which no caller passes."""
     return value < len(graph.inputs) and graph.inputs[value].band is not None
@@ -158,7 +174,7 @@ def check_plans(
         CheckFailed: Names the file and step.
     """
     path = root / PLAN_FILE
-    kernels = [launch for launch in launches if isinstance(launch, KernelLaunch)]
+    kernels = launched_kernels(launches)
     with step(path, "one plan for every kernel"):
         expect_equal("kernels", [launch.name for launch in kernels], [plan.kernel for plan in record.kernels])
     found: dict[str, Resources] = {}

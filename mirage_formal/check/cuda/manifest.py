@@ -45,8 +45,10 @@ from mirage_formal.records import (
     MeasureRecord,
     ObligationRecord,
     PlanRecord,
+    ProductLaunch,
     RealizesRecord,
     decode,
+    launched_kernels,
     open_sealed,
     read_file,
     read_lines,
@@ -177,7 +179,7 @@ def check_kernels(root: Path, *, solvers: bool = True) -> BoundKernels:
         plans = decode(read_file(root / PLAN_FILE), PlanRecord, PLAN_FILE)
     code = check_plans(root, plans, launch.launches, graph)
     _check_names(root, manifest, launch, form is not None)
-    kernels = {x.name: x for x in launch.launches if isinstance(x, KernelLaunch)}
+    kernels = {x.name: x for x in launched_kernels(launch.launches)}
     obligations, questions = _check_obligations(root, kernels)
     realizes = _check_realizes(root, manifest, list(kernels))
     bound = sha256(read_file(path))
@@ -191,7 +193,7 @@ def check_kernels(root: Path, *, solvers: bool = True) -> BoundKernels:
         conditions=() if form is None else form.conditions,
         added=() if form is None else form.added,
         kernels=len(kernels),
-        products=len(launch.launches) - len(kernels),
+        products=sum(isinstance(x, ProductLaunch) for x in launch.launches),
         obligations=len(obligations),
         again={},
         recorded=dict(sorted(Counter(record.means for record in obligations).items())),

@@ -40,14 +40,14 @@ Values = NDArray[np.int64]
 Extents = Sequence[tuple[str, int]]
 
 
-class _TooManyError(Exception):
+class TooManyPointsError(Exception):
     """There are more points than the limit of an enumeration."""
 
 
 def variable_grids(extents: Extents) -> dict[str, Values]:
     """Return the values of every variable along an axis of its own."""
     if prod(extent for _, extent in extents) > MAX_POINTS:
-        raise _TooManyError
+        raise TooManyPointsError
     grids = np.ix_(*(np.arange(extent, dtype=np.int64) for _, extent in extents))
     return {name: grid for (name, _), grid in zip(extents, grids, strict=True)}
 
@@ -166,21 +166,22 @@ def _count_by_enumeration(guards: Sequence[IntExpr], extents: Extents, most: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Points:
+class AccessPoints:
     """The points at which an access happens: its index and each variable's value."""
 
     index: Values
     at: dict[str, Values]
 
 
-def _points(access: Access, extents: Extents, guards: Iterable[IntExpr]) -> _Points:
+def access_points(access: Access, extents: Extents, guards: Iterable[IntExpr]) -> AccessPoints:
+    """Return the points of some variables at which an access happens, under these conditions."""
     grids = variable_grids(extents)
     shape = tuple(extent for _, extent in extents)
     met = np.ones(shape, dtype=bool)
     for guard in guards:
         met &= np.broadcast_to(evaluate_at(guard, grids) != 0, shape)
     index = np.broadcast_to(evaluate_at(access.index, grids), shape)[met]
-    return _Points(index, {name: np.broadcast_to(grid, shape)[met] for name, grid in grids.items()})
+    return AccessPoints(index, {name: np.broadcast_to(grid, shape)[met] for name, grid in grids.items()})
 
 
 # --- shared memory ---------------------------------------------------------------------------------------------------
@@ -251,7 +252,7 @@ def _check_block(
     for step in timeline.steps:
         try:
             finding = memory.follow(step)
-        except _TooManyError:
+        except TooManyPointsError:
             return {
                 path: UndecidedObligation(f"{step.access.context.path}: too many threads and iterations")
                 for path in findings
@@ -330,7 +331,7 @@ class _Memory:
         if variables(access.index) - {name for name, _ in extents} or (foreign and access.mode.writes):
             self._partial = True
             return None
-        index = _points(access, extents, own).index
+        index = access_points(access, extents, own).index
         first = np.unique(index) * access.target.dtype.bytes + getattr(access.target, "offset", 0)
         units = np.unique((first[:, None] + np.arange(0, access.bytes, self._unit)).ravel() // self._unit)
         # What lies outside breaks its own obligation.
@@ -338,7 +339,7 @@ class _Memory:
 
     def _fault(self, access: Access, owner: int) -> ViolatedObligation:
         extents, own, _ = self._free(access)
-        points = _points(access, extents, own)
+        points = access_points(access, extents, own)
         first = points.index * access.target.dtype.bytes + getattr(access.target, "offset", 0)
         touched = (first[:, None] + np.arange(0, access.bytes, self._unit)) // self._unit
         units = np.clip(touched, 0, self._owner.size - 1)
@@ -362,12 +363,12 @@ def covers_all(accesses: Sequence[Access], extents: Mapping[str, int], elements:
             names = variables(access.index).union(*map(variables, access.context.guards))
             loops = [(name, extent) for name, extent in access.context.loops if name in names]
             grid = [(name, extents[name]) for name in ("tid", *GRID) if name in names]
-            index = _points(access, [*grid, *loops], conjuncts(access.context.guards)).index
+            index = access_points(access, [*grid, *loops], conjuncts(access.context.guards)).index
             touched = (index[:, None] + np.arange(access.count)).ravel()
             if touched.size and (touched.min() < 0 or touched.max() >= elements):
                 return UndecidedObligation("out of bounds")
             seen[touched] = True
-    except _TooManyError:
+    except TooManyPointsError:
         return UndecidedObligation("too many threads, blocks and iterations")
     if seen.all():
         return DischargedObligation(DischargeMethod.ENUMERATION)

@@ -35,6 +35,11 @@ class ObligationKind(StrEnum):
     SINGLE_WRITER = "single writer"
     #: Every element of a written parameter is written.
     COVERAGE = "coverage"
+    #: In a joined launch, every block arrives once at a counter that its group has, as often as the counter counts to.
+    ARRIVAL = "arrival"
+    #: Each block of a joined launch's second kernel is run once, and reads of the first one's results only what blocks
+    #: of its own group wrote.
+    HANDOVER = "handover"
 
 
 class DischargeMethod(StrEnum):

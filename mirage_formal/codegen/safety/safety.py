@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import assert_never
 
+from mirage_formal.codegen.joined_launches.block_groups import JoinedProgram
 from mirage_formal.codegen.program.access import (
     Access,
     Context,
@@ -39,6 +40,7 @@ from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, P
 from mirage_formal.codegen.safety.access_disjointness import SECOND, extents, not_equal, query_variables, remainder
 from mirage_formal.codegen.safety.arith import INT_MAX, Query, SolverReplies, solve_query
 from mirage_formal.codegen.safety.assignment import assignment_obligations
+from mirage_formal.codegen.safety.joined_obligations import joined_obligations
 from mirage_formal.codegen.safety.mixed_radix import to_digits
 from mirage_formal.codegen.safety.obligation_types import (
     DischargedObligation,
@@ -60,13 +62,15 @@ from mirage_formal.logic.session import Satisfiability
 from mirage_formal.support.limits import SAFETY_MS
 
 
-def safety_obligations(program: Program) -> tuple[Obligation, ...]:
-    """Return all proof obligations for the safety of a Program.
+def safety_obligations(program: Program | JoinedProgram) -> tuple[Obligation, ...]:
+    """Return all proof obligations for the safety of a Program; of a joined launch those beside its two Programs'.
 
     Sound: the claims cover what the module's first lines list, for all values of thread, block and loop variables;
     those with a finding already are settled without a solver, by arguments named where they are made. A Program with
     faults of form has these alone, and is not safe.
     """
+    if isinstance(program, JoinedProgram):
+        return joined_obligations(program)
     found = list_accesses(program)
     if found.faults or found.unruly:
         return tuple(
@@ -303,7 +307,7 @@ def _finding(reply: SolverReplies) -> Finding:
 
 
 def discharge_safety(
-    program: Program, *, timeout_ms: int = SAFETY_MS, second: bool = True, recheck: bool = False
+    program: Program | JoinedProgram, *, timeout_ms: int = SAFETY_MS, second: bool = True, recheck: bool = False
 ) -> SafetyReport:
     """State and settle all obligations of a Program, and return the report.
 
@@ -312,7 +316,7 @@ def discharge_safety(
     found, or Unknown.
 
     Args:
-        program: The Program.
+        program: The Program, or a joined launch, whose two Programs have reports of their own.
         timeout_ms: Time limit of each question.
         second: Whether cvc5 is asked too about queries that z3 refutes quickly.
         recheck: Whether solvers are also asked about obligations that hold by bounds or digits; they must agree.

@@ -36,7 +36,7 @@ from mirage_formal.graph.verdict import NoTruthValue, Unknown
 from mirage_formal.graph.verifier import kernel_types
 
 if TYPE_CHECKING:
-    from mirage_formal.codegen.generate import GeneratedKernel
+    from mirage_formal.codegen.generated_launches import GeneratedKernel
 
 #: Draws after which a divisor that is 0 at every point is Unknown.
 _ATTEMPTS: Final = 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.executable import load_executable
@@ -15,12 +16,16 @@ from mirage_formal.records import (
     PROGRAMS_FILE,
     REALIZES_FILE,
     KernelLaunch,
+    Launch,
     RealizesRecord,
     decode,
     read_file,
 )
 from mirage_formal.report.kernels.kernel_explanation import BuiltKernel, ExplanationSection, explain_kernel
 from mirage_formal.support.errors import FormatError
+
+#: The end of a function's head.
+_BODY: Final = ") {\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +62,17 @@ def explain_kernels(directory: Path, element: Sequence[int] | None = None) -> tu
     if (path := directory / REALIZES_FILE).is_file():
         claims = {one.kernel: one for one in decode(read_file(path), RealizesRecord, str(path)).kernels}
     found = []
-    for launch in executable.launches:
+    joined = [one for one in executable.launches if isinstance(one, KernelLaunch) and one.counters]
+    halves = {part.name for one in joined for part in one.kernels}
+    for launch in (part for one in executable.launches for part in _kernels(one)):
         if not isinstance(launch, KernelLaunch):
             text = f"cuBLAS computes operator {launch.operator} of the µGraph, a product; nothing is generated for it."
             believed = "What cuBLAS computes is believed, and no claim is about it."
             found.append(ExplainedKernel("cuBLAS", (ExplanationSection("What it computes", (text, believed)),)))
             continue
         program = programs.get(launch.name)
-        if program is None or _text(program) != executable.sources[launch.source]:
+        whole = executable.sources[launch.source]
+        if program is None or not (_states(whole, program) if launch.name in halves else _text(program) == whole):
             got = "another" if program else "none"
             what = f"expected the Program of {launch.name} as {launch.source} has it, got {got}"
             raise FormatError(what, where=str(directory / PROGRAMS_FILE), hint="mirage-formal tools build RUN_DIR")
@@ -76,6 +84,19 @@ def explain_kernels(directory: Path, element: Sequence[int] | None = None) -> tu
         decided = kernel.claim is not None and kernel.claim.verdict == "realizes"
         found.append(ExplainedKernel(launch.name, explain_kernel(kernel, element), decided))
     return tuple(found)
+
+
+def _kernels(one: Launch) -> tuple[Launch, ...]:
+    """Return the kernels of a launch; a product is one."""
+    return one.kernels if isinstance(one, KernelLaunch) else (one,)
+
+
+def _states(text: str, program: Program) -> bool:
+    """Return whether the text of a joined launch has the body of a Program: only coordinates have other sources."""
+    own = _text(program)
+    for axis in "xyz":
+        own = own.replace(f"(blockIdx.{axis});", f"(mf_{axis});")
+    return own[own.find(_BODY) :] in text if own else False
 
 
 def _text(program: Program) -> str:

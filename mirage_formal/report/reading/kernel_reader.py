@@ -11,8 +11,8 @@ from typing import Final
 import msgspec
 
 from mirage_formal.codegen.cuda_printer import emit_cuda
-from mirage_formal.codegen.generate import GeneratedKernel as GeneratedKernel
 from mirage_formal.codegen.generate import generate, requested_options
+from mirage_formal.codegen.generated_launches import GeneratedLaunch
 from mirage_formal.codegen.online_softmax.stabilize import NoStableForm, stabilize
 from mirage_formal.codegen.program.lines import LineRange as Piece
 from mirage_formal.codegen.source_map import kernel_lines
@@ -33,6 +33,7 @@ from mirage_formal.records import (
     KernelLaunch,
     KernelManifestRecord,
     KernelPlanRecord,
+    Launch,
     LaunchRecord,
     MeasureRecord,
     NumericsRecord,
@@ -44,6 +45,7 @@ from mirage_formal.records import (
     TritonLogRecord,
     TritonRecord,
     decode,
+    launched_kernels,
     open_sealed,
     sha256,
 )
@@ -115,7 +117,7 @@ def read_kernels(
         made = {} if not lines or graph is None or plans is None else lines_of(graph, manifest.target, plans, texts)
         kernels = tuple(
             replace(one, lines=made.get((one.source, one.operator), ()))
-            for one in (_kernel(one, planned, texts, manifest.target) for one in launches.launches)
+            for one in (_kernel(one, planned, texts, manifest.target) for one in _parts(launches))
         )
         own = manifest.graph == manifest.candidate
         form = None if own else graph
@@ -135,6 +137,11 @@ def _texts(source: EvidenceReader, launches: LaunchRecord) -> dict[str, str]:
             with source.reading(one.source):
                 found[one.source] = source.data(one.source).decode("utf-8", "replace")
     return found
+
+
+def _parts(launches: LaunchRecord) -> list[Launch]:
+    """Return the launches, the kernels of joined ones apart."""
+    return [part for one in launches.launches for part in (one.kernels if isinstance(one, KernelLaunch) else (one,))]
 
 
 def _kernel(
@@ -181,7 +188,8 @@ def _occupancy(one: KernelLaunch, registers: int, target: TargetRecord) -> float
 
 def _lines(text: str, name: str) -> tuple[int, int]:
     """Return first and last line of a kernel's definition; 0, 0 where it is not found."""
-    found = re.search(rf'^extern "C" __global__ .*\b{re.escape(name)}\($', text, re.MULTILINE)
+    head = rf'^(extern "C" __global__ .*\b{re.escape(name)}|MF_DEVICE void {re.escape(name)}_block)\($'
+    found = re.search(head, text, re.MULTILINE)
     if found is None:
         return 0, 0
     end = text.find("\n}", found.end())
@@ -206,7 +214,7 @@ def _claims(
 
     A directory of before has no record of it: then it is not decided.
     """
-    names = [one.name for one in launches.launches if isinstance(one, KernelLaunch)]
+    names = [one.name for one in launched_kernels(launches.launches)]
     if REALIZES_FILE not in manifest.files:
         return tuple(ReportedClaim(name, _UNDECIDED, _BEFORE) for name in names)
     with source.reading(REALIZES_FILE):
@@ -304,10 +312,12 @@ def _lines_of(
     graph: KernelGraph, target: TargetRecord, plans: PlanRecord, texts: Mapping[str, str]
 ) -> list[tuple[tuple[str, int], tuple[SourceLines, ...]]]:
     made = generate(graph, msgspec.convert(msgspec.to_builtins(target), Target), *requested_options(plans.kernels))
-    kernels = [one for one in made.steps if isinstance(one, GeneratedKernel)]
     types = kernel_types(graph)
     found = []
-    for one, source in zip(kernels, made.sources, strict=True):
+    for launch in made.launches:
+        if not isinstance(launch, GeneratedLaunch) or launch.then is not None:
+            continue
+        one, source = launch.kernel, launch.source
         op = graph.ops[one.operator] if one.operator >= 0 else None
         if one.plan is None or not isinstance(op, GraphDefined) or emit_cuda(one.program) != texts.get(source):
             continue

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 from mirage_formal.codegen.generate import (
-    GeneratedKernel,
+    NONE_EARLY,
+    NONE_JOINED,
     alternative_tiles,
     generate,
     schedule_from_record,
     schedule_record,
 )
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.safety.safety import Safe, discharge_safety
 from mirage_formal.codegen.target import load_target
@@ -87,9 +89,12 @@ def test_a_tile_is_recorded_and_built_again() -> None:
     (first, *_) = alternative_tiles(graph, 0, H200)
     assert schedule_from_record(schedule_record(first)) == first
     usual = build_form(StableForm(graph), graph, H200)
-    other = build_form(StableForm(graph), graph, H200, schedules={0: first})
+    other = build_form(StableForm(graph), graph, H200, options=({0: first}, NONE_EARLY, NONE_JOINED))
     assert usual.programs != other.programs
-    assert build_form(StableForm(graph), graph, H200, schedules={0: first}).programs == other.programs
+    assert (
+        build_form(StableForm(graph), graph, H200, options=({0: first}, NONE_EARLY, NONE_JOINED)).programs
+        == other.programs
+    )
 
 
 def test_what_is_no_tile_is_refused() -> None:

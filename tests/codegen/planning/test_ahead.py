@@ -8,7 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mirage_formal.codegen.generate import GeneratedKernel, generate
+from mirage_formal.codegen.generate import generate
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.planning.planner import make_plan, schedules
 from mirage_formal.codegen.planning.step_order import KernelSteps
 from mirage_formal.codegen.program import program as ir

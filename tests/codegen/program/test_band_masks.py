@@ -12,7 +12,8 @@ import pytest
 
 from mirage_formal.codegen.cost import estimate
 from mirage_formal.codegen.executable import moved_bytes
-from mirage_formal.codegen.generate import NO_SCHEDULES, GeneratedKernel, generate
+from mirage_formal.codegen.generate import NO_SCHEDULES, generate
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.planning.planner import schedules
 from mirage_formal.codegen.program.access import list_accesses
 from mirage_formal.codegen.program.bands import band_at

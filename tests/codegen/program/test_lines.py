@@ -11,7 +11,8 @@ from functools import partial
 import pytest
 
 from mirage_formal.codegen.cuda_printer import emit_cuda
-from mirage_formal.codegen.generate import GeneratedKernel, generate
+from mirage_formal.codegen.generate import generate
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.planning.planner import schedules
 from mirage_formal.codegen.program.program import Barrier
 from mirage_formal.codegen.source_map import LineRange, kernel_lines

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage_formal.codegen.cuda_printer import emit_cuda
-from mirage_formal.codegen.generate import GeneratedKernel, generate
+from mirage_formal.codegen.generate import generate
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.program import program as ir
 from mirage_formal.codegen.program import serialization
 from mirage_formal.codegen.program.serialization import MAX_BYTES, TABLES, decode_programs, encode_programs

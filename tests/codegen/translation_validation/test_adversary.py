@@ -10,7 +10,8 @@ from math import inf
 import numpy as np
 import pytest
 
-from mirage_formal.codegen.generate import GeneratedKernel, generate
+from mirage_formal.codegen.generate import generate
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.program.program import (
     Apply,
     BinaryFn,

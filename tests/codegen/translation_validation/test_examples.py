@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import mirage_formal as mf
-from mirage_formal.codegen.generate import GeneratedKernel, generate
+from mirage_formal.codegen.generate import generate
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.program import program as ir
 from mirage_formal.codegen.realization_record import roundings
 from mirage_formal.codegen.translation_validation.field_points import rational_constant

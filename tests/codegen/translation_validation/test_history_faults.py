@@ -35,7 +35,8 @@ import pytest
 
 from mirage_formal.codegen import cuda_printer, predefined_kernels
 from mirage_formal.codegen.cuda_printer import emit_cuda
-from mirage_formal.codegen.generate import GeneratedKernel, generate
+from mirage_formal.codegen.generate import generate
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.lowering import (
     assemble,
     context,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from mirage_formal.codegen.generate import GeneratedKernel
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.program.program import Program
 from mirage_formal.codegen.translation_validation.realization import Deviates, Realizes, decide_realizes
 from mirage_formal.graph.types import DType

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from mirage_formal.codegen.cuda_printer import emit_cuda
-from mirage_formal.codegen.generate import GeneratedKernel
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.lowering.assemble import lower
 from mirage_formal.codegen.program.plan import Plan
 from mirage_formal.codegen.translation_validation.realization import Realizes, decide_realizes

@@ -14,7 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.codegen.generate import NO_SCHEDULES, GeneratedKernel, generate
+from mirage_formal.codegen.generate import NO_SCHEDULES, generate
+from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.online_softmax.stabilize import stable_form
 from mirage_formal.codegen.planning.planner import make_plan, schedules
 from mirage_formal.codegen.program.program import Program

@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -24,7 +24,8 @@ import msgspec
 import numpy as np
 
 from mirage_formal.codegen.executable import Binary, KernelLaunch
-from mirage_formal.codegen.program.program import Program
+from mirage_formal.codegen.joined_launches.block_groups import JoinedProgram
+from mirage_formal.device.emulate import Launchable
 from mirage_formal.device.emulate import run_kernel as emulate
 from mirage_formal.graph.types import DType
 from mirage_formal.kernel_build.built_kernels import BuiltKernels
@@ -102,8 +103,10 @@ class FakeCupy:
     __version__ = "fake"
     ndarray = ndarray
 
-    def __init__(self, programs: dict[str, Program], devices: int = 1, capability: str = "90", driver: int = 0) -> None:
-        self.programs = programs
+    def __init__(
+        self, programs: Mapping[str, Launchable], devices: int = 1, capability: str = "90", driver: int = 0
+    ) -> None:
+        self.programs: dict[str, Launchable] = dict(programs)
         self.log: list[tuple[Any, ...]] = []
         self.capturing: set[int] = set()
         self.stream = 7
@@ -147,6 +150,7 @@ class FakeCupy:
             eventRecord=lambda event, stream: self.log.append(("record", stream)),
             streamSynchronize=lambda stream: self.log.append(("wait for", stream)),
             deviceSynchronize=lambda: self.log.append(("synchronize",)),
+            memset=lambda target, value, size: ctypes.memset(target, value, size),
             memcpy=lambda target, source, size, kind: ctypes.memmove(target, source, size),
             getDeviceProperties=lambda number: {
                 "name": b"Fake",
@@ -207,8 +211,12 @@ class FakeCupy:
             0,
         )
         count = len(program.params)
-        slots = (ctypes.c_void_p * count).from_address(address)
+        joined = isinstance(program, JoinedProgram)
+        slots = (ctypes.c_void_p * (count + joined)).from_address(address)
         pointers = [ctypes.c_uint64.from_address(slot or 0).value for slot in slots]
+        if isinstance(program, JoinedProgram):
+            counters = at(pointers.pop(), program.groups.count, DType.FLOAT32).view(np.uint32)
+            self.log.append(("counters", counters.ctypes.data, counters.tolist()))
         views = [at(p, param.elements, param.dtype) for p, param in zip(pointers, program.params, strict=True)]
         given = [view for view, param in zip(views, program.params, strict=True) if not param.written]
         results = iter(emulate(program, given))
