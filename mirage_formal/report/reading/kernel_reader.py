@@ -13,6 +13,7 @@ import msgspec
 from mirage_formal.codegen.cuda_printer import emit_cuda
 from mirage_formal.codegen.generate import generate, requested_options
 from mirage_formal.codegen.generated_launches import GeneratedLaunch
+from mirage_formal.codegen.joined_launches.joined_printer import emit_launched
 from mirage_formal.codegen.online_softmax.stabilize import NoStableForm, stabilize
 from mirage_formal.codegen.program.lines import LineRange as Piece
 from mirage_formal.codegen.source_map import kernel_lines
@@ -315,24 +316,36 @@ def _lines_of(
     types = kernel_types(graph)
     found = []
     for launch in made.launches:
-        if not isinstance(launch, GeneratedLaunch) or launch.then is not None:
+        if not isinstance(launch, GeneratedLaunch) or emit_launched(launch.program) != texts.get(launch.source):
             continue
-        one, source = launch.kernel, launch.source
-        op = graph.ops[one.operator] if one.operator >= 0 else None
-        if one.plan is None or not isinstance(op, GraphDefined) or emit_cuda(one.program) != texts.get(source):
-            continue
-        here = f"op{one.operator}"
-        pieces = kernel_lines(one.program, one.plan, op, [types[n] for n in op.operands])
-        inside = [replace(piece, nodes=tuple(f"{here}.{node}" for node in piece.nodes)) for piece in pieces]
-        found.append(((source, one.operator), _label_lines(inside, graph)))
+        for one in (launch.kernel, *(() if launch.then is None else (launch.then,))):
+            op = graph.ops[one.operator] if one.operator >= 0 else None
+            if one.plan is None or not isinstance(op, GraphDefined):
+                continue
+            here = f"op{one.operator}"
+            pieces = kernel_lines(one.program, one.plan, op, [types[n] for n in op.operands])
+            inside = [replace(piece, nodes=tuple(f"{here}.{node}" for node in piece.nodes)) for piece in pieces]
+            if launch.then is not None:
+                inside = _lines_in_launch(inside, emit_cuda(one.program), texts[launch.source])
+            found.append(((launch.source, one.operator), _label_lines(inside, graph)))
     return found
+
+
+def _lines_in_launch(pieces: Sequence[Piece], text: str, whole: str) -> list[Piece]:
+    """Return the lines of a kernel in the text of a joined launch, which has the same statements in a function."""
+    first = min((piece.first for piece in pieces), default=1)
+    body = "\n".join(text.splitlines()[first - 1 :])
+    at = whole.find(f"\n{body}\n")
+    more = whole.count("\n", 0, at + 1) + 1 - first
+    return [] if at < 0 else [replace(piece, first=piece.first + more, last=piece.last + more) for piece in pieces]
 
 
 def _assembly(
     texts: Mapping[str, str], made: Mapping[tuple[str, int], tuple[SourceLines, ...]], arch: str
 ) -> Iterator[ReportedAssembly]:
     """Yield the PTX and the SASS of each source whose lines are known, so that no other text is compiled."""
-    for (source, _), pieces in made.items():
+    for source in dict.fromkeys(source for source, _ in made):
+        pieces = [piece for (place, _), own in made.items() if place == source for piece in own]
         owners = {line: piece for piece in pieces for line in range(piece.first, piece.last + 1)}
         for one in assembly_texts(texts[source], arch):
             found: list[SourceLines] = []

@@ -17,7 +17,7 @@ from mirage_formal.autotune.finalists import is_combined_whole, joinable_kernels
 from mirage_formal.autotune.tuning_space import ComposedCandidate
 from mirage_formal.check.check_steps import CheckFailed
 from mirage_formal.codegen.executable import counter_offsets, load_executable, workspace
-from mirage_formal.codegen.generate import NO_OPTIONS, LaunchOptions
+from mirage_formal.codegen.generate import NO_OPTIONS, LaunchOptions, schedule_from_record
 from mirage_formal.codegen.joined_launches.joined_printer import emit_joined
 from mirage_formal.codegen.program.program import GridWait, all_statements
 from mirage_formal.codegen.target import load_target
@@ -35,8 +35,9 @@ from mirage_formal.kernel_build.code_digest import digest_of_launches, digest_of
 from mirage_formal.kernel_build.save import save_built
 from mirage_formal.kernel_build.stable_forms import StableForm, stabilize_proved
 from mirage_formal.kernel_build.validation import validate_kernels
-from mirage_formal.records import KernelLaunch, LaunchRecord
+from mirage_formal.records import KernelLaunch, LaunchRecord, PlanRecord, TargetRecord
 from mirage_formal.report.kernels.directory_explanation import explain_kernels
+from mirage_formal.report.reading.kernel_reader import lines_of
 from mirage_formal.revalidate.rederive import derive_kernels
 from mirage_formal.support.errors import FormatError, UnsupportedError
 from tests.kit.graphs import workloads as w
@@ -130,6 +131,26 @@ def test_files_say_what_is_joined_and_check_derives_them_again(directory: Path) 
     assert digest_of_launches(made.stable.graph, H200, *JOINED) == digest_of_text(
         made.executable.launches, made.executable.sources.values()
     )
+
+
+def test_lines_of_both_kernels_are_those_of_their_own_texts() -> None:
+    made = built()
+    text = made.executable.source.splitlines()
+    target = msgspec.convert(msgspec.to_builtins(H200), TargetRecord)
+    plans = PlanRecord(kernels=made.plans)
+    found = lines_of(made.executable.graph, target, plans, made.executable.sources)
+    alone = built(
+        ({one.operator: schedule_from_record(one.schedule) for one in made.plans if one.schedule}, *NO_OPTIONS[1:])
+    )
+    own = lines_of(alone.executable.graph, target, PlanRecord(kernels=alone.plans), alone.executable.sources)
+    assert [operator for _, operator in found] == [operator for _, operator in own] == [0, 1]
+    for (_, operator), pieces in found.items():
+        ((source, others),) = ((s, p) for (s, o), p in own.items() if o == operator)
+        other = alone.executable.sources[source].splitlines()
+        stated = {one.does: text[one.first - 1 : one.last] for one in pieces}
+        expected = {one.does: other[one.first - 1 : one.last] for one in others}
+        same = [does for does in stated if stated[does] == expected.get(does)]
+        assert len(same) >= len(stated) - 2, "but for statements that order launches"
 
 
 def test_launches_of_before_are_read_and_written_as_they_were(tmp_path: Path) -> None:
