@@ -74,7 +74,10 @@ def _arrivals(joined: JoinedProgram) -> Iterator[Obligation]:
 
 
 def _tickets(joined: JoinedProgram) -> Finding:
-    """Return the finding whether every group has a counter, and as many blocks as are counted."""
+    """Return the finding whether every group has a counter, and as many blocks as are counted.
+
+    Sound: the group of every block is computed here, from the expression that is printed.
+    """
     groups = joined.groups
     if variables(groups.group) - {*GRID}:
         return ViolatedObligation(DischargeMethod.FORM, (), "the group is not a function of the block")
@@ -97,7 +100,10 @@ def _tickets(joined: JoinedProgram) -> Finding:
 
 
 def _runs(joined: JoinedProgram) -> Finding:
-    """Return the finding whether the groups' blocks of the second kernel are all of its blocks, each once."""
+    """Return the finding whether the groups' blocks of the second kernel are all of its blocks, each once.
+
+    Sound: the blocks of every group and round are computed here, from the expressions that are printed.
+    """
     found = _run_blocks(joined)
     if not isinstance(found, np.ndarray):
         return found
