@@ -117,8 +117,8 @@ def _runs_in_pairs(plan: Plan, begun: Sequence[MatrixMultiply]) -> bool:
     """Return whether the loop has two iterations of the plan in each of its own.
 
     Where a product is begun ahead, its result would be copied at the end of each iteration: up to a tenth of its
-    instructions (an H200 takes 3 to 8 % less time without these). In pairs of iterations two arrays take turns. Both are
-    then accumulators all the time, so registers must be left beside them.
+    instructions (an H200 takes 3 to 8 % less time without these). In pairs of iterations two arrays take turns.
+    Both are then accumulators all the time, so registers must be left beside them.
     """
     carried = {n for op in plan.ops if isinstance(op, Accumulate | RunningMax) for n in defined_tensors(op)}
     places = [plan.tensors[n].placement.registers for n in carried]
