@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 from typing import Final
 
-from mirage_formal.codegen.plan_param import PlanParam
+from mirage_formal.codegen.device_tensors import PlanParam
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.graph import BlockGraph, Op
 from mirage_formal.graph.ops import MOVES, OpKind

@@ -54,11 +54,10 @@ from mirage_formal.codegen.block_work import (
     add_narrow_copies,
     add_scalar_product,
 )
-from mirage_formal.codegen.plan_param import PlanParam
+from mirage_formal.codegen.device_tensors import SECTOR, PlanParam, sector_overhead
 from mirage_formal.codegen.program.bands import band_at
 from mirage_formal.codegen.program.empty_tiles import executed_share
 from mirage_formal.codegen.program.register_layout import FLOAT32_STEPS
-from mirage_formal.codegen.sectors import SECTOR, sector_overhead
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.graph import BlockGraph, BlockOp, GraphDefined, KernelGraph, Op, ThreadGraph
 from mirage_formal.graph.ops import IN_PLACE, SPECS, BlockContext, Family, OpKind

@@ -207,8 +207,7 @@ def search_program(program: KernelGraph, settings: Settings, out: Path, **about:
         store = RunStore.open(out, record, resume=settings.resume, force=settings.force)
         with open_executor(settings, about, out) as workers:
             sought = preprocess_job(job)
-            ahead = about.get("ahead", NextSearches())
-            return _Run(sought, settings, store, record, about.get("watch", ignore_progress), workers, ahead).report()
+            return _Run(sought, settings, store, record, about, workers).report()
 
 
 def _run_record(job: Job, name: str, source: str) -> RunRecord:
@@ -233,17 +232,16 @@ class _Run:
         settings: Settings,
         store: RunStore,
         record: RunRecord,
-        watch: Watch,
+        about: RunArguments,
         executor: Executor[Any],
-        ahead: NextSearches,
     ) -> None:
-        self.ahead = ahead
+        self.ahead = about.get("ahead", NextSearches())
         self.job = job
         self.key = record.key
         self.settings = settings
         self.store = store
         self.name = record.name
-        self.watch = watch
+        self.watch = about.get("watch", ignore_progress)
         self.executor = executor
         self.remarks: list[str] = []
         self.begin = time.monotonic()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
+from mirage_formal.codegen.device_tensors import PlanParam
 from mirage_formal.codegen.lowering.context import TID, LoweringContext, apply_elementwise, make_conditional, make_loop
-from mirage_formal.codegen.plan_param import PlanParam
 from mirage_formal.codegen.program.flat_graph import Elementwise, Repeat, operands_of
 from mirage_formal.codegen.program.integers import ONE, ZERO
 from mirage_formal.codegen.program.plan import PlanTensor, register_axes

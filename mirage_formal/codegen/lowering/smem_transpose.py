@@ -16,6 +16,7 @@ from itertools import islice, product
 from math import prod
 from typing import Final
 
+from mirage_formal.codegen.device_tensors import SECTOR
 from mirage_formal.codegen.lowering.context import BLOCK, TID, make_conditional, make_loop
 from mirage_formal.codegen.lowering.strided_regions import (
     VECTOR_BYTES,
@@ -46,7 +47,6 @@ from mirage_formal.codegen.program.program import (
     Value,
     Var,
 )
-from mirage_formal.codegen.sectors import SECTOR
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.types import DType, Shape
 

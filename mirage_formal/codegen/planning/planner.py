@@ -8,7 +8,7 @@ from itertools import zip_longest
 from math import prod
 from typing import Final
 
-from mirage_formal.codegen.plan_param import PlanParam
+from mirage_formal.codegen.device_tensors import PlanParam
 from mirage_formal.codegen.planning.barriers import synchronise
 from mirage_formal.codegen.planning.expand import FlatGraph, flatten, maxima_of
 from mirage_formal.codegen.planning.k_loop_splitting import can_split_iterations

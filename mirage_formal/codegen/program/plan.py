@@ -16,7 +16,7 @@ from itertools import combinations
 from math import prod
 from typing import Final
 
-from mirage_formal.codegen.plan_param import PlanParam
+from mirage_formal.codegen.device_tensors import PlanParam
 from mirage_formal.codegen.program.flat_graph import FlatOp
 from mirage_formal.codegen.program.program import Barrier, SharedBuffer
 from mirage_formal.codegen.program.register_layout import Axis, Distribution, Warps

@@ -211,7 +211,7 @@ def test_a_guard_that_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> No
 def test_an_alignment_that_is_assumed_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """16-byte copies from an offset of 5 elements are refused."""
     program, graph = sliced(5, 69)
-    from mirage_formal.codegen.plan_param import PlanParam
+    from mirage_formal.codegen.device_tensors import PlanParam
 
     monkeypatch.setattr(PlanParam, "aligned", lambda self, width, dense: True)
     with pytest.raises(KernelRejected, match="aligned"):

@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 import pytest
 
+from mirage_formal.codegen.device_tensors import SECTOR
 from mirage_formal.codegen.program.access import Access, Mode, list_accesses
 from mirage_formal.codegen.program.integers import fold
 from mirage_formal.codegen.program.program import (
@@ -28,7 +29,6 @@ from mirage_formal.codegen.program.program import (
     Stmt,
 )
 from mirage_formal.codegen.safety.safety import Safe, discharge_safety
-from mirage_formal.codegen.sectors import SECTOR
 from mirage_formal.device.emulate import run_kernel as emulate
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DType, Shape

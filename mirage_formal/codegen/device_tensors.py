@@ -1,12 +1,46 @@
-"""Parameters of kernels in plans; cheap to import, because the cost model needs no more of plans than these."""
+"""Tensors in device memory as kernels access them: parameters of plans, and the sectors that tiles are made of.
+
+A sector is a unit of 32 bytes in which L2 transfers a tile. Cheap to import: the cost model needs no more of plans.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Final
 
 from mirage_formal.graph.storage_views import StorageLocation
-from mirage_formal.graph.types import Band, DType, Shape
+from mirage_formal.graph.types import Band, DType, Shape, row_major
+
+#: The least bytes of an L2 transfer.
+SECTOR: Final = 32
+
+
+def sector_overhead(tile: Sequence[int], shape: Shape, strides: tuple[int, ...] | None, width: int) -> float:
+    """Return the transferred bytes of sectors for each byte of a tile, from the length of its contiguous runs.
+
+    Args:
+        tile: Extents of the tile.
+        shape: Extents of the tensor.
+        strides: Strides of the tensor, in elements; row-major if None.
+        width: Bytes of an element.
+    """
+    run = full = 1
+    steps = row_major(shape) if strides is None else strides
+    for step, whole, extent in sorted(zip(steps, shape, tile, strict=True)):
+        if whole == 1 or step == 0:
+            continue
+        if step != full:
+            break
+        run *= extent
+        if extent != whole:
+            break
+        full *= whole
+    return max(1.0, SECTOR / (run * width))
+
+
+__all__ = ["SECTOR", "sector_overhead"]
 
 
 @dataclass(frozen=True, slots=True)

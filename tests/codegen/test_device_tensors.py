@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirage_formal.codegen.cost import estimate
-from mirage_formal.codegen.sectors import sector_overhead
+from mirage_formal.codegen.device_tensors import sector_overhead
 from mirage_formal.codegen.target import load_target
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import OpKind
