@@ -27,16 +27,16 @@ from typing import Any
 
 from benchmarks.harness import in_turns, options, table
 from benchmarks.harness import row as table_row
-from mirage_formal.autotune.finalists import joinable_kernels
-from mirage_formal.autotune.kernel_preparation import forms_of
 from mirage_formal.codegen.executable import Executable, KernelLaunch
 from mirage_formal.codegen.generate import NO_OPTIONS, NO_SCHEDULES, NONE_EARLY
+from mirage_formal.codegen.joined_launches.joined_kernels import joinable_kernels
 from mirage_formal.codegen.numerics.result_comparison import Inputs, check
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device.cupy_runner import DeviceRuns, InputSets
 from mirage_formal.device.runtime import arch_of, current_device, device_name
 from mirage_formal.kernel_build.build import build_form, candidates_of
 from mirage_formal.kernel_build.built_kernels import BuiltKernels
+from mirage_formal.kernel_build.candidate_forms import forms
 from mirage_formal.support.errors import MirageError
 
 HEAD = (
@@ -52,7 +52,7 @@ def built(root: Path, count: int) -> Iterator[tuple[str, str, BuiltKernels, Buil
     program, name, candidates = candidates_of(root)
     target, archs = load_target(name), (arch_of(current_device()),)
     for candidate, read in candidates[:count]:
-        for form, one in forms_of(read(), target):
+        for one in forms(read(), target, whole=True):
             try:
                 apart = build_form(one, program, target, archs, NO_OPTIONS)
             except MirageError:
@@ -60,9 +60,9 @@ def built(root: Path, count: int) -> Iterator[tuple[str, str, BuiltKernels, Buil
             for operator in joinable_kernels(apart.executable):
                 options = NO_SCHEDULES, NONE_EARLY, frozenset({operator})
                 try:
-                    yield candidate, form or "own", apart, build_form(one, program, target, archs, options)
+                    yield candidate, one.name, apart, build_form(one, program, target, archs, options)
                 except MirageError as error:
-                    yield candidate, form or "own", apart, str(error).splitlines()[0]
+                    yield candidate, one.name, apart, str(error).splitlines()[0]
 
 
 def counters(runs: DeviceRuns) -> list[int]:
@@ -88,6 +88,7 @@ def replayed(executable: Executable, count: int) -> bool:
     streams = [cupy.cuda.Stream(non_blocking=True) for _ in ways]
     outputs = [runs.outputs() for runs in ways]
     graphs: list[Any] = []
+    cupy.cuda.Device().synchronize()  # inputs and outputs were made on another stream
     for runs, stream, made in zip(ways, streams, outputs, strict=True):
         with stream:
             runs.launch(given, made)

@@ -19,12 +19,10 @@ from mirage_formal.autotune.successive_halving import other_schedules
 from mirage_formal.autotune.timing_cache import kernel_code_digest
 from mirage_formal.autotune.timing_subprocess import TimingJob, timed_record
 from mirage_formal.autotune.tuning_result import FinalistRow, TuningResources
-from mirage_formal.autotune.tuning_space import ComposedCandidate, moves_factors, timed_schedules, whole_key
+from mirage_formal.autotune.tuning_space import ComposedCandidate, moves_factors, whole_key
 from mirage_formal.codegen.executable import Executable, KernelLaunch
-from mirage_formal.codegen.post_search_rewrites.rewrite_sequences import CHANGES
 from mirage_formal.device.compile import version as compiler
 from mirage_formal.device.sealed_records import manifest_digest
-from mirage_formal.graph.graph import GraphDefined
 from mirage_formal.records import KERNELS, RealizationRecord, TuningRecord
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 
@@ -204,35 +202,25 @@ class Finalists:
         """Choose early launches and schedules beside them, for the fastest finalist, by measurement of wholes.
 
         The same is done for the fastest finalist that moves factors behind products, if it is another one: it rounds
-        less, and serves users for whom the fastest rounds too much. Before all that, the kernels of the fastest
-        finalist whose splits can be combined on the tiles of their first kernels are joined, which may make it the
-        fastest.
+        less, and serves users for whom the fastest rounds too much.
 
         Args:
             times: Microseconds of kernels by key.
             deadline: Value of time.monotonic() at which to stop.
         """
-        combined = {one.name for one in self.facts.plan.candidates if is_combined_whole(one.form)}
-        for name in islice((name for name in self._timed() if name in combined), 1):
-            self._join_launches(name, times, deadline)
-        names = self._timed()
+        order = sorted((row.us, name) for name, row in self.rows.items() if row.us is not None)
+        names = [name for _, name in order]
         exact = (name for name in names if moves_factors(self.facts.plan.candidates[self._chosen[name].candidate]))
         for name in dict.fromkeys([*names[:1], *islice(exact, 1)]):
             self._choose_overlap_of(name, times, deadline)
 
-    def _timed(self) -> list[str]:
-        """Return the names of the finalists that have a time, fastest first."""
-        return [name for _, name in sorted((row.us, name) for name, row in self.rows.items() if row.us is not None)]
-
     def _choose_overlap_of(self, name: str, times: Mapping[str, float], deadline: float) -> None:
         """Change one choice of a finalist at a time, and keep each change that makes the whole faster.
 
-        First, kernels are joined to the launches before them (``_join_launches``). Then all kernels that can be early
-        become so, then each goes the other way. Then each of the ``other_schedules`` is tried, if need be with all
-        early; if one was faster, each kernel goes the other way once more. Each of these steps tries as many changes as
-        there are finalists at most.
+        All kernels that can be early become so, then each goes the other way. Then each of the ``other_schedules`` is
+        tried, if need be with all early; if one was faster, each kernel goes the other way once more. Each of these
+        steps tries as many changes as there are finalists at most.
         """
-        self._join_launches(name, times, deadline)
         producers = dependent_producers(self.built[name].executable)
         early, most, start = frozenset(producers), self.bench.limits.finalists, self._chosen[name]
 
@@ -257,27 +245,6 @@ class Finalists:
             changed |= takes(variants=variants, us=us) or takes(variants=variants, us=us, early=early)
         if changed:
             flip_each()
-
-    def _join_launches(self, name: str, times: Mapping[str, float], deadline: float) -> None:
-        """Join kernels of a finalist to the launches before them, wherever that makes the whole faster.
-
-        Each kernel that may be joined is, in the finalist's own form; then in the forms whose splits are combined on
-        the tiles of the first kernel, which takes few blocks at the end of a launch. The joined kernel gets a schedule
-        with the number of threads of that launch (``codegen.generate``).
-        """
-        plan, most = self.facts.plan, self.bench.limits.finalists
-
-        def takes(one: ComposedCandidate) -> None:
-            if time.monotonic() < deadline:
-                self.instead(one)
-
-        for operator in joinable_kernels(self.built[name].executable)[:most]:
-            takes(replace(self._chosen[name], joined=self._chosen[name].joined | {operator}))
-        for number, other in enumerate(plan.candidates):
-            if other.name == name and is_combined_whole(other.form) and len(other.pieces) > 1:
-                fastest = [min(timed_schedules(plan, piece, times), default=(0.0, 0)) for piece in other.pieces]
-                variants, us = tuple(at for _, at in fastest), sum(us for us, _ in fastest)
-                takes(ComposedCandidate(number, variants, us, joined=frozenset(other.operators[1:])))
 
     def _directory(self, name: str) -> Path:
         return self.root / KERNELS / name
@@ -321,31 +288,9 @@ def dependent_producers(executable: Executable) -> tuple[int, ...]:
     )
 
 
-def joinable_kernels(executable: Executable) -> tuple[int, ...]:
-    """Return the operators whose graph-defined kernels follow the launch of another one, in launch order.
-
-    The last blocks of that launch may run them, which saves a launch but takes turns (docs/kernels.md). Whether their
-    blocks read only what one group of blocks writes is seen when they are generated.
-    """
-    ops = executable.graph.ops
-    pairs = zip(executable.launches, executable.launches[1:], strict=False)
-    return tuple(
-        behind.operator
-        for before, behind in pairs
-        if isinstance(before, KernelLaunch) and isinstance(behind, KernelLaunch)
-        if min(before.operator, behind.operator) >= 0 and not before.counters and not behind.counters
-        if isinstance(ops[before.operator], GraphDefined) and isinstance(ops[behind.operator], GraphDefined)
-    )
-
-
-def is_combined_whole(form: str) -> bool:
-    """Return whether a form's splits are combined on the tiles of the kernels that are split."""
-    return any(change.whole and change.name == form for change in CHANGES)
-
-
 def comparison_job(directory: Path, place: TuningDirectory) -> TimingJob:
     """Return the job that compares a candidate's kernels with float64 and times them."""
     return TimingJob(-1, -1, directory=str(directory), tuning=place.choices.get(manifest_digest(directory)))
 
 
-__all__ = ["Finalists", "TuningFacts", "comparison_job", "dependent_producers", "is_combined_whole", "joinable_kernels"]
+__all__ = ["Finalists", "TuningFacts", "comparison_job", "dependent_producers"]

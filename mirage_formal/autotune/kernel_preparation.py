@@ -57,8 +57,6 @@ MOST_FORMS: Final = 4
 MOST_GRIDS: Final = 3
 #: Most additional forms on other grids for kernels with products.
 MOST_TILES: Final = 5
-#: Most additional forms whose splits are combined on the tiles of the kernels that are split.
-MOST_WHOLE: Final = 2
 #: Seconds for the forms of one candidate, and for one kernel.
 _FORM_S: Final = 300.0
 _KERNEL_S: Final = 120.0
@@ -137,10 +135,8 @@ def forms_of(graph: KernelGraph, target: Target) -> list[tuple[str, CandidateFor
     from mirage_formal.kernel_build.candidate_forms import OWN, forms  # loads numerical packages
 
     found = forms(graph, target)
-    alike = [one for one in found if not one.whole]
     kinds = ((False, False, MOST_FORMS), (True, False, MOST_GRIDS), (True, True, MOST_TILES))
-    kept = [one for grids, tiles, most in kinds for one in _of_kind(alike, grids, tiles)[:most]]
-    kept += [one for one in found if one.whole][:MOST_WHOLE]
+    kept = [one for grids, tiles, most in kinds for one in _of_kind(found, grids, tiles)[:most]]
     return [("" if one.name == OWN else one.name, one) for one in kept]
 
 
@@ -159,7 +155,7 @@ class Finalist:
         form: Name of the form.
         kernels: The µGraph of each kernel, and its operator in the form.
         schedules: Chosen schedules of some of these operators.
-        early, joined: As in ``ComposedCandidate``.
+        early: As in ``ComposedCandidate``.
         accept: Whether kernels are returned that are not proved to realize their operators.
         claims: Claims that other finalists' kernels realize their operators (``kernel_build.validation``).
     """
@@ -172,7 +168,6 @@ class Finalist:
     kernels: tuple[tuple[bytes, int], ...]
     schedules: tuple[tuple[int, ScheduleRecord], ...] = ()
     early: frozenset[int] = frozenset()
-    joined: frozenset[int] = frozenset()
     accept: Acceptance = Acceptance.PROVED
     claims: Mapping[str, RealizationRecord] = field(default_factory=dict)
 
@@ -194,7 +189,6 @@ def finalist_task(
         tuple((bytes(piece.graph), operator) for piece, operator in zip(pieces, candidate.operators, strict=True)),
         tuple((operator, record) for operator, record in schedules if record is not None),
         one.early,
-        one.joined,
         accept,
     )
 
@@ -238,7 +232,7 @@ def build_finalist(task: Finalist) -> BuiltKernels | str:
     schedules = {operator: schedule_from_record(record) for operator, record in task.schedules}
     target, program = load_target(task.target), decode_graph(task.program)
     try:
-        form = build_form(form_of(task), program, target, (task.arch,), (schedules, task.early, task.joined))
+        form = build_form(form_of(task), program, target, (task.arch,), (schedules, task.early, NONE_JOINED))
         made = validate_kernels(form, task.accept, task.claims)
     except KernelRejected as error:
         return str(error)
@@ -251,7 +245,7 @@ def finalist_text_digest(task: Finalist) -> str:
 
     schedules = {operator: schedule_from_record(record) for operator, record in task.schedules}
     try:
-        return digest_of_launches(form_of(task).graph, load_target(task.target), schedules, task.early, task.joined)
+        return digest_of_launches(form_of(task).graph, load_target(task.target), schedules, task.early)
     except MirageError:
         return ""
 
@@ -369,9 +363,8 @@ def build_kernel(task: tuple[KernelRequest, str]) -> PreparedKernel:
     graph = from_json(one.graph, "tuning plan")
     chosen = {} if one.schedule is None else {one.position: schedule_from_record(one.schedule)}
     try:
-        built = build_form(
-            StableForm(graph), graph, load_target(one.target), (arch,), (chosen, NONE_EARLY, NONE_JOINED)
-        )
+        options = chosen, NONE_EARLY, NONE_JOINED
+        built = build_form(StableForm(graph), graph, load_target(one.target), (arch,), options)
     except KernelRejected as error:
         return PreparedKernel(str(error)[:500])
     executable = built.executable

@@ -1,8 +1,7 @@
 """Points of the product space that tuning searches, with their predicted times; computed without a device.
 
-A point is a candidate in one of its forms, a schedule for each of its kernels, and the kernels that launch early or
-are joined to the launch before. Its predicted time is the sum of its kernels' times. ``autotune.successive_halving``
-chooses the points to measure.
+A point is a candidate in one of its forms, a schedule for each of its kernels, and the kernels that launch early. Its
+predicted time is the sum of its kernels' times. ``autotune.successive_halving`` chooses the points to measure.
 """
 
 from __future__ import annotations
@@ -30,14 +29,12 @@ class ComposedCandidate:
         variants: Position of the schedule, for each kernel.
         us: Sum of the kernels' times.
         early: Operators whose kernels trigger the dependent launch as soon as they begin.
-        joined: Operators whose kernels the last blocks of the launch before run.
     """
 
     candidate: int
     variants: tuple[int, ...]
     us: float
     early: frozenset[int] = frozenset()
-    joined: frozenset[int] = frozenset()
 
 
 def moves_factors(one: CandidatePlan) -> bool:
@@ -171,11 +168,10 @@ def _mixed_form(own: CandidatePlan, chosen: Mapping[int, CandidatePlan]) -> Cand
 
 
 def whole_key(plan: TuningPlan, one: ComposedCandidate) -> str:
-    """Return the cache key of a whole candidate's time: its µGraph, form, kernels, early and joined launches."""
+    """Return the cache key of a whole candidate's time: its µGraph, form, kernels and early launches."""
     candidate = plan.candidates[one.candidate]
     kernels = [plan.key(at) for at in zip(candidate.pieces, one.variants, strict=True)]
     parts = ["whole", candidate.name.split("-")[-1], candidate.form, *kernels, *map(str, sorted(one.early))]
-    parts += (f"joined {operator}" for operator in sorted(one.joined))
     return sha256("\n".join(parts).encode())
 
 

@@ -148,6 +148,7 @@ class LoadedExecutable:
             self._table[number] = start + offset
         if counters:
             self._cupy.cuda.runtime.memset(start + size, 0, end - size)
+            self._cupy.cuda.runtime.deviceSynchronize()  # the streams of calls need not wait for the default stream
         # Where a launch's argument is the address of its counters.
         self._counters = {number: ctypes.c_uint64(start + offset) for number, offset in counters.items()}
         self._scratch = start + end

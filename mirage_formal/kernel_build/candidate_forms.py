@@ -45,7 +45,6 @@ class CandidateForm(StableForm):
         us: Estimated microseconds.
         grids: Whether its kernels are the candidate's own on other grids.
         tiles: Whether these are kernels with products.
-        whole: Whether its splits are combined on the tiles of the kernels that are split.
         sources: For each operator of its µGraph, the candidate's operator that it comes from; empty where not known.
     """
 
@@ -53,11 +52,10 @@ class CandidateForm(StableForm):
     us: float
     grids: bool = False
     tiles: bool = False
-    whole: bool = False
     sources: tuple[int, ...] = ()
 
 
-def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> list[CandidateForm]:
+def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK, whole: bool = False) -> list[CandidateForm]:
     """Return the forms of a candidate, its own first, the others by their estimates.
 
     The result is deterministic. Equal forms are listed once; a form without a proof is left out.
@@ -69,6 +67,8 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
         target: The GPU that estimates are for.
         slack: Largest ratio of a form's estimate to that of the candidate's own. The form that only moves factors
             behind products is listed in any case.
+        whole: Whether to list the forms whose splits are combined on the tiles of the kernels that are split, too. They
+            are for joined launches (``codegen.joined_launches``).
 
     Raises:
         NotProved: Its own form has no proof.
@@ -78,6 +78,8 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK) -> li
     known = {candidate}
     several = sum(isinstance(op, GraphDefined) for op in candidate.ops) > 1
     for change in CHANGES[1:]:
+        if change.whole and not whole:
+            continue
         if change.tiles and not several:
             continue  # a search has candidates of one kernel on other grids
         rewriting = _rewriting(change, target, slack)
@@ -188,7 +190,6 @@ def _changed_form(
         _form(change.name, stabilize_proved(candidate, rewriting), target, before),
         grids=change.only_changes_grids,
         tiles=change.tiles > 0,
-        whole=change.whole,
     )
 
 

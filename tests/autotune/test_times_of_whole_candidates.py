@@ -14,7 +14,6 @@ from mirage_formal.autotune import finalists
 from mirage_formal.autotune.plans import TuningDirectory
 from mirage_formal.autotune.tuning_result import TuningLimits
 from mirage_formal.autotune.tuning_space import ComposedCandidate, whole_key
-from mirage_formal.codegen.executable import load_executable
 from mirage_formal.device.sealed_records import manifest_digest
 from mirage_formal.kernel_build.save import move_built
 from mirage_formal.records import MeasureRecord, PlanRecord
@@ -191,39 +190,6 @@ def test_other_threads_where_the_whole_is_faster_so(run: Path, made: Path, tmp_p
     again = tuned(tmp_path / "there", there, "Test", TuningLimits(60, 8))
     assert answers(again) == answers(found)
     assert plans[1].read_bytes() == plans[0].read_bytes()
-
-
-class Joined(Roomy):
-    """A GPU on which wholes are the faster the fewer launches they have."""
-
-    def whole(self, directory: Path) -> float:
-        kernels = msgspec.json.decode((directory / "plan.json").read_bytes(), type=PlanRecord).kernels
-        launches = sum(not one.joined for one in kernels)
-        return 4.0 + launches if len(kernels) == 2 else 6.0 + launches
-
-
-@pytest.mark.slow
-def test_kernels_are_joined_where_the_whole_is_faster_so(run: Path, made: Path, tmp_path: Path) -> None:
-    """Both kernels in one launch; elsewhere the same, from the times alone, and ``check`` derives it again."""
-    for name in ("here", "there"):
-        shutil.copytree(run, tmp_path / name)
-        shutil.copytree(made, tmp_path / f"place-{name}")
-        deep = next(one for one in plan_in(made).candidates if len(one.pieces) == 2 and not one.form)
-        shorter(TuningDirectory(tmp_path / f"place-{name}"), lambda one: one == deep or one.unfused)  # noqa: B023
-    here, there = (TuningDirectory(tmp_path / f"place-{name}") for name in ("here", "there"))
-    found = tuned(tmp_path / "here", here, Joined(), TuningLimits(40, 8))
-    best = found.rows[0]
-    assert best.us == 5.0
-    kernels = tmp_path / "here" / "kernels" / best.name
-    plans = msgspec.json.decode((kernels / "plan.json").read_bytes(), type=PlanRecord).kernels
-    assert [one.joined for one in plans] == [False, True]
-    assert len(load_executable(kernels).launches) == 1
-    derive_kernels(kernels, recompile=False)
-    shutil.copy(here.times_path("Test"), there.times_path("Test"))
-    again = tuned(tmp_path / "there", there, "Test", TuningLimits(40, 8))
-    assert answers(again) == answers(found)
-    other = tmp_path / "there" / "kernels" / best.name
-    assert (other / "plan.json").read_bytes() == (kernels / "plan.json").read_bytes()
 
 
 def test_a_form_that_is_not_built_in_time_changes_nothing(

@@ -10,9 +10,11 @@ from mirage_formal.codegen.program.plan import Schedule
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.storage_views import storage_locations
+from mirage_formal.records import KernelLaunch
 from mirage_formal.support.errors import UnsupportedError
 
 if TYPE_CHECKING:
+    from mirage_formal.codegen.executable import Executable
     from mirage_formal.codegen.generated_launches import GeneratedKernel
 
 
@@ -63,4 +65,20 @@ def handed_tensors(
     return tuple(found)
 
 
-__all__ = ["handed_tensors", "schedule_with_threads"]
+def joinable_kernels(executable: Executable) -> tuple[int, ...]:
+    """Return the operators whose graph-defined kernels follow the launch of another one, in launch order.
+
+    Whether their blocks read only what one group of blocks writes is seen when they are generated.
+    """
+    ops = executable.graph.ops
+    pairs = zip(executable.launches, executable.launches[1:], strict=False)
+    return tuple(
+        behind.operator
+        for before, behind in pairs
+        if isinstance(before, KernelLaunch) and isinstance(behind, KernelLaunch)
+        if min(before.operator, behind.operator) >= 0 and not before.counters and not behind.counters
+        if isinstance(ops[before.operator], GraphDefined) and isinstance(ops[behind.operator], GraphDefined)
+    )
+
+
+__all__ = ["handed_tensors", "joinable_kernels", "schedule_with_threads"]

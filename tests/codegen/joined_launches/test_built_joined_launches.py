@@ -13,11 +13,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from mirage_formal.autotune.finalists import is_combined_whole, joinable_kernels
-from mirage_formal.autotune.tuning_space import ComposedCandidate
 from mirage_formal.check.check_steps import CheckFailed
 from mirage_formal.codegen.executable import counter_offsets, load_executable, workspace
 from mirage_formal.codegen.generate import NO_OPTIONS, LaunchOptions, schedule_from_record
+from mirage_formal.codegen.joined_launches.joined_kernels import joinable_kernels
 from mirage_formal.codegen.joined_launches.joined_printer import emit_joined
 from mirage_formal.codegen.program.program import GridWait, all_statements
 from mirage_formal.codegen.target import load_target
@@ -239,17 +238,16 @@ def test_export_refuses_joined_launches() -> None:
 
 
 def test_forms_combine_splits_on_the_tiles_of_the_first_kernel() -> None:
-    found = {one.name: one for one in forms(w.attention_one(16, 256, 64, 4096, 64, rows=4, loop=64), H200)}
-    whole = [name for name in found if is_combined_whole(name)]
+    found = {one.name: one for one in forms(w.attention_one(16, 256, 64, 4096, 64, rows=4, loop=64), H200, whole=True)}
+    whole = [name for name in found if name.endswith(" whole")]
     assert whole
     for name in whole:
         first, then = (op.graph for op in found[name].graph.ops)  # type: ignore[union-attr]
         assert then.blocks * int(name.split()[0].removeprefix("split-")) == first.blocks
         assert found[name].proof is not None
-    assert not is_combined_whole("split-2")
+    assert not set(whole) & {one.name for one in forms(w.attention_one(16, 256, 64, 4096, 64, rows=4, loop=64), H200)}
 
 
 def test_kernels_behind_others_may_be_joined() -> None:
     assert joinable_kernels(built(NO_OPTIONS).executable) == (1,)
     assert joinable_kernels(built().executable) == ()
-    assert ComposedCandidate(0, (0,), 1.0).joined == frozenset()
