@@ -342,7 +342,7 @@ class _CoverSearch:
     def _search(self, part: Subgraph, later: Sequence[Subgraph]) -> RunReport | None:
         """Return the run of a subgraph, which equal subgraphs share; None if there is no time left.
 
-        Idle workers search for the later ones, of which every one is searched in turn.
+        Idle workers search the later subgraphs meanwhile.
         """
         program = part.program
         if program not in self.reports:
