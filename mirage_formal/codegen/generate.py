@@ -384,7 +384,7 @@ def plan_record(kernel: GeneratedKernel, compiled: Mapping[str, Compiled]) -> Ke
         loop=loop,
         schedule=None if kernel.asked is None else schedule_record(kernel.asked),
         early=kernel.early,
-        joined=kernel.joined is not None,
+        joined=msgspec.UNSET if kernel.joined is None else True,
         buffers=tuple(
             BufferRecord(name=b.name, dtype=b.dtype.value, elements=b.elements, offset=b.offset) for b in program.shared
         ),
@@ -401,7 +401,7 @@ def schedule_record(schedule: Schedule) -> ScheduleRecord:
 def requested_options(plans: Sequence[KernelPlanRecord]) -> LaunchOptions:
     """Return the options of ``generate`` that give the same plans: requested schedules, early and joined kernels."""
     schedules = {one.operator: schedule_from_record(one.schedule) for one in plans if one.schedule is not None}
-    early, joined = (one.operator for one in plans if one.early), (one.operator for one in plans if one.joined)
+    early, joined = (one.operator for one in plans if one.early), (one.operator for one in plans if one.joined is True)
     return schedules, frozenset(early), frozenset(joined)
 
 

@@ -287,7 +287,7 @@ class KernelPlanRecord(Record, frozen=True, kw_only=True):
         loop: The plan of a graph-defined kernel; null for a predefined operator, which has no block graph.
         schedule: The schedule that was asked for, as tuning does; null for the first that fits.
         early: Whether it lets the launch behind start as soon as it begins, which tuning may have chosen.
-        joined: Whether the last blocks of the launch before run it, which tuning may have chosen.
+        joined: True if the last blocks of the launch before run it; left out otherwise.
         buffers: The memory plan of shared memory.
         shared_bytes: Dynamic shared memory of a block, which the buffers need.
         compiled: By architecture.
@@ -300,7 +300,7 @@ class KernelPlanRecord(Record, frozen=True, kw_only=True):
     loop: LoopRecord | None
     schedule: ScheduleRecord | None = None
     early: bool = False
-    joined: bool = False
+    joined: Literal[True] | msgspec.UnsetType = msgspec.UNSET
     buffers: tuple[BufferRecord, ...]
     shared_bytes: Count
     compiled: dict[Arch, CompiledRecord]

@@ -66,7 +66,7 @@ def test_it_is_proved_and_close_to_float64() -> None:
     made = built()
     assert made.may_run(Acceptance.PROVED)
     assert [one.kernel for one in made.realized] == ["kernel0", "kernel1"]
-    assert [one.joined for one in made.plans] == [False, True]
+    assert [one.joined is True for one in made.plans] == [False, True]
     assert len(made.executable.launches) == 1
     for seed in range(2):
         assert compare_on_emulator(made, seed=seed).answer == "within"

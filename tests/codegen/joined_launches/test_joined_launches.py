@@ -139,7 +139,7 @@ def test_groups_are_as_fine_as_both_grids_allow() -> None:
 def test_plans_say_which_kernels_are_joined() -> None:
     made = generate(attention(), H200, joined={1})
     plans = [plan_record(one, {}) for one in made.steps if not hasattr(one, "a")]
-    assert [one.joined for one in plans] == [False, True]
+    assert [one.joined is True for one in plans] == [False, True]
     assert generate(attention(), H200, *requested_options(plans)) == made
 
 
