@@ -8,7 +8,7 @@ z3's Python interface, and the axioms that come with the project. Solvers are lo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Final, NoReturn
 
@@ -86,10 +86,24 @@ def start_solvers() -> None:
 
 
 def run_solvers(questions: Sequence[SolverQuery]) -> list[tuple[SolverResult, Mapping[str, int]]]:
-    """Return each solver's result for its question, and the requested model values where it is satisfiable."""
-    return [
-        (_result(one, said), said.model) for one, said in zip(questions, thread_solvers().ask(questions), strict=True)
+    """Return each solver's result for its question, and the requested model values where it is satisfiable.
+
+    A question that reached its time limit is asked once more, with a longer one, if its solver had less than half of
+    that time on a processor, because the machine had other work.
+
+    Sound: the second reply is the solver's own as well, and an unknown one stays unknown.
+    """
+    replies = list(thread_solvers().ask(questions))
+    starved = [
+        index
+        for index, (one, said) in enumerate(zip(questions, replies, strict=True))
+        if said.answer == "unknown" and 2 * said.processor_ms < one.timeout_ms <= 1.1 * said.milliseconds
     ]
+    if starved:
+        again = [replace(questions[index], timeout_ms=_LONGER * questions[index].timeout_ms) for index in starved]
+        for index, said in zip(starved, thread_solvers().ask(again), strict=True):
+            replies[index] = said
+    return [(_result(one, said), said.model) for one, said in zip(questions, replies, strict=True)]
 
 
 def _result(one: SolverQuery, said: SolverReply) -> SolverResult:
@@ -97,6 +111,8 @@ def _result(one: SolverQuery, said: SolverReply) -> SolverResult:
     return SolverResult(one.solver, said.version, answer, said.milliseconds, said.reason, said.processor_ms)
 
 
+#: Factor of the time limit of a second try.
+_LONGER: Final = 4
 _BOTH: Final[tuple[Solver, ...]] = ("z3", "cvc5")
 _ANSWERS: Final = {s.value: s for s in Satisfiability}
 
