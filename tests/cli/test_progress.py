@@ -151,7 +151,7 @@ def test_each_total_of_a_run_is_reached_and_no_count_goes_back(tmp_path: Path) -
     seen: list[Progress] = []
     settings = Settings(engine="tests.kit.runs.fake_engine:FakeEngine", config="tiny", keep=2, workers=1, cache=False)
     run_search(program(), settings, tmp_path / "run", name="x", watch=seen.append)
-    for phase in RunPhase:
+    for phase in set(RunPhase) - {RunPhase.FORESEE}:  # rounding errors are estimated beside proofs
         standing = [(one.done, one.total) for one in seen if one.phase is phase]
         assert standing == sorted(standing)
         assert standing[-1][0] == standing[-1][1] > 0

@@ -95,7 +95,9 @@ def test_a_seeded_fault_is_a_row_that_fails(monkeypatch: pytest.MonkeyPatch) -> 
         assert ": out of bounds of in0_x0[8192] by thread 511" in found[1]
     with monkeypatch.context() as patch:
         raw = "\n  float a[4] = {1, 2, 3, 4};\n  volatile int i = 5;\n  a[0] = a[i];\n"
-        patch.setattr(emulate, "emit_cuda", lambda p: emit_cuda(p).replace("\n  MF_FLOATS(", f"{raw}  MF_FLOATS(", 1))
+        patch.setattr(
+            emulate, "emit_launched", lambda p: emit_cuda(p).replace("\n  MF_FLOATS(", f"{raw}  MF_FLOATS(", 1)
+        )
         (found,) = emulate_examples.alone(row, 0, kernel)
         assert "sanitizer: " in found[1]
         assert "out of bounds" in found[1]

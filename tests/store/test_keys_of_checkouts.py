@@ -18,7 +18,7 @@ def test_a_checkout_has_a_version_that_entries_can_be_read_with(monkeypatch: pyt
     def missing(name: str) -> str:
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(settings, "version", missing)
+    monkeypatch.setattr("importlib.metadata.version", missing)
     monkeypatch.delenv("MIRAGE_FORMAL_NO_CACHE", raising=False)
     keys.installed_code.cache_clear()
     try:
