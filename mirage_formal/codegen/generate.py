@@ -172,8 +172,8 @@ def _make_dependent(
     for number, step in enumerate(steps):
         if isinstance(step, GeneratedKernel) and step.joined is None:
             waits = number > 0 and isinstance(steps[number - 1], GeneratedKernel)
-            behind = [one for one in steps[number + 1 :] if not (isinstance(one, GeneratedKernel) and one.joined)]
-            followed = bool(behind) and isinstance(behind[0], GeneratedKernel)
+            behind = (one for one in steps[number + 1 :] if not (isinstance(one, GeneratedKernel) and one.joined))
+            followed = isinstance(next(behind, None), GeneratedKernel)
             program, soon = step.program, followed and step.operator in early
             if followed:
                 program = replace(program, body=_add_launch_permission(program.body, 0 if soon else None))

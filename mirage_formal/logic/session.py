@@ -93,6 +93,7 @@ def run_solvers(questions: Sequence[SolverQuery]) -> list[tuple[SolverResult, Ma
 
     Sound: the second reply is the solver's own as well, and an unknown one stays unknown.
     """
+    # A solver may end somewhat before its limit.
     replies = list(thread_solvers().ask(questions))
     starved = [
         index

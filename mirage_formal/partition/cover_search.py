@@ -350,7 +350,7 @@ class _CoverSearch:
             earlier = earlier_search(self.root, code, program) if self.settings.resume else None
             if earlier is None and self._is_over():
                 return None
-            self.ahead.waiting = list(self._next_searches(later, left))
+            self.ahead.waiting = list(self._next_searches(later))
             number = 1 + max((number_of(report.directory) for report in self.reports.values()), default=0)
             where = earlier or self.root / PARTS / f"{number:02}-{code[:12]}"
             report = self.reports[program] = run_search(
@@ -366,13 +366,17 @@ class _CoverSearch:
             self.status = report.summary.status if report.summary.status != "complete" else self.status
         return self.reports[program]
 
-    def _next_searches(self, later: Sequence[Subgraph], left: float | None) -> Iterator[NextSearchTask]:
-        """Yield the searches of subgraphs for idle workers; with ``resume`` none, because they may have been made."""
-        if self.settings.resume or self.workers.workers == 1:
+    def _next_searches(self, later: Sequence[Subgraph]) -> Iterator[NextSearchTask]:
+        """Yield the searches of subgraphs for idle workers.
+
+        There are none with ``resume``, because they may have been made, and none with a time limit: a run waits for
+        them, and a search that its deadline ends is lost.
+        """
+        if self.settings.resume or self.settings.time_limit is not None or self.workers.workers == 1:
             return
         for part in later[: self.workers.workers]:
             if part.program not in self.reports and is_searchable(part.program, self.job, self.settings):
-                task = next_search_task(part.program, self._own_settings(part, left, resume=False))
+                task = next_search_task(part.program, self._own_settings(part, None, resume=False))
                 if task.job not in self.ahead.found:
                     yield task
 

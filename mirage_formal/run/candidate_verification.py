@@ -49,10 +49,10 @@ from mirage_formal.records import (
 )
 from mirage_formal.run.progress import RunPhase
 from mirage_formal.run.ranking import (
-    first_rounding_estimates,
     graph_pattern,
     is_unfused,
     order_by_rounding_error,
+    rounding_candidates,
     select_candidates,
     uses_library_products_only,
 )
@@ -255,8 +255,8 @@ class CandidateVerifier:
         once it is there, and the rounding errors that the order of the report is likely to need are estimated.
         """
         asked = self._chunks(texts)
-        wanted = first_rounding_estimates(certified, lambda found: _graph_pattern(found.graph))
-        sent: set[str] = set()
+        wanted = rounding_candidates(certified, lambda found: _graph_pattern(found.graph))
+        sent = set(texts)
         tasks: list[VerificationTask] = [
             *asked,
             *(CandidateTask(self._job, found.graph) for found in certified),
@@ -279,9 +279,9 @@ class CandidateVerifier:
                         self._rounding[wanted[index - behind].digest] = known
                     case CandidateTask(), AcceptedCandidate() | RejectedCandidate() | TaskFailed():
                         if isinstance(result, AcceptedCandidate) and result.proof is not None:
-                            texts = [one.text for one in result.proof.obligations if one.text not in sent]
-                            tasks += self._chunks(texts)
-                            sent.update(texts)
+                            new = [one.text for one in result.proof.obligations if one.text not in sent]
+                            tasks += self._chunks(new)
+                            sent.update(new)
                         yield certified[index - first], result
 
     def _leaves_to_another(self, task: VerificationTask, place: int, candidates: int) -> bool:

@@ -298,8 +298,8 @@ class _Run:
             self._record(todo.pop(), cast(TaskDone[UnitRecord], replace(cast(Any, early), value=early.value.record)))
         tasks: list[SearchTask] = [UnitTask(self.job, self.key, unit, share + (unit.index < rest)) for unit in todo]
         left = self.own = len(tasks)
-        idle = self.executor.workers - left if left else 0
-        tasks += (later := self.ahead.waiting[: max(0, idle)])
+        idle = max(0, self.executor.workers - left) if left else 0
+        tasks += (later := self.ahead.waiting[:idle])
         del self.ahead.waiting[: len(later)]
         if left and self.executor.prepares and self.executor.workers > 1 and not self.settings.part:
             tasks.append(PreparationTask(self.job))

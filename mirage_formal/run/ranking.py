@@ -114,9 +114,7 @@ def select_candidates(
     return [found for found in ranked if found.digest in best]
 
 
-def first_rounding_estimates(
-    ranked: Sequence[FoundRecord], pattern: Callable[[FoundRecord], Hashable]
-) -> list[FoundRecord]:
+def rounding_candidates(ranked: Sequence[FoundRecord], pattern: Callable[[FoundRecord], Hashable]) -> list[FoundRecord]:
     """Return the candidates that ``order_by_rounding_error`` looks at if those it looks at are within tolerance."""
     close = [one for one in ranked if one.estimated_us <= CLOSE * ranked[0].estimated_us]
     return list({pattern(one): one for one in reversed(close)}.values())[::-1][:_LEADERS]

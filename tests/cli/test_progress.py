@@ -155,6 +155,7 @@ def test_each_total_of_a_run_is_reached_and_no_count_goes_back(tmp_path: Path) -
         standing = [(one.done, one.total) for one in seen if one.phase is phase]
         assert standing == sorted(standing)
         assert standing[-1][0] == standing[-1][1] > 0
+    assert not any(one.phase is RunPhase.FORESEE for one in seen)
     assert all(one.recent_states_per_s == 0 for one in seen if one.phase is not RunPhase.SEARCH)
 
 

@@ -132,7 +132,7 @@ def block_name(program: Program) -> str:
     return f"{program.name}_block"
 
 
-def block_groups(ops: tuple[GraphDefined, GraphDefined], handed: Sequence[Handed]) -> BlockGroups:
+def block_groups(ops: tuple[GraphDefined, GraphDefined], handed: Sequence[HandedTensor]) -> BlockGroups:
     """Return the finest groups that the grids of two operators show, by the dims that they cut.
 
     If some axes of the first grid cut a dim of every tensor that is handed over, and the same axes of the second grid
@@ -169,7 +169,7 @@ def block_groups(ops: tuple[GraphDefined, GraphDefined], handed: Sequence[Handed
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class HandedTensor:
     """A tensor that the first kernel writes and the second one reads.
 
     Attributes:
@@ -187,10 +187,10 @@ class Handed:
 _Axes = tuple[int, ...]
 
 
-def _pairs(first: Dim3, then: Dim3, handed: Sequence[Handed]) -> list[tuple[_Axes, _Axes]]:
+def _pairs(first: Dim3, then: Dim3, handed: Sequence[HandedTensor]) -> list[tuple[_Axes, _Axes]]:
     """Return the axes of the first grid, and of the second one, that cut a dim of every tensor that is handed over."""
 
-    def of_tensor(one: Handed) -> list[tuple[_Axes, _Axes]]:
+    def of_tensor(one: HandedTensor) -> list[tuple[_Axes, _Axes]]:
         dims = sorted({dim for dim in one.omap if dim is not None})
         return [(_cutting(dim, one.omap, first), _cutting(dim, one.imap, then)) for dim in dims]
 
@@ -237,4 +237,4 @@ def _digit(name: str, stride: int, count: int, total: int) -> IntExpr:
     return found if stride * count == total else make_binary(IntOp.MOD, found, Int(count))
 
 
-__all__ = ["GROUP", "ROUND", "SECOND", "BlockGroups", "Handed", "JoinedProgram", "block_groups", "block_name"]
+__all__ = ["GROUP", "ROUND", "SECOND", "BlockGroups", "HandedTensor", "JoinedProgram", "block_groups", "block_name"]

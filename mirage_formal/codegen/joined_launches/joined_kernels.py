@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from mirage_formal.codegen.joined_launches.block_groups import Handed
+from mirage_formal.codegen.joined_launches.block_groups import HandedTensor
 from mirage_formal.codegen.program.plan import Schedule
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
@@ -39,7 +39,7 @@ def schedule_with_threads(graph: KernelGraph, position: int, target: Target, thr
 
 def handed_tensors(
     graph: KernelGraph, kernels: tuple[GeneratedKernel, GeneratedKernel], ops: tuple[GraphDefined, GraphDefined]
-) -> tuple[Handed, ...]:
+) -> tuple[HandedTensor, ...]:
     """Return the tensors that the first of two kernels writes and the second one reads.
 
     Raises:
@@ -53,7 +53,7 @@ def handed_tensors(
         if param.written
     }
     savers = dict(zip(first.values[-len(ops[0].graph.outputs) :], ops[0].graph.outputs, strict=True))
-    found: list[Handed] = []
+    found: list[HandedTensor] = []
     for value, param in zip(then.values, then.program.params, strict=True):
         value_and_name = written.get(known[value].base)
         if value_and_name is None or param.written:
@@ -61,7 +61,7 @@ def handed_tensors(
         if value_and_name[0] != value:
             raise UnsupportedError("expected results of the kernel before to be read as they are written", where="plan")
         iterator = ops[1].graph.inputs[ops[1].operands.index(value)]
-        found.append(Handed(param.name, value_and_name[1], iterator.imap, savers[value].omap))
+        found.append(HandedTensor(param.name, value_and_name[1], iterator.imap, savers[value].omap))
     return tuple(found)
 
 

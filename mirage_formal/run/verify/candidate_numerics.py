@@ -24,8 +24,6 @@ _OWN_EXTENTS: Final = 1 << 17
 _OWN_SPECIAL_EXTENTS: Final = 1 << 12
 _LEAST_TILE: Final = 16
 
-__all__ = ["SpecialValueFault", "evaluate_special_values", "predict_rounding_error"]
-
 
 def predict_rounding_error(program: KernelGraph, graph: KernelGraph) -> PredictedNumerics | None:
     """Return the estimated rounding error of the kernels of a candidate; None if it is too large to be evaluated.
@@ -64,3 +62,6 @@ def _shrink_for_evaluation(
     """
     large = evaluation_size(program, graph) > most
     return shrink(program, graph, MAX_ELEMENTS, least_tile) if large else ShrunkPair(program, graph, {})
+
+
+__all__ = ["SpecialValueFault", "evaluate_special_values", "predict_rounding_error"]
