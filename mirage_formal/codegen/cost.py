@@ -278,6 +278,11 @@ def block_cost(
     return _kernel(block, work, (sum(sizes), waste, _cached_bytes(sizes, target)), target, warm), results
 
 
+def least_kernel_us(target: Target) -> float:
+    """Return a lower bound of every estimate of ``block_cost``: a kernel's launch, and its first data from L2."""
+    return target.model.launch_us + target.model.latency_us * _L2_LATENCY
+
+
 def _half_dtype(block: BlockGraph, operands: Sequence[DTensor]) -> DType:
     """Return the 16-bit element type of a block graph: that of an operand, or of a cast."""
     inside = (one for op in block.ops for one in ((op,) if isinstance(op, Op) else op.graph.ops))

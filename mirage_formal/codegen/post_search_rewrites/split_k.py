@@ -14,12 +14,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import product
 from math import prod
 from operator import itemgetter
 from typing import Final
 
-from mirage_formal.codegen.cost import block_cost
+from mirage_formal.codegen.cost import block_cost, least_kernel_us
 from mirage_formal.codegen.planning.expand import flatten
 from mirage_formal.codegen.planning.k_loop_splitting import can_split_iterations
 from mirage_formal.codegen.post_search_rewrites.tile_resizing import (
@@ -100,7 +101,10 @@ def split_loop(
     None if no split is possible: ``parts`` does not divide the loop, no grid axis is free for the loop, there are
     blocks enough without the loop's, or no tiles have a split.
 
-    Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the kernel.
+    Second kernels are made for those first kernels only whose estimates leave room for a better split than is known.
+
+    Sound: nothing rests on this rewriting; whoever uses its result has it proved equal to the kernel. Splits are left
+    out only where the first kernel and the least that a second one takes are above the estimate of another split.
 
     Args:
         op: A well-formed kernel.
@@ -114,15 +118,24 @@ def split_loop(
     if block.forloop_range % parts or sum(extent > 1 for extent in block.grid) > 2:
         return None
     shapes = [tile.shape for tile in block_types(block, tuple(operands))]
-    found: list[tuple[float, SplitKernels]] = []
+    begun: list[tuple[float, int, float, _Splitter]] = []
     for scale in product(*(_tile_scales(block, axis, shapes) for axis in range(3))):
         larger = _enlarge_tiles(block, scale)
         if larger.blocks * parts > _MOST_BLOCKS * target.sms:
             continue
         for longer in _lengthen_steps(op, larger, operands, parts):
-            if (split := _split_on_grid(longer, operands, parts, target, whole=whole)) is not None:
-                found.append((split.us if longer is larger else split.us / _WORTH, split))
-    return min(found, key=itemgetter(0), default=(0.0, None))[1]
+            if (splitter := _begin_split(longer, operands, parts, target)) is not None:
+                worth = 1.0 if longer is larger else _WORTH
+                begun.append((splitter.least_us / worth, len(begun), worth, splitter))
+    best: tuple[float, int] | None = None
+    found: SplitKernels | None = None
+    for least, number, worth, splitter in sorted(begun, key=itemgetter(0, 1)):
+        if best is not None and least > best[0]:
+            break
+        split = _finish_split(splitter, whole=whole)
+        if split is not None and (best is None or (split.us / worth, number) < best):
+            best, found = (split.us / worth, number), split
+    return found
 
 
 def _lengthen_steps(
@@ -142,16 +155,19 @@ def _lengthen_steps(
     for factor in _LONGER:
         rest, beyond = divmod(block.forloop_range, factor)
         longer = replace(block, forloop_range=rest)
-        if beyond or rest % parts or rest == parts or not _equals_in_steps(op, longer, block, tuple(operands)):
+        if beyond or rest % parts or rest == parts or not _equals_in_steps(op.operands, longer, block, tuple(operands)):
             return
         yield longer
 
 
-def _equals_in_steps(op: GraphDefined, block: BlockGraph, finer: BlockGraph, operands: tuple[DTensor, ...]) -> bool:
+@lru_cache(maxsize=1 << 10)  # every number of parts asks for the same steps
+def _equals_in_steps(
+    reads: tuple[int, ...], block: BlockGraph, finer: BlockGraph, operands: tuple[DTensor, ...]
+) -> bool:
     """Return whether longer steps of a loop compute what several short ones do, and their tiles are small enough."""
     try:
         sizes = [prod(tile.shape) for tile in block_types(block, operands)]
-        flat, other = (flatten(replace(op, graph=one), operands) for one in (block, finer))
+        flat, other = (flatten(GraphDefined(reads, one), operands) for one in (block, finer))
     except GraphError:  # there are no such tiles
         return False
     loops = [iterator.fmap for iterator in block.inputs]
@@ -159,10 +175,13 @@ def _equals_in_steps(op: GraphDefined, block: BlockGraph, finer: BlockGraph, ope
 
 
 @none_on_match_failure
-def _split_on_grid(
-    block: BlockGraph, operands: Sequence[DTensor], parts: int, target: Target, *, whole: bool
-) -> SplitKernels | None:
-    return _Splitter(block, operands, parts, target).split_kernels(whole=whole)
+def _begin_split(block: BlockGraph, operands: Sequence[DTensor], parts: int, target: Target) -> _Splitter:
+    return _Splitter(block, operands, parts, target)
+
+
+@none_on_match_failure
+def _finish_split(splitter: _Splitter, *, whole: bool) -> SplitKernels:
+    return splitter.split_kernels(whole=whole)
 
 
 def _tile_scales(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> tuple[int, ...]:
@@ -180,6 +199,15 @@ def _enlarge_tiles(block: BlockGraph, scale: Sequence[int]) -> BlockGraph:
 
 
 class _Splitter:
+    """Splitter of one kernel, which makes the first kernel at once.
+
+    Attributes:
+        least_us: A lower bound of the estimate of both kernels in microseconds.
+
+    Raises:
+        MatchFailure: There is no first kernel.
+    """
+
     def __init__(self, block: BlockGraph, operands: Sequence[DTensor], parts: int, target: Target) -> None:
         self._block = block
         self._operands = tuple(operands)
@@ -196,6 +224,9 @@ class _Splitter:
         self._reads = tuple(sorted(set(carried.values())))
         #: Grid axes in order, those without extent last, so that the parts' axis comes after all that split a dim.
         self._axes = sorted(range(3), key=lambda axis: block.grid[axis] == 1)
+        self._partial, self._kept = self._first()
+        self._cost_us = block_cost(self._partial, [self._operands[i] for i in self._loads], target)[0].us
+        self.least_us = self._cost_us + least_kernel_us(target)
 
     def _carries(self, item: BlockOp) -> bool:
         """Return whether an operator only makes a loop-invariant input available after the loop (``accum_max``)."""
@@ -213,9 +244,8 @@ class _Splitter:
         Raises:
             MatchFailure: No split is possible.
         """
-        first, kept = self._first()
+        first, kept = self._partial, self._kept
         loads, reads = ([self._operands[i] for i in places] for places in (self._loads, self._reads))
-        cost, _ = block_cost(first, loads, self._target)
         warm = [2 * tensor.bytes <= self._target.l2_bytes for tensor in block_outputs(first, tuple(loads))]
         warm += [False] * len(reads)
         tensors = (*block_outputs(first, tuple(loads)), *reads)
@@ -227,7 +257,7 @@ class _Splitter:
                 found.append((later.us, second))
         sms = self._target.sms
         us, second = min(found, key=lambda pair: (round(pair[0], 3), -min(pair[1].blocks, sms), pair[1].blocks))
-        return SplitKernels(first, second, cost.us + us, self._loads, self._reads)
+        return SplitKernels(first, second, self._cost_us + us, self._loads, self._reads)
 
     def _turned(self, dims: DimMap, last: int | None) -> DimMap:
         """Return a dim map with its grid axes reordered, and ``last`` as the dim of the last axis, the parts' axis."""
