@@ -90,3 +90,24 @@ def test_solvers_are_not_loaded_before_they_are_asked() -> None:
         "assert not {'z3', 'cvc5', 'numpy', 'galois'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_question_ends_although_z3_misses_its_timer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a loaded machine a check of 20 ms once ran for ten minutes: its resources are limited as well."""
+    session = AxiomSession()
+    made = session._solver
+
+    class Untimed:
+        def __init__(self, *question: object) -> None:
+            self._solver = made(*question)
+
+        def set(self, parameter: str, limit: int) -> None:
+            if parameter != "timeout":
+                self._solver.set(parameter, limit)
+
+        def check(self) -> object:
+            return self._solver.check()
+
+    monkeypatch.setattr(session, "_solver", Untimed)
+    whole = session.ask(sum_(2, X), unary("exp", X), 20)
+    assert whole is SubexpressionAnswer.UNKNOWN
