@@ -263,7 +263,6 @@ def _form_by_name(graph: KernelGraph, target: Target, name: str) -> CandidateFor
 def describe_forms(task: _FormTask) -> list[_DescribedForm]:
     """List the kernels of all forms of a candidate; none where no form of it may run."""
     from mirage_formal.autotune.kernel_extraction import extract_kernels
-    from mirage_formal.codegen.cost import estimate
     from mirage_formal.run.ranking import is_unfused, uses_library_products_only
 
     target = load_target(task.target)
@@ -272,7 +271,7 @@ def describe_forms(task: _FormTask) -> list[_DescribedForm]:
     except MirageError:
         return []
     found = []
-    least = estimate(forms[0][1].graph, target).us
+    least = forms[0][1].us
     for name, form in forms:
         kernels = []
         for piece in extract_kernels(form.graph):
@@ -282,7 +281,7 @@ def describe_forms(task: _FormTask) -> list[_DescribedForm]:
             else:
                 schedules = (None, *map(schedule_record, alternative_tiles(piece.graph, piece.position, target)))
             kernels.append((to_json(piece.graph).encode(), piece.position, piece.operator, piece.warm, schedules))
-        us, library = estimate(form.graph, target).us, uses_library_products_only(form.graph)
+        us, library = form.us, uses_library_products_only(form.graph)
         if form.tiles:  # a search has chosen the own grid by the same model, so other grids are not tried ahead of it
             us = max(us, least)
         plain = library, is_unfused(form.graph)

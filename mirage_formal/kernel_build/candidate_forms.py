@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from mirage_formal.codegen.cost import estimate
+from mirage_formal.codegen.cost import CANNOT_LAUNCH_US, estimate
 from mirage_formal.codegen.post_search_rewrites.rewrite_sequences import CHANGES, Change, HoistedFactors
 from mirage_formal.codegen.post_search_rewrites.rewrite_sequences import apply_rewrite as changed
 from mirage_formal.codegen.target import Target
-from mirage_formal.graph.graph import GraphDefined, KernelGraph
+from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build.built_kernels import MIXED
 from mirage_formal.kernel_build.stable_forms import (
     Rewriting,
@@ -76,12 +76,9 @@ def forms(candidate: KernelGraph, target: Target, *, slack: float = SLACK, whole
     own = _own_form(candidate, target)
     found = {own.graph: own}
     known = {candidate}
-    several = sum(isinstance(op, GraphDefined) for op in candidate.ops) > 1
     for change in CHANGES[1:]:
         if change.whole and not whole:
             continue
-        if change.tiles and not several:
-            continue  # a search has candidates of one kernel on other grids
         rewriting = _rewriting(change, target, slack)
         before = rewrite_operators(candidate, rewriting)
         # Known or slow forms need no proof.
@@ -195,6 +192,9 @@ def _changed_form(
 
 def _form(name: str, made: StableForm, target: Target, before: RewrittenGraph | None = None) -> CandidateForm:
     us = _estimated_us(made.graph, target)
+    if us >= CANNOT_LAUNCH_US and before is not None:
+        # The model keeps every tile in shared memory, also those of running maxima that plans hold in registers.
+        us = _estimated_us(before.graph, target)
     same = before is not None and len(before.sources) == len(made.graph.ops)
     sources = before.sources if before is not None and same else ()
     return CandidateForm(

@@ -229,3 +229,11 @@ def test_forms_at_real_extents(row: str) -> None:
         assert not any(any(found) for found in spilled.values()), (form.name, spilled)
         for position, kernel in enumerate(kit.kernels(form.graph)):
             assert kit.run_alone(kernel, position) <= 1, (form.name, position)
+
+
+def test_a_split_is_a_form_although_its_running_maxima_are_estimated_beyond_shared_memory() -> None:
+    """A plan holds scores and their exponentials in registers, where the model counts them in shared memory."""
+    found = {form.name: form for form in forms(w.attention_one(b=16, rows=8, loop=16), H200)}
+    assert found["split-4"].us < found["own"].us
+    first, second = (op.graph for op in found["split-4"].graph.ops if isinstance(op, GraphDefined))
+    assert (first.grid, first.forloop_range, second.forloop_range) == ((16, 2, 4), 4, 1)

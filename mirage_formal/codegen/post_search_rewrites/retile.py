@@ -16,7 +16,9 @@ from typing import Final
 
 from mirage_formal.codegen.cost import block_cost
 from mirage_formal.codegen.post_search_rewrites.tile_resizing import (
+    MOST_HELD,
     can_merge_blocks,
+    held_elements,
     split_dim,
     splittable_dims,
 )
@@ -28,8 +30,6 @@ from mirage_formal.graph.types import DTensor, Shape
 from mirage_formal.graph.verifier import block_outputs, block_types
 from mirage_formal.rewrite.failure import none_on_match_failure
 
-#: The most elements of a tile that a block's registers hold, the same limit as for kernels that searches make.
-_MOST: Final = 1 << 15
 #: The fewest elements of the largest tile: one for each thread of a warp.
 _FEWEST: Final = 32
 #: Limits of kernels with products: the fewest and the most blocks for each multiprocessor. A tile's extent along a dim
@@ -62,7 +62,7 @@ def retile(
     found: list[tuple[float, int, BlockGraph]] = []
     for made in _scaled_grids(block, operands, factor, larger=larger):
         shapes = _tile_shapes(made, operands)
-        if shapes is not None and _FEWEST <= max(prod(shape) for shape in shapes) <= _MOST:
+        if shapes is not None and _FEWEST <= max(prod(shape) for shape in shapes) <= MOST_HELD:
             cost, _ = block_cost(made, operands, target)
             found.append((round(cost.us, 3), -shapes[made.outputs[0].operand][-1], made))
     return min(found, key=lambda one: one[:2])[2] if found else None
@@ -87,7 +87,8 @@ def retile_product(op: GraphDefined, operands: Sequence[DTensor], rank: int, tar
         return None
     best: dict[tuple[tuple[int, int, int], int], tuple[float, int, BlockGraph]] = {}
     for made in _product_grids(block, operands, target):
-        if _tile_shapes(made, operands) is None:
+        shapes = _tile_shapes(made, operands)
+        if shapes is None or held_elements(made, shapes) > MOST_HELD:
             continue
         cost, _ = block_cost(made, operands, target)
         found = (round(cost.us, 3), made.forloop_range, made)

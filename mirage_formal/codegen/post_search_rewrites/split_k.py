@@ -24,7 +24,9 @@ from mirage_formal.codegen.cost import block_cost, least_kernel_us
 from mirage_formal.codegen.planning.expand import flatten
 from mirage_formal.codegen.planning.k_loop_splitting import can_split_iterations
 from mirage_formal.codegen.post_search_rewrites.tile_resizing import (
+    MOST_HELD,
     can_merge_blocks,
+    held_elements,
     split_dim,
     splittable_dims,
 )
@@ -59,8 +61,6 @@ _COMBINED: Final = {
 _LARGER: Final = (1, 2, 4)
 #: The most blocks of the first kernel for each multiprocessor; more are of no use.
 _MOST_BLOCKS: Final = 4
-#: The most elements of all accumulators of a block; its registers hold other values besides.
-_MOST_ACCUMULATED: Final = 1 << 15
 #: Factors by which the steps of a loop may become longer, and the largest ratio of estimates at which they do.
 _LONGER: Final = (2, 4)
 _WORTH: Final = 0.95
@@ -68,7 +68,7 @@ _WORTH: Final = 0.95
 _MOST_OF_A_STEP: Final = 1 << 14
 #: Elements of the smallest tile of the second kernel along a dim.
 _SMALLEST: Final = 8
-#: The fewest parts that an iteration of the second kernel takes, if it takes several.
+#: The fewest parts that an iteration of the second kernel takes, if it can take several and there are as many.
 _TOGETHER: Final = 8
 #: The dim along which parts lie one after another.
 _PARTS: Final = 0
@@ -274,6 +274,8 @@ class _Splitter:
     def _first(self) -> tuple[BlockGraph, list[tuple[int, Op]]]:
         """Return the kernel that writes partial results, and the accumulators that they belong to."""
         block = self._block
+        if held_elements(block, [tile.shape for tile in self._tiles]) > MOST_HELD:
+            raise MatchFailure("accumulators and products of larger tiles do not fit in registers")
         iterators = [block.inputs[i] for i in self._loads]
         inputs = [InputIterator(self._turned(i.imap, i.fmap), i.fmap) for i in iterators]
         operands = [self._operands[i] for i in self._loads]
@@ -281,7 +283,6 @@ class _Splitter:
         values = [self._loads.index(i) if i in self._loads else -1 for i in range(len(block.inputs))]
         kept: list[tuple[int, Op]] = []
         savers: list[OutputSaver] = []
-        accumulated = 0
         for number, item in enumerate_results(len(block.inputs), block.ops):
             assert isinstance(item, Op)
             values += [-1] * item.results
@@ -293,9 +294,6 @@ class _Splitter:
             if not SPECS[item.kind].accumulator:
                 values[number : number + item.results] = new.place(item, given)
                 continue
-            accumulated += prod(self._tiles[number].shape)
-            if accumulated > _MOST_ACCUMULATED:
-                raise MatchFailure("accumulators of larger tiles do not fit in registers")
             savers.append(
                 OutputSaver(
                     new.cast(self._partial_result(new, item, given), DType.FLOAT32), self._partial_result_omap(number)
@@ -331,13 +329,13 @@ class _Splitter:
     def _together(self, kept: Sequence[tuple[int, Op]]) -> tuple[int, ...]:
         """Return the numbers of parts that one iteration of the second kernel may take.
 
-        Several parts form a tile along a dim that the accumulators do not use. With one part in each iteration, the
-        loop would wait for each part separately.
+        Several parts form a tile along a dim that the accumulators do not use. With few parts in each iteration, the
+        loop would wait for each of them separately, and rescale by a running maximum each time.
         """
         if any(self._tiles[number].shape[:1] != (1,) for number, _ in kept):
             return (1,)
         counts = [n for n in range(1, self._parts + 1) if self._parts % n == 0]
-        return tuple(n for n in counts if n == 1 or n >= min(self._parts, _TOGETHER))
+        return tuple(n for n in counts if n >= min(self._parts, _TOGETHER))
 
     def _second(
         self, first: BlockGraph, tensors: Sequence[DTensor], kept: Sequence[tuple[int, Op]], together: int

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import prod
 from typing import Final
 
 from mirage_formal.graph.edit import replace_axis
-from mirage_formal.graph.graph import BlockGraph, BlockOp, Op
+from mirage_formal.graph.graph import BlockGraph, BlockOp, Op, enumerate_results
 from mirage_formal.graph.ops import SPECS, Family, OpKind
 from mirage_formal.graph.types import DimMap, Shape
 from mirage_formal.rewrite.failure import MatchFailure, none_on_match_failure
 
+#: The most elements that a block's registers hold, the same limit as for the tiles of kernels that searches make.
+MOST_HELD: Final = 1 << 15
+#: Columns of a product that an iteration computes at least; a plan cuts iterations down to as many.
+_COLUMNS: Final = 64
 #: Accumulators that join iterations element by element.
 _OVER_THE_LOOP: Final = (OpKind.ACCUM_SUM, OpKind.ACCUM_MAX, OpKind.ACCUM_RESCALED_SUM)
 
@@ -58,6 +63,31 @@ def split_dim(block: BlockGraph, shapes: Sequence[Shape], dim: int, axis: int, c
         inputs=tuple(replace(one, imap=mapped(one.imap, i)) for i, one in enumerate(block.inputs)),
         outputs=tuple(replace(one, omap=mapped(one.omap, one.operand)) for one in block.outputs),
     )
+
+
+def held_elements(block: BlockGraph, shapes: Sequence[Shape]) -> int:
+    """Return the elements that a block holds at least: its accumulators, and its largest product beside them.
+
+    A product that only sums over the loop take is accumulated in place. Of any other one, an iteration holds at least
+    ``_COLUMNS`` columns.
+
+    Args:
+        block: A block graph without thread graphs.
+        shapes: The shapes of all its tensors.
+    """
+    products: dict[int, int] = {}
+    others: set[int] = {saver.operand for saver in block.outputs}
+    accumulated = 0
+    for number, item in enumerate_results(len(block.inputs), block.ops):
+        assert isinstance(item, Op)
+        if item.kind is not OpKind.ACCUM_SUM:
+            others.update(item.operands)
+        *rows, columns = shapes[number] or (1,)
+        if SPECS[item.kind].accumulator:
+            accumulated += prod(rows) * columns
+        elif SPECS[item.kind].family is Family.PRODUCT:
+            products[number] = prod(rows) * min(columns, _COLUMNS)
+    return accumulated + max((products[number] for number in products.keys() & others), default=0)
 
 
 def can_merge_blocks(block: BlockGraph, axis: int, shapes: Sequence[Shape]) -> bool:
@@ -113,4 +143,4 @@ def _merged_dim(op: Op, along: Sequence[int | None], shapes: Sequence[Shape]) ->
     return dim
 
 
-__all__ = ["can_merge_blocks", "is_independent_along", "split_dim", "splittable_dims"]
+__all__ = ["MOST_HELD", "can_merge_blocks", "held_elements", "is_independent_along", "split_dim", "splittable_dims"]

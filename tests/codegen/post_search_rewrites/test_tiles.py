@@ -19,6 +19,7 @@ from mirage_formal.kernel_build.candidate_forms import form as again
 from mirage_formal.kernel_build.candidate_forms import forms
 from tests.codegen.post_search_rewrites.random_loops import products_with_factors
 from tests.codegen.post_search_rewrites.test_forms import H200, proof_of, values
+from tests.kit.graphs import workloads as w
 from tests.kit.proofs.claims import Saved, kernel, on, program
 
 RETILED = [change for change in CHANGES if change.only_changes_grids and not change.tiles]
@@ -130,11 +131,11 @@ def test_products_compute_the_same_on_other_grids(change: Change) -> None:
     np.testing.assert_allclose(values(form, 0), values(graph, 0), rtol=1e-12)
 
 
-def test_one_kernel_has_no_such_form_and_several_have() -> None:
-    """A search has candidates of one kernel on other grids; a cover has one kernel for each part."""
+def test_one_kernel_and_several_have_such_forms() -> None:
+    """A search drops grids whose tiles exceed shared memory by the model; a cover has one kernel for each part."""
     one = products()
     (op,) = one.ops
-    assert not any(form.tiles for form in forms(one, H200))
+    assert any(form.tiles for form in forms(one, H200))
     assert isinstance(op, GraphDefined)
     two = replace(one, ops=(op, replace(op)), outputs=(len(one.inputs), len(one.inputs) + 1))
     found = [form for form in forms(two, H200) if form.tiles]
@@ -176,3 +177,12 @@ def test_few_blocks_have_forms_of_more() -> None:
     form = apply_rewrite(graph, Change(more=2), H200, ANY)
     assert sorted(grid_of(form)) == [1, 2, 128]
     assert "more-2" in {form.name for form in forms(graph, H200)}
+
+
+def test_longer_steps_of_scores_are_a_form_although_the_model_counts_them_in_shared_memory() -> None:
+    """Attention of 1,024 queries in blocks of 128 of them; blocks of 256 would not hold accumulators and scores."""
+    graph = w.attention_one(b=16, m=1024, d=128, n=1024, e=128, rows=16, loop=16)
+    tiled = [form for form in forms(graph, H200) if form.tiles]
+    grids = {op.graph.grid for form in tiled for op in form.graph.ops if isinstance(op, GraphDefined)}
+    assert (16, 8, 1) in grids
+    assert (16, 4, 1) not in grids
