@@ -32,6 +32,7 @@ from mirage_formal.records import (
     PROOF_DIR,
     PROOF_FILE,
     VERIFICATION_FILE,
+    AuditRecord,
     CertificateRecord,
     ClosingRecord,
     DigitRecord,
@@ -66,6 +67,7 @@ from mirage_formal.run.task_entry_points import (
 )
 from mirage_formal.run.task_values import (
     AcceptedCandidate,
+    AuditTask,
     CandidateTask,
     CertificateClaim,
     Proof,
@@ -73,6 +75,7 @@ from mirage_formal.run.task_values import (
     RoundingTask,
     UncertifiedTensor,
 )
+from mirage_formal.run.verify.pending_audits import PendingAudits
 from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed, TaskOverdue
 
 P = TypeVar("P")
@@ -129,8 +132,10 @@ class CandidateVerifier:
         limits: TimeLimits,
         show: Callable[[RunPhase, int, int], None],
         prepared: PreparedWorker | None = None,
+        audits: PendingAudits | None = None,
     ) -> None:
         self._prepared = prepared
+        self._audits = audits
         self._candidate_ms: list[float] = []
         self.rejected: dict[str, RejectedRecord] = {}
         self.tests = 0
@@ -252,9 +257,10 @@ class CandidateVerifier:
         """Yield the outcome of verification of each candidate, while the solvers answer obligations.
 
         Hardly any certificate fails, so that no candidate waits for the answers. The obligations of a proof are asked
-        once it is there, and the rounding errors that the order of the report is likely to need are estimated.
+        once it is there, and the rounding errors that the order of the report is likely to need are estimated. Units of
+        the search that are not audited yet are audited.
         """
-        asked = self._chunks(texts)
+        asked: list[VerificationTask] = [*self._chunks(texts), *([] if self._audits is None else self._audits.tasks)]
         wanted = rounding_candidates(certified, lambda found: _graph_pattern(found.graph))
         sent = set(texts)
         tasks: list[VerificationTask] = [
@@ -272,6 +278,9 @@ class CandidateVerifier:
         with nullcontext() if self._prepared is None else self._pool.leaving_tasks(refuses):
             for index, result in self._outcomes(RunPhase.PROVE, run_verification_task, tasks, limit, until=until):
                 match tasks[index], result:
+                    case AuditTask() as task, AuditRecord() | TaskFailed():
+                        if self._audits is not None:
+                            self._audits.answer(task, result)
                     case tuple() as obligations, list():
                         self._record_answers(obligations, result)
                     case RoundingTask(), PredictedNumerics() | TaskFailed() | None:
@@ -298,7 +307,7 @@ class CandidateVerifier:
         prepared = self._prepared
         if prepared is None or not candidates or isinstance(task, RoundingTask):
             return False
-        solvers = isinstance(task, tuple)
+        solvers = isinstance(task, tuple | AuditTask)
         known = self._candidate_ms
         typical = median(known) if known else _USUAL_CANDIDATE_MS
         alone = 2 * prepared.milliseconds >= typical * candidates
@@ -361,7 +370,8 @@ class CandidateVerifier:
             self._done[phase] += 1
             self._tasks[phase] = before + len(tasks)
             self._show(phase, self._done[phase], self._tasks[phase])
-        self.late |= any(index not in ended and not isinstance(task, RoundingTask) for index, task in enumerate(tasks))
+        optional = (RoundingTask, AuditTask)
+        self.late |= any(index not in ended and not isinstance(task, optional) for index, task in enumerate(tasks))
 
     def _certified(
         self, found: FoundRecord, outcome: list[CertificateClaim | UncertifiedTensor] | TaskFailed

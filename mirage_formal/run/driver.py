@@ -31,6 +31,7 @@ from mirage_formal.records import (
     CONTRADICTION_FILE,
     RUN_FILE,
     SUMMARY_FILE,
+    AuditRecord,
     BoundRecord,
     CandidateRecord,
     ExhaustedRecord,
@@ -77,15 +78,18 @@ from mirage_formal.run.settings import (
     space_fields,
     versions,
 )
-from mirage_formal.run.task_entry_points import SearchTask, plan, run_search_task
+from mirage_formal.run.task_entry_points import SearchTask, audit_unit, plan, run_search_task
 from mirage_formal.run.task_values import (
+    AuditTask,
     NextSearch,
     NextSearchTask,
     PreparationTask,
     SearchPlan,
+    UnauditedUnit,
     UnitProgress,
     UnitTask,
 )
+from mirage_formal.run.verify.pending_audits import PendingAudits
 from mirage_formal.run_directory.overwrite import clear_earlier_search
 from mirage_formal.run_directory.run_writer import RunStore
 from mirage_formal.search.engine_interface import Unit, list_incompleteness
@@ -256,13 +260,14 @@ class _Run:
         self.times = SearchClock(store.units.values())
         self.evidence: CandidateVerifier | None = None
         self.prepared: PreparedWorker | None = None
+        self.audits = PendingAudits(self._complete, record.versions["z3-solver"])
 
     def report(self) -> RunReport:
         try:
             self._search()
         except KeyboardInterrupt:
             self.status = "interrupted"
-        ranked = rank(self.store.units.values())
+        ranked = rank(self._records())
         found = len(ranked)
         if not self.settings.narrowed and self.settings.keep is None:
             self.most_us = highest_reported_estimate(ranked, self.unfused_us)
@@ -271,7 +276,9 @@ class _Run:
             # The part's own kernel exists: a candidate that is not faster is not worth a proof.
             self.most_us = nextafter(self.unfused_us, 0.0)
             ranked = [found for found in ranked if found.estimated_us <= self.most_us]
-        self.evidence = evidence = CandidateVerifier(self.job, self.executor, self.limits, self._show, self.prepared)
+        self.evidence = evidence = CandidateVerifier(
+            self.job, self.executor, self.limits, self._show, self.prepared, self.audits
+        )
         try:
             verified = evidence.reported(ranked)
         except KeyboardInterrupt:
@@ -279,6 +286,7 @@ class _Run:
             verified = evidence.verified_among(ranked)
         if evidence.late and self.status == "complete":
             self.status = "time-limit"
+        self._audit_remaining_units()
         return self._write(verified, evidence, found)
 
     def _search(self) -> None:
@@ -295,28 +303,44 @@ class _Run:
         self.times.start()
         early = self.ahead.found.pop(self.job, None)
         if early is not None and early.value.record is not None and todo:
-            self._record(todo.pop(), cast(TaskDone[UnitRecord], replace(cast(Any, early), value=early.value.record)))
-        tasks: list[SearchTask] = [UnitTask(self.job, self.key, unit, share + (unit.index < rest)) for unit in todo]
+            self._record(
+                todo.pop(),
+                cast(TaskDone[UnitRecord | UnauditedUnit], replace(cast(Any, early), value=early.value.record)),
+            )
+        # The last units that are given to workers are audited while others are searched or candidates are verified.
+        workers = self.executor.workers
+        first = len(todo) - workers if workers > 1 else len(todo)
+        tasks: list[SearchTask] = [
+            UnitTask(self.job, self.key, unit, share + (unit.index < rest), place >= first)
+            for place, unit in enumerate(todo)
+        ]
         left = self.own = len(tasks)
-        idle = max(0, self.executor.workers - left) if left else 0
+        idle = max(0, workers - left) if left else 0
         tasks += (later := self.ahead.waiting[:idle])
         del self.ahead.waiting[: len(later)]
-        if left and self.executor.prepares and self.executor.workers > 1 and not self.settings.part:
+        if left and self.executor.prepares and workers > 1 and not self.settings.part:
             tasks.append(PreparationTask(self.job))
+        ended = 0
         limit_s, deadline = self.limits.unit_s, self.limits.search
         for outcome in self.executor.run(run_search_task, tasks, limit_s=limit_s, deadline=deadline):
-            if left == 0 and not later and not any(record.candidates for record in self.store.units.values()):
+            if left == 0 and not later and not any(record.candidates for record in self._records()):
                 break  # there is nothing to verify
+            ended += isinstance(outcome, TaskDone | TaskFailed)
+            task = None if outcome is None else tasks[outcome.index]
             match outcome:
-                case TaskDone(value=None):
-                    self.prepared = PreparedWorker(outcome.place, outcome.cpu_milliseconds)
+                case TaskDone(value=AuditRecord() as result) | (TaskFailed() as result) if isinstance(task, AuditTask):
+                    self.audits.answer(task, result)
+                case TaskDone(value=float() as milliseconds):
+                    self.prepared = PreparedWorker(outcome.place, milliseconds)
                 case TaskDone(value=NextSearch()):
                     self.ahead.found[later[outcome.index - len(todo)].job] = cast(TaskDone[NextSearch], outcome)
                 case TaskFailed() | TaskOverdue() if outcome.index >= len(todo):
                     pass  # nothing is lost: its own run searches it
                 case TaskDone() | TaskFailed():
                     left -= 1
-                    self._record(todo[outcome.index], cast(TaskDone[UnitRecord] | TaskFailed, outcome))
+                    self._record(todo[outcome.index], cast(TaskDone[UnitRecord | UnauditedUnit] | TaskFailed, outcome))
+                    if ended < len(tasks):
+                        tasks += [one for one in self.audits.tasks if one.unit == todo[outcome.index].index]
                 case TaskOverdue():
                     self.remarks.append(_slow_unit_remark(todo[outcome.index], outcome))
             self.times.look(self._standing())
@@ -344,15 +368,36 @@ class _Run:
         self.status = "time-limit"
         return None
 
-    def _record(self, unit: Unit, outcome: TaskDone[UnitRecord] | TaskFailed) -> None:
+    def _record(self, unit: Unit, outcome: TaskDone[UnitRecord | UnauditedUnit] | TaskFailed) -> None:
+        """Record a unit; one whose decisions are still to be audited is complete after its audit."""
+        audit: AuditTask | None = None
         match outcome:
-            case TaskDone(value=record):
-                record = msgspec.structs.replace(record, attempts=outcome.attempts)
+            case TaskDone(value=UnitRecord() as found):
+                record = msgspec.structs.replace(found, attempts=outcome.attempts)
+            case TaskDone(value=UnauditedUnit(record=found, decisions=decisions)):
+                record = msgspec.structs.replace(found, attempts=outcome.attempts)
+                audit = AuditTask(unit.index, decisions, self.job.options.choice) if decisions else None
             case TaskFailed():
                 record = _failed_unit_record(self.key, unit, outcome)
-        if record.audit is not None and record.audit.contradictions:
-            raise self._contradiction(record.audit.contradictions[0])
-        self._append(msgspec.structs.replace(record, times=self.times.times_of_unit(outcome, record.stats)))
+        record = msgspec.structs.replace(record, times=self.times.times_of_unit(outcome, record.stats))
+        self.counts.add(record)
+        if audit is None:
+            self._complete(record)
+        else:
+            self.audits.add(record, audit)
+
+    def _records(self) -> list[UnitRecord]:
+        """Return the records of all searched units, also of those that are not audited yet."""
+        return [*self.store.units.values(), *self.audits.records]
+
+    def _audit_remaining_units(self) -> None:
+        """Make the audits that were not made beside verification, as where there is no candidate."""
+        tasks = self.audits.tasks
+        for outcome in self.executor.run(audit_unit, tasks, limit_s=self.limits.unit_s) if tasks else ():
+            match outcome:
+                case TaskDone(value=result) | (TaskFailed() as result):
+                    self.audits.answer(tasks[outcome.index], result)
+        self.remarks += [f"audit of unit {unit} failed: {why}" for unit, why in sorted(self.audits.failed.items())]
 
     def _contradiction(self, question: str) -> RunError:
         """Write the question on which the engine and z3 differ to a file and return the error that names it."""
@@ -364,9 +409,15 @@ class _Run:
             hint="the file has the question; --audit 0 searches without asking",
         )
 
-    def _append(self, record: UnitRecord) -> None:
+    def _complete(self, record: UnitRecord) -> None:
+        """Write the record of a unit to the journal.
+
+        Raises:
+            RunError: z3 contradicts one of its decisions.
+        """
+        if record.audit is not None and record.audit.contradictions:
+            raise self._contradiction(record.audit.contradictions[0])
         self.store.append(record)
-        self.counts.add(record)
 
     def _show(self, phase: RunPhase, done: int, total: int) -> None:
         live = self._standing().values() if phase is RunPhase.SEARCH else ()

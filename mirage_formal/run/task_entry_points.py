@@ -7,10 +7,11 @@ when they run the first task.
 from __future__ import annotations
 
 from mirage_formal.codegen.numerics.predicted_numerics import PredictedNumerics
-from mirage_formal.records import SolverRecord, UnitRecord
+from mirage_formal.records import AuditRecord, SolverRecord, UnitRecord
 from mirage_formal.run.settings import SearchJob
 from mirage_formal.run.task_values import (
     AcceptedCandidate,
+    AuditTask,
     CandidateTask,
     CertificateClaim,
     NextSearch,
@@ -19,6 +20,7 @@ from mirage_formal.run.task_values import (
     RejectedCandidate,
     RoundingTask,
     SearchPlan,
+    UnauditedUnit,
     UncertifiedTensor,
     UnitTask,
 )
@@ -39,6 +41,13 @@ def search_unit(task: UnitTask) -> UnitRecord:
     return tasks.search_unit(task)
 
 
+def audit_unit(task: AuditTask) -> AuditRecord:
+    """Call ``tasks.audit_unit``: return z3's answers about pruning decisions of a unit."""
+    from mirage_formal.run import tasks
+
+    return tasks.audit_unit(task)
+
+
 def search_next(task: NextSearchTask) -> NextSearch:
     """Plan the search of a later run, and search its unit if it has only one."""
     planned = plan(task.job)
@@ -48,22 +57,27 @@ def search_next(task: NextSearchTask) -> NextSearch:
 
 
 #: A task of the search phase, and its result.
-SearchTask = UnitTask | NextSearchTask | PreparationTask
-SearchResult = UnitRecord | NextSearch | None
+SearchTask = UnitTask | NextSearchTask | PreparationTask | AuditTask
+SearchResult = UnitRecord | UnauditedUnit | NextSearch | AuditRecord | float
 
 
 def run_search_task(task: SearchTask) -> SearchResult:
-    """Call ``search_unit`` for a unit, ``search_next``, or ``tasks.prepare_verification`` for a preparation."""
+    """Call the function of a task: ``search_unit``, ``search_next``, ``audit_unit``, or ``prepare_verification``."""
     match task:
+        case UnitTask(audit_apart=True):
+            from mirage_formal.run import tasks
+
+            return tasks.search_without_audit(task)
         case UnitTask():
             return search_unit(task)
+        case AuditTask():
+            return audit_unit(task)
         case NextSearchTask():
             return search_next(task)
         case PreparationTask():
             from mirage_formal.run import tasks
 
-            tasks.prepare_verification(task)
-            return None
+            return tasks.prepare_verification(task)
 
 
 def certify(task: CandidateTask) -> list[CertificateClaim | UncertifiedTensor]:
@@ -96,18 +110,25 @@ def predict_rounding_error(task: RoundingTask) -> PredictedNumerics | None:
 
 
 #: A task of verification, and its result.
-VerificationTask = CandidateTask | RoundingTask | tuple[str, ...]
+VerificationTask = CandidateTask | RoundingTask | AuditTask | tuple[str, ...]
 VerificationResult = (
-    AcceptedCandidate | RejectedCandidate | PredictedNumerics | list[tuple[SolverRecord, SolverRecord]] | None
+    AcceptedCandidate
+    | RejectedCandidate
+    | PredictedNumerics
+    | AuditRecord
+    | list[tuple[SolverRecord, SolverRecord]]
+    | None
 )
 
 
 def run_verification_task(task: VerificationTask) -> VerificationResult:
-    """Call ``verify_candidate``, ``predict_rounding_error``, or ``discharge_texts`` for obligations."""
+    """Call the function of a task; ``discharge_texts`` for obligations."""
     match task:
         case CandidateTask():
             return verify_candidate(task)
         case RoundingTask():
             return predict_rounding_error(task)
+        case AuditTask():
+            return audit_unit(task)
         case tuple():
             return discharge_texts(task)

@@ -12,6 +12,8 @@ from mirage_formal.search.engine_interface import Unit
 
 if TYPE_CHECKING:
     from mirage_formal.check.equivalence import MixedRadixObligation
+    from mirage_formal.logic.added_axioms import AxiomChoice
+    from mirage_formal.prove.abstract.pruning_audit import PruningDecision
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +33,42 @@ class UnitTask:
         key: The key of the run.
         unit: The unit.
         questions: Number of its pruning decisions that z3 is asked about at most.
+        audit_apart: Whether another task asks z3, so that the result is an ``UnauditedUnit``.
     """
 
     job: SearchJob
     key: str
     unit: Unit
     questions: int
+    audit_apart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UnauditedUnit:
+    """A searched unit whose pruning decisions z3 was not asked about.
+
+    Attributes:
+        record: Record of the unit; complete if there are no decisions.
+        decisions: The decisions to ask about.
+    """
+
+    record: UnitRecord
+    decisions: tuple[PruningDecision, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditTask:
+    """Task to ask z3 about pruning decisions of a unit.
+
+    Attributes:
+        unit: Index of the unit.
+        decisions: The decisions.
+        choice: The axioms.
+    """
+
+    unit: int
+    decisions: tuple[PruningDecision, ...]
+    choice: AxiomChoice
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,13 @@ Expensive values that tasks of one job share are cached in each process.
 
 from __future__ import annotations
 
+import pickle
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache, reduce
 from importlib import import_module
-from time import perf_counter
+from time import perf_counter, process_time
 from typing import Final
 
 import msgspec
@@ -32,7 +33,13 @@ from mirage_formal.logic.script import parse_script
 from mirage_formal.logic.session import SolverResult, discharge_all, start_solvers
 from mirage_formal.logic.terms import Expr, add, term_to_text
 from mirage_formal.prove.abstract.abstract_domain import expressions, pieces
-from mirage_formal.prove.abstract.pruning_audit import AuditFinding, DecisionSample, audit_decisions
+from mirage_formal.prove.abstract.pruning_audit import (
+    AuditFinding,
+    DecisionSample,
+    PruningDecision,
+    audit_decisions,
+    load_auditor,
+)
 from mirage_formal.prove.abstract.subexpression_oracle import NormalFormOracle
 from mirage_formal.prove.equality.prove import prove
 from mirage_formal.prove.identity_testing.fingerprint import FingerprintSession, FingerprintSettings
@@ -40,11 +47,13 @@ from mirage_formal.records import AuditRecord, FoundRecord, SolverRecord, UnitRe
 from mirage_formal.run.settings import ENGINES, SearchJob
 from mirage_formal.run.task_values import (
     AcceptedCandidate,
+    AuditTask,
     CandidateTask,
     CertificateClaim,
     PreparationTask,
     Proof,
     RejectedCandidate,
+    UnauditedUnit,
     UncertifiedTensor,
     UnitProgress,
     UnitTask,
@@ -70,6 +79,8 @@ PADDED: Final = "padded: "
 #: Ratio to the unfused estimate above which a unit's best candidate may be no better than the unfused program, because
 #: estimates are within about a third. Split-K variants of other patterns of such a unit are tried, too.
 _CLOSE: Final = 2 / 3
+#: Milliseconds of processor time of a preparation after which a worker loads what certificates and audits need, too.
+_SHORT_MS: Final = 200.0
 
 
 def load_engine(name: str) -> Engine:
@@ -128,7 +139,36 @@ def plan(job: SearchJob) -> list[Unit]:
 
 
 def search_unit(task: UnitTask) -> UnitRecord:
-    """Search one unit and return its record; candidates are fused to thread graphs, canonicalized and costed."""
+    """Search one unit, audit its pruning, and return its record."""
+    record, decisions = _search(task)
+    return _audited(record, decisions, task.job.options.choice)
+
+
+def search_without_audit(task: UnitTask) -> UnauditedUnit:
+    """Search one unit, and return its record with the decisions that ``audit_unit`` asks about.
+
+    A unit whose expressions are nested too deeply to be sent to another process is audited here.
+    """
+    record, decisions = _search(task)
+    try:
+        pickle.dumps(decisions)
+    except RecursionError:
+        return UnauditedUnit(_audited(record, decisions, task.job.options.choice), ())
+    return UnauditedUnit(record, decisions)
+
+
+def _audited(record: UnitRecord, decisions: tuple[PruningDecision, ...], choice: AxiomChoice) -> UnitRecord:
+    """Return a unit's record with the audit of its decisions; there are none where nothing is pruned."""
+    if not decisions:
+        return record
+    return msgspec.structs.replace(record, audit=audit_unit(AuditTask(record.unit, decisions, choice)))
+
+
+def _search(task: UnitTask) -> tuple[UnitRecord, tuple[PruningDecision, ...]]:
+    """Return the record of one searched unit without an audit, and the decisions to ask about.
+
+    Candidates are fused to thread graphs, canonicalized and costed.
+    """
     begin = perf_counter()
     job = task.job
     longer = round_extents(job.sought.program) if task.unit.label.startswith(PADDED) else None
@@ -144,18 +184,18 @@ def search_unit(task: UnitTask) -> UnitRecord:
     graphs = [candidate.graph for candidate in result.candidates]
     for graph in graphs:
         whole = graph if longer is None else longer.wrapped(graph)
-        record = _candidate_record(job, whole, graph if job.engine in ENGINES else None)
-        found[record.digest] = record
+        one = _candidate_record(job, whole, graph if job.engine in ENGINES else None)
+        found[one.digest] = one
     most = estimate(program, job.target).us
     if found and not job.graphs and min(one.estimated_us for one in found.values()) > _CLOSE * most:
         from mirage_formal.run.split_k_candidates import split_loops_of_candidates  # few units need this import
 
         for graph in split_loops_of_candidates(graphs, job.target, most):
-            record = _candidate_record(job, graph if longer is None else longer.wrapped(graph), None)
-            found[record.digest] = record
+            one = _candidate_record(job, graph if longer is None else longer.wrapped(graph), None)
+            found[one.digest] = one
     stats = msgspec.structs.asdict(result.stats)
     at = stats.pop("pruned_at")
-    return UnitRecord(
+    record = UnitRecord(
         key=task.key,
         unit=task.unit.index,
         label=task.unit.label,
@@ -167,21 +207,18 @@ def search_unit(task: UnitTask) -> UnitRecord:
         fingerprint_tests=gate.tests,
         candidates=tuple(found.values()),
         milliseconds=round(1e3 * (perf_counter() - begin), 3),
-        audit=None if sample is None else _audit(sample, options.choice),
     )
+    return record, () if sample is None else tuple(sample.decisions())
 
 
-def _audit(sample: DecisionSample, choice: AxiomChoice) -> AuditRecord | None:
-    """Ask z3 about a sample of decisions; return None if there are none, as where nothing is pruned."""
-    decisions = sample.decisions()
-    if not decisions:
-        return None
-    found = audit_decisions(decisions, choice)
+def audit_unit(task: AuditTask) -> AuditRecord:
+    """Return z3's answers about pruning decisions of a unit."""
+    found = audit_decisions(task.decisions, task.choice)
     counts = Counter(found.findings)
     return AuditRecord(
         z3=found.z3,
-        kept=sum(one.kept for one in decisions),
-        pruned=sum(not one.kept for one in decisions),
+        kept=sum(one.kept for one in task.decisions),
+        pruned=sum(not one.kept for one in task.decisions),
         **{finding.value: counts[finding] for finding in AuditFinding},
         contradictions=found.contradictions,
     )
@@ -352,12 +389,23 @@ def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandida
     return AcceptedCandidate(verdict_record(judged.verdict), msgspec.json.encode(log), _proof_of(judged), found)
 
 
-def prepare_verification(task: PreparationTask) -> None:
-    """Start this worker's solver process, and evaluate the program for the final fingerprints of its candidates."""
+def prepare_verification(task: PreparationTask) -> float:
+    """Start this worker's solver process, and evaluate the program for the final fingerprints of its candidates.
+
+    Returns:
+        Milliseconds of processor time that another worker would take for the same.
+    """
+    begin = process_time()
     import mirage_formal.run.verify.candidate_numerics  # noqa: F401  # of verification only
 
     start_solvers()
     _fingerprint_session(task.job).evaluate_program()
+    milliseconds = 1e3 * (process_time() - begin)
+    if milliseconds < _SHORT_MS:
+        choice = task.job.options.choice
+        _oracle(task.job.sought.whole, choice)
+        load_auditor(choice)
+    return milliseconds
 
 
 def replay_proof(program: KernelGraph, candidate: KernelGraph, proof: bytes) -> ReplayedTheorem | Unknown:

@@ -195,9 +195,14 @@ def _audit_one(session: AxiomSession, one: PruningDecision) -> tuple[AuditFindin
             return AuditFinding.UNKNOWN, every
 
 
+def load_auditor(choice: AxiomChoice) -> None:
+    """Load z3 with the axioms in force, as the first call of ``audit_decisions`` would."""
+    _session(choice)
+
+
 @lru_cache(maxsize=2)
 def _session(choice: AxiomChoice) -> AxiomSession:
     return AxiomSession(axioms_in_force(choice))
 
 
-__all__ = ["AuditFinding", "DecisionSample", "PruningAudit", "PruningDecision", "audit_decisions"]
+__all__ = ["AuditFinding", "DecisionSample", "PruningAudit", "PruningDecision", "audit_decisions", "load_auditor"]
