@@ -20,6 +20,10 @@ from mirage_formal.semantics.straight_line_trace import ResiduePart
 SCHEME: Final = "mirage_formal.fingerprint.1"
 
 _PIECE: Final = 1 << 17
+#: Elements of an input from which on two threads draw and reduce its words.
+LARGE: Final = 1 << 20
+#: Words that a Philox4x64 generator makes for one value of its counter.
+_WORDS: Final = 4
 
 
 def stream(seed: int, round_: int, name: str) -> np.random.Philox:
@@ -48,11 +52,27 @@ def input_residues(source: np.random.Philox, shape: Shape, m: int) -> Residues:
     """
     count, modulus = prod(shape), Modulus(m)
     out = np.empty(count, dtype=np.float64)
-    # Piece by piece, so that the words never leave the cache.
-    for low in range(0, count, BLOCK):
-        high = min(low + BLOCK, count)
-        out[low:high] = modulus.reduced(source.random_raw(high - low))
+    if count < LARGE:
+        _draw_residues(source, modulus, out)
+        return out.reshape(shape)
+    from concurrent.futures import ThreadPoolExecutor  # small programs do without it
+
+    middle = count // 2 // _WORDS * _WORDS
+    rest = np.random.Philox()
+    rest.state = source.state
+    rest.advance(middle // _WORDS)
+    with ThreadPoolExecutor(1) as other:
+        drawn = other.submit(_draw_residues, rest, modulus, out[middle:])
+        _draw_residues(source, modulus, out[:middle])
+        drawn.result()
     return out.reshape(shape)
+
+
+def _draw_residues(source: np.random.Philox, modulus: Modulus, out: Residues) -> None:
+    """Write the next residues of a stream to an array, piece by piece, so that the words never leave the cache."""
+    for low in range(0, out.size, BLOCK):
+        block = out[low : low + BLOCK]
+        block[:] = modulus.reduced(source.random_raw(block.size))
 
 
 def mask_residues(source: np.random.Philox, shape: Shape) -> Residues:

@@ -186,7 +186,8 @@ class FingerprintSession:
             settings = self.settings
             place = field_point(settings.seed, number, self.pair)
             point = Point(settings.seed, settings.attempts, number, place, self._inputs)
-            outputs = evaluate_programs(point, [program])
+            with point.digesting(program.reads):
+                outputs = evaluate_programs(point, [program])
             self._rounds[number] = outputs if isinstance(outputs, Unknown) else _ProgramPoint(point, outputs[0])
         return self._rounds[number]
 

@@ -7,7 +7,10 @@ within a budget; no value is ever replaced by an invented one.
 from __future__ import annotations
 
 from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 
 import numpy as np
 
@@ -18,6 +21,7 @@ from mirage_formal.graph.verdict import Unknown
 from mirage_formal.prove.identity_testing.cone_of_influence import Cone, Mask, trace_cone
 from mirage_formal.prove.identity_testing.degree_bounds import OutsideTheorem, QuotientBounds, bound_degrees
 from mirage_formal.prove.identity_testing.draw import (
+    LARGE,
     collapse_mask,
     draw_digest,
     input_name,
@@ -170,6 +174,27 @@ class Point:
         if key not in self.digests:
             self.digests[key] = draw_digest(self.read(index, part))
         return self.digests[key]
+
+    @contextmanager
+    def digesting(self, reads: Iterable[tuple[int, ResiduePart]]) -> Iterator[None]:
+        """Compute the digests of large input parts in another thread, while this one evaluates a program.
+
+        They count if nothing is drawn anew meanwhile.
+
+        Args:
+            reads: The parts that the program reads.
+        """
+        large = [key for key in sorted(reads) if prod(self.inputs[key[0]].shape) >= LARGE]
+        if not large:
+            yield
+            return
+        from concurrent.futures import ThreadPoolExecutor  # small programs do without it
+
+        with ThreadPoolExecutor(1) as other:
+            digests = {key: other.submit(draw_digest, self.read(*key)) for key in large}
+            yield
+            if self.attempt == 0:
+                self.digests.update({key: digest.result() for key, digest in digests.items()})
 
     def redraw(self, masks: Cone, cause: str) -> None:
         """Draw new values for the masked elements of each input, and log the masks with their cause."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64decode
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from importlib import metadata
 from math import prod
@@ -19,7 +20,7 @@ from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, Shape
 from mirage_formal.graph.verdict import Probable
-from mirage_formal.prove.identity_testing import draw
+from mirage_formal.prove.identity_testing import draw, point
 from mirage_formal.prove.identity_testing.fingerprint import FingerprintSettings, fingerprint
 from mirage_formal.prove.identity_testing.primes import field_pair
 from mirage_formal.records.fingerprint import Draw, FingerprintRecord
@@ -173,6 +174,26 @@ def test_streams_are_fixed() -> None:
     assert large.ravel()[[0, 131071, 131072, 299999]].tolist() == [
         _words(7, 0, "input/0/p/0", 300000)[i] % pair.p for i in (0, 131071, 131072, 299999)
     ]
+
+
+def test_threads_draw_and_digest_large_inputs_as_one_thread_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape, name, modulus = (33, 77), draw.input_name(0, ResiduePart.P, 0), field_pair(31).p
+    one = draw.input_residues(draw.stream(7, 0, name), shape, modulus)
+    alone = {name: fingerprint(*pair, BIG) for name, pair in PAIRS.items()}
+    threads = list[Any]()
+    submit = ThreadPoolExecutor.submit
+
+    def noted(*given: Any) -> Any:
+        threads.append(given)
+        return submit(*given)
+
+    monkeypatch.setattr(ThreadPoolExecutor, "submit", noted)
+    for module in (draw, point):
+        monkeypatch.setattr(module, "LARGE", 4)
+    assert (draw.input_residues(draw.stream(7, 0, name), shape, modulus) == one).all()
+    assert len(threads) == 1
+    assert {name: fingerprint(*pair, BIG) for name, pair in PAIRS.items()} == alone
+    assert len(threads) > 2 * len(PAIRS)
 
 
 def test_a_log_names_no_library_and_one_of_an_earlier_version_is_read() -> None:
