@@ -305,7 +305,10 @@ class _Run:
         if early is not None and early.value.record is not None and todo:
             self._record(
                 todo.pop(),
-                cast(TaskDone[UnitRecord | UnauditedUnit], replace(cast(Any, early), value=early.value.record)),
+                cast(
+                    TaskDone[UnitRecord | UnauditedUnit],
+                    msgspec.structs.replace(cast(Any, early), value=early.value.record),
+                ),
             )
         # The last units that are given to workers are audited while others are searched or candidates are verified.
         workers = self.executor.workers

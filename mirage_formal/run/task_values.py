@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from mirage_formal.records import BoundRecord, RejectedKind, SpecialRecord, UnitRecord, VerdictRecord
 from mirage_formal.run.settings import SearchJob
@@ -16,16 +17,14 @@ if TYPE_CHECKING:
     from mirage_formal.prove.abstract.pruning_audit import PruningDecision
 
 
-@dataclass(frozen=True, slots=True)
-class SearchPlan:
+class SearchPlan(Struct, frozen=True):
     """Plan of a search: its units, and the lower bounds of the estimates of all graphs for the program."""
 
     units: list[Unit]
     bounds: tuple[BoundRecord, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class UnitTask:
+class UnitTask(Struct, frozen=True):
     """Task to search one unit of a job.
 
     Attributes:
@@ -43,8 +42,7 @@ class UnitTask:
     audit_apart: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class UnauditedUnit:
+class UnauditedUnit(Struct, frozen=True):
     """A searched unit whose pruning decisions z3 was not asked about.
 
     Attributes:
@@ -56,8 +54,7 @@ class UnauditedUnit:
     decisions: tuple[PruningDecision, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AuditTask:
+class AuditTask(Struct, frozen=True):
     """Task to ask z3 about pruning decisions of a unit.
 
     Attributes:
@@ -71,8 +68,7 @@ class AuditTask:
     choice: AxiomChoice
 
 
-@dataclass(frozen=True, slots=True)
-class NextSearchTask:
+class NextSearchTask(Struct, frozen=True):
     """Task to plan the search of a run that comes later, and to search it if it has one unit.
 
     Attributes:
@@ -86,16 +82,14 @@ class NextSearchTask:
     questions: int
 
 
-@dataclass(frozen=True, slots=True)
-class NextSearch:
+class NextSearch(Struct, frozen=True):
     """Result of a ``NextSearchTask``: the plan, and the record of the only unit; None if there are several."""
 
     plan: SearchPlan
     record: UnitRecord | None
 
 
-@dataclass(frozen=True, slots=True)
-class UnitProgress:
+class UnitProgress(Struct, frozen=True):
     """Progress of a unit that is being searched: its counters so far, and pruned branches by reason."""
 
     states: int
@@ -103,30 +97,26 @@ class UnitProgress:
     pruned: Mapping[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateTask:
+class CandidateTask(Struct, frozen=True):
     """Task on one candidate, whose µGraph is encoded by ``graph.formats.json.encode``."""
 
     job: SearchJob
     graph: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RoundingTask:
+class RoundingTask(Struct, frozen=True):
     """Task to estimate the rounding error of a candidate."""
 
     candidate: CandidateTask
 
 
-@dataclass(frozen=True, slots=True)
-class PreparationTask:
+class PreparationTask(Struct, frozen=True):
     """Task to prepare a worker for the verification of a job's candidates."""
 
     job: SearchJob
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateClaim:
+class CertificateClaim(Struct, frozen=True):
     """Certificate of one tensor, as in records.CertificateRecord; ``text`` is the SMT-LIB obligation."""
 
     tensor: str
@@ -135,16 +125,14 @@ class CertificateClaim:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class UncertifiedTensor:
+class UncertifiedTensor(Struct, frozen=True):
     """A tensor whose expression is not known to be a subexpression of any output's."""
 
     tensor: str
     expression: str
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
+class Proof(Struct, frozen=True):
     """An equivalence proof that the checker's proof kernel has replayed, and the obligations left to the solvers."""
 
     data: bytes
@@ -153,8 +141,7 @@ class Proof:
     obligations: tuple[MixedRadixObligation, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptedCandidate:
+class AcceptedCandidate(Struct, frozen=True):
     """A candidate that the policy accepts.
 
     Attributes:
@@ -170,8 +157,7 @@ class AcceptedCandidate:
     special: SpecialRecord | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RejectedCandidate:
+class RejectedCandidate(Struct, frozen=True):
     """A candidate that the policy rejects, as in records.RejectedRecord."""
 
     kind: RejectedKind

@@ -15,9 +15,11 @@ zeros to zeros, the pads stand at these inputs, and a kernel that reads them wri
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial, reduce
 from math import prod
+
+from msgspec import Struct
 
 from mirage_formal.graph.graph import KernelGraph, Op, enumerate_results
 from mirage_formal.graph.ops import SPECS, Attrs, Family, OpKind
@@ -38,8 +40,7 @@ _VIEWS = frozenset({OpKind.TRANSPOSE, OpKind.RESHAPE, OpKind.REPEAT, OpKind.SLIC
 _Split = tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _SplitTensor:
+class _SplitTensor(Struct, frozen=True):
     """A tensor of the program as a tensor of the new graph under another shape.
 
     Attributes:

@@ -8,9 +8,10 @@ and the outputs are sliced (``graph.remainder_tiles``). Pads and slices cause no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
+
+from msgspec import Struct
 
 from mirage_formal.graph.graph import KernelGraph, Op
 from mirage_formal.graph.ops import Attrs, OpKind
@@ -33,8 +34,7 @@ _GRANULES: Final = (128, 64, 32, 16)
 _WASTE: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class RoundedProgram:
+class RoundedProgram(Struct, frozen=True):
     """A program at rounded extents.
 
     Attributes:

@@ -25,8 +25,10 @@ so the search sees its result as an input. Where views stand between operators, 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
+
+from msgspec import Struct
 
 from mirage_formal.graph.edit import eliminate_dead_code, renumber_graph
 from mirage_formal.graph.graph import Input, KernelGraph, KernelOp, Op, enumerate_results
@@ -54,8 +56,7 @@ _MOST_OPERATORS = 32
 _EqualityTest = Callable[[KernelGraph, KernelGraph], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class PreprocessedProgram:
+class PreprocessedProgram(Struct, frozen=True):
     """A preprocessed program, with the views that connect it to the given one.
 
     Attributes:

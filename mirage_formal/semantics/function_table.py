@@ -7,11 +7,12 @@ from here; its own rows are in check/proof/operator_terms.py.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 from importlib import import_module
 from math import erf
 from typing import Any, Final
+
+from msgspec import Struct
 
 from mirage_formal.graph.ops import FUNCTIONS, OPAQUE, ZERO_AT_ZERO, OpKind
 
@@ -32,8 +33,7 @@ class Reals(Enum):
     NONZERO = "nonzero"
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionSpec:
+class FunctionSpec(Struct, frozen=True):
     """One row of the table.
 
     Attributes:

@@ -14,10 +14,11 @@ so in the order x, y, z (the outermost first).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 from typing import Generic
+
+from msgspec import Struct
 
 from mirage_formal.graph.graph import (
     BlockGraph,
@@ -37,8 +38,7 @@ from mirage_formal.support.errors import GraphError
 __all__ = ["LEADING", "LOOP_AXIS", "Domain", "Trace", "evaluate", "trace"]
 
 
-@dataclass(frozen=True, slots=True)
-class Trace(Generic[T]):
+class Trace(Struct, Generic[T], frozen=True):
     """Every tensor that the interpreter computes.
 
     Attributes:

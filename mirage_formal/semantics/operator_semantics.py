@@ -7,18 +7,18 @@ accumulators. Mean and root mean square divide by the exact number of elements (
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final, Generic
+
+from msgspec import Struct, structs
 
 from mirage_formal.graph.ops import ARITHMETIC, COMPARISONS, FUNCTIONS, Attrs, BlockContext, OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.semantics.value_domain import LEADING, LOOP_AXIS, Domain, T
 
 
-@dataclass(frozen=True, slots=True)
-class AxisValue(Generic[T]):
+class AxisValue(Struct, Generic[T], frozen=True):
     """A domain value with its leading axes (none at kernel level) and its data shape."""
 
     value: T
@@ -47,7 +47,7 @@ class LevelOperators(Generic[T]):
 
     def unary(self, kind: OpKind, a: AxisValue[T]) -> AxisValue[T]:
         """Apply ``Domain.unary`` to a value of this level."""
-        return replace(a, value=self.domain.unary(kind, a.value))
+        return structs.replace(a, value=self.domain.unary(kind, a.value))
 
     def binary(self, kind: OpKind, a: AxisValue[T], b: AxisValue[T]) -> AxisValue[T]:
         """Apply ``Domain.binary`` to values of this level."""
@@ -56,11 +56,11 @@ class LevelOperators(Generic[T]):
 
     def scale(self, a: AxisValue[T], factor: Fraction) -> AxisValue[T]:
         """Apply ``Domain.scale`` to a value of this level."""
-        return replace(a, value=self.domain.scale(a.value, factor))
+        return structs.replace(a, value=self.domain.scale(a.value, factor))
 
     def offset(self, a: AxisValue[T], constant: Fraction) -> AxisValue[T]:
         """Apply ``Domain.offset`` to a value of this level."""
-        return replace(a, value=self.domain.offset(a.value, constant))
+        return structs.replace(a, value=self.domain.offset(a.value, constant))
 
     def sum(self, a: AxisValue[T], dim: int, kept: int = 1) -> AxisValue[T]:
         """Return the sum along a dim of the tensor; ``kept`` as in ``Domain.sum``."""
@@ -221,7 +221,7 @@ def _softmax(w: LevelOperators[T], attrs: Attrs, xs: tuple[AxisValue[T], ...]) -
     (x,) = xs
     dim = _dim(attrs)
     if OpKind.SOFTMAX in w.domain.keeps:
-        return (replace(x, value=w.domain.softmax(x.value, w.leading + dim, x.shape[dim])),)
+        return (structs.replace(x, value=w.domain.softmax(x.value, w.leading + dim, x.shape[dim])),)
     e = w.unary(OpKind.EXP, x)
     return (w.binary(OpKind.DIV, e, w.sum(e, dim)),)
 

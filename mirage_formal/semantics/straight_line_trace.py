@@ -8,10 +8,11 @@ an element depends on (cone).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from enum import IntEnum
 from fractions import Fraction
 from typing import Final, Literal
+
+from msgspec import Struct, structs
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import COMPARISONS, SPECS, Lax, OpKind
@@ -32,8 +33,7 @@ class ResiduePart(IntEnum):
         return "p" if self is ResiduePart.P else "q"
 
 
-@dataclass(frozen=True, slots=True)
-class LoadStep:
+class LoadStep(Struct, frozen=True):
     """Step that reads input number ``index``; a mask is an input of zeros and ones."""
 
     index: int
@@ -45,8 +45,7 @@ class LoadStep:
         return ResiduePart.P if self.mask else part
 
 
-@dataclass(frozen=True, slots=True)
-class UnaryStep:
+class UnaryStep(Struct, frozen=True):
     """Step for EXP, SQRT, SQUARE, RECIPROCAL or an opaque function."""
 
     kind: OpKind
@@ -54,8 +53,7 @@ class UnaryStep:
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
-class BinaryStep:
+class BinaryStep(Struct, frozen=True):
     """Step for ADD, SUB, MUL, DIV, DIV_NO_NAN, SELECT or an opaque function of two operands.
 
     Axes of extent 1 broadcast.
@@ -67,8 +65,7 @@ class BinaryStep:
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
-class ConstantStep:
+class ConstantStep(Struct, frozen=True):
     """Step for SCALE (product with a constant) or ADD (sum with a constant)."""
 
     kind: OpKind
@@ -77,8 +74,7 @@ class ConstantStep:
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
-class Matmul:
+class Matmul(Struct, frozen=True):
     """Step for a product over the last two axes, broadcasting the axes before them."""
 
     a: int
@@ -87,8 +83,7 @@ class Matmul:
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
-class SumStep:
+class SumStep(Struct, frozen=True):
     """Step that folds an axis of ``extent`` to ``kept``."""
 
     a: int
@@ -98,16 +93,14 @@ class SumStep:
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
-class Reshape:
+class Reshape(Struct, frozen=True):
     """Step that gives the same elements other axes."""
 
     a: int
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
-class Transpose:
+class Transpose(Struct, frozen=True):
     """Step that permutes axes."""
 
     a: int
@@ -115,8 +108,7 @@ class Transpose:
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
-class ConcatStep:
+class ConcatStep(Struct, frozen=True):
     """Step that gives ``a`` followed by ``b`` along an axis."""
 
     a: int
@@ -125,8 +117,7 @@ class ConcatStep:
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
-class SliceStep:
+class SliceStep(Struct, frozen=True):
     """Step that takes elements of an axis from ``start`` on; ``shape`` has their number."""
 
     a: int
@@ -135,8 +126,7 @@ class SliceStep:
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
-class RepeatStep:
+class RepeatStep(Struct, frozen=True):
     """Step that repeats an axis of extent 1."""
 
     a: int
@@ -144,8 +134,7 @@ class RepeatStep:
     shape: Shape
 
 
-@dataclass(frozen=True, slots=True)
-class OrderStep:
+class OrderStep(Struct, frozen=True):
     """Step for result ``number`` of an operator along ``axis`` that needs an order on the values; a field has none."""
 
     kind: OpKind
@@ -171,8 +160,7 @@ Step = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Tape:
+class Tape(Struct, frozen=True):
     """Straight-line code: step i may read steps before i only.
 
     Attributes:
@@ -218,11 +206,11 @@ def rename_operands(step: Step, names: Sequence[int]) -> Step:
         case LoadStep():
             return step
         case BinaryStep() | Matmul() | ConcatStep():
-            return replace(step, a=names[step.a], b=names[step.b])
+            return structs.replace(step, a=names[step.a], b=names[step.b])
         case OrderStep():
-            return replace(step, operands=tuple(names[operand] for operand in step.operands))
+            return structs.replace(step, operands=tuple(names[operand] for operand in step.operands))
         case _:
-            return replace(step, a=names[step.a])
+            return structs.replace(step, a=names[step.a])
 
 
 class TapeDomain(UntiledDomain[int]):
@@ -330,8 +318,7 @@ def record_tape(graph: KernelGraph) -> Tape:
     return Tape(tuple(domain.steps), outputs)
 
 
-@dataclass(frozen=True, slots=True)
-class NotLax:
+class NotLax(Struct, frozen=True):
     """Reason why a program has no interpretation in Z_p x Z_q."""
 
     reason: str

@@ -18,6 +18,8 @@ from statistics import median
 from types import TracebackType
 from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
+from msgspec import Struct
+
 from mirage_formal.support.errors import MirageError
 
 P = TypeVar("P")
@@ -33,8 +35,7 @@ SLOW_AFTER_S: Final = 10.0
 _SLOW_SAMPLE: Final = 3
 
 
-@dataclass(frozen=True, slots=True)
-class TaskDone(Generic[R]):
+class TaskDone(Struct, Generic[R], frozen=True):
     """A task that was computed.
 
     Attributes:
@@ -56,8 +57,7 @@ class TaskDone(Generic[R]):
     place: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFailed:
+class TaskFailed(Struct, frozen=True):
     """A task given up: its worker died, hung, grew too large or raised in every try; ``reason`` is the last one's.
 
     Attributes:
@@ -77,8 +77,7 @@ class TaskFailed:
     place: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TaskOverdue:
+class TaskOverdue(Struct, frozen=True):
     """A task that is still being computed although others took much less.
 
     Attributes:
@@ -94,8 +93,7 @@ class TaskOverdue:
     again: bool
 
 
-@dataclass(frozen=True, slots=True)
-class TaskAnswer:
+class TaskAnswer(Struct, frozen=True):
     """Answer of a worker: a value, and the milliseconds of wall time and of processor time that it took."""
 
     value: Any
@@ -103,16 +101,14 @@ class TaskAnswer:
     cpu_milliseconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptFailed:
+class AttemptFailed(Struct, frozen=True):
     """A failed try: the worker died, hung (``overdue``) or raised."""
 
     reason: str
     overdue: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class UserError:
+class UserError(Struct, frozen=True):
     """A user's error that the task raised, which a retry cannot cure."""
 
     error: MirageError

@@ -18,7 +18,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, ForkServerProcess
 from multiprocessing.forkserver import connect_to_new_process, ensure_running
@@ -26,6 +25,8 @@ from multiprocessing.popen_forkserver import Popen
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
+
+from msgspec import Struct
 
 from mirage_formal.support.errors import MirageError, WorkerError
 from mirage_formal.support.garbage import collect_rarely
@@ -54,8 +55,7 @@ _GIB: Final = 1 << 30
 _HINT: Final = "look at this machine's limits of processes and memory (ulimit -a), or use fewer --workers"
 
 
-@dataclass(frozen=True, slots=True)
-class _ProgressMessage:
+class _ProgressMessage(Struct, frozen=True):
     """Progress message that a worker sends while it computes a task."""
 
     said: Any

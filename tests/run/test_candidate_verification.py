@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from mirage_formal.codegen.numerics.predicted_numerics import PredictedNumerics
 from mirage_formal.graph.canonical import canonical, digest
@@ -70,7 +70,7 @@ class Inline:
             asked: Callable[[Any], object] = self.answers.get(made.__name__, made)
             answer = asked(task)
             if isinstance(answer, TaskFailed):
-                yield replace(answer, index=index)
+                yield structs.replace(answer, index=index)
             else:
                 yield TaskDone(index, answer, 1, 0.0)
 

@@ -15,12 +15,13 @@ them, and ``expressions`` shows them as one sum.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import reduce
 from math import prod
 from types import MappingProxyType
 from typing import Final, TypeVar
+
+from msgspec import Struct, structs
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OpKind
@@ -38,8 +39,7 @@ MINUS_ONE: Final = Fraction(-1)
 ONE: Final = Fraction(1)
 
 
-@dataclass(frozen=True, slots=True)
-class Abstract:
+class Abstract(Struct, frozen=True):
     """A tensor's abstract value.
 
     Attributes:
@@ -194,7 +194,7 @@ class AbstractDomain:
     def reshape(self, a: Abstract, shape: Shape) -> Abstract:
         """Return the same terms; pieces stay apart if their axis survives."""
         if a.single:
-            return replace(a, shape=shape)
+            return structs.replace(a, shape=shape)
         before, extent = prod(a.shape[: a.axis]), a.shape[a.axis]
         for axis, n in enumerate(shape):
             if n == extent and prod(shape[:axis]) == before:
@@ -218,7 +218,7 @@ class AbstractDomain:
         """Return the same terms; of several pieces along the axis, those that the slice overlaps."""
         shape = _with_extent(a.shape, axis, stop - start)
         if not _is_divided(a, axis):
-            return replace(a, shape=shape)
+            return structs.replace(a, shape=shape)
         kept: list[tuple[int, Expr]] = []
         first = 0
         for n, e in a.pieces:
@@ -237,7 +237,7 @@ class AbstractDomain:
 
     def repeat(self, a: Abstract, axis: int, times: int) -> Abstract:
         """Return the value with a longer axis; expressions name no indices, so they stay the same."""
-        return replace(a, shape=_with_extent(a.shape, axis, times))
+        return structs.replace(a, shape=_with_extent(a.shape, axis, times))
 
     @staticmethod
     def _along(a: Abstract, axis: int) -> Pieces:

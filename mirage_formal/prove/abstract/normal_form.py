@@ -26,10 +26,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import blake2b
 from typing import Final
+
+from msgspec import Struct
 
 from mirage_formal.logic.axiom_laws import NO_LAWS, Laws
 from mirage_formal.logic.terms import (
@@ -64,24 +65,21 @@ class AmbiguousLeadingTerm(Exception):
     """Two distinct monomials have the same valuation, so division has no leading term; containment stays unknown."""
 
 
-@dataclass(frozen=True, slots=True)
-class InContext:
+class InContext(Struct, frozen=True):
     """A witness step: the context times the expression is termwise contained in ``whole``."""
 
     context: Monomial
     whole: int
 
 
-@dataclass(frozen=True, slots=True)
-class InDenominator:
+class InDenominator(Struct, frozen=True):
     """A witness step: the expression so far is the denominator of a monomial of ``whole``."""
 
     monomial: int
     whole: int
 
 
-@dataclass(frozen=True, slots=True)
-class InArgument:
+class InArgument(Struct, frozen=True):
     """A witness step: the expression so far is the argument of an atom of a monomial of ``whole``.
 
     By a law f(x + y) = f(x) f(y) it is the sum of the arguments of several atoms.
@@ -92,8 +90,7 @@ class InArgument:
     whole: int
 
 
-@dataclass(frozen=True, slots=True)
-class InFunction:
+class InFunction(Struct, frozen=True):
     """A witness step: a function of the expression so far, which a law rewrites, is part of ``whole``."""
 
     function: str

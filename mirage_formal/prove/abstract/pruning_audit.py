@@ -8,12 +8,13 @@ decisions, drawn at random. A contradiction is a fault of the engine or an axiom
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from math import floor, log
 from random import Random
 from typing import Final
+
+from msgspec import Struct
 
 from mirage_formal.logic.added_axioms import USUAL_AXIOMS, AxiomChoice, axioms_in_force
 from mirage_formal.logic.session import AxiomSession, SubexpressionAnswer
@@ -47,8 +48,7 @@ class AuditFinding(Enum):
     CONTRADICTED = "contradicted"
 
 
-@dataclass(frozen=True, slots=True)
-class PruningDecision:
+class PruningDecision(Struct, frozen=True):
     """Decision of an engine about a tensor.
 
     Attributes:
@@ -147,8 +147,7 @@ class _Reservoir:
         self.next += 1 + skipped
 
 
-@dataclass(frozen=True, slots=True)
-class PruningAudit:
+class PruningAudit(Struct, frozen=True):
     """Findings about a sample of decisions.
 
     Attributes:

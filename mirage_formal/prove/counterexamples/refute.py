@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice, product
 from typing import Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mirage_formal.graph.counterexample import Counterexample, DefaultValues
@@ -43,8 +43,7 @@ _FEW: Final = 6
 _MINIMAL: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class OutputEvaluation:
+class OutputEvaluation(Struct, frozen=True):
     """One output element of both programs, in float64."""
 
     expected: float

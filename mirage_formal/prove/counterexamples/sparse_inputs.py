@@ -7,10 +7,10 @@ that differ from their default and not on extents.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mirage_formal.graph.counterexample import Counterexample, DefaultValues
@@ -22,8 +22,7 @@ from mirage_formal.prove.counterexamples.rounding_bounds import BoundedDomain, w
 from mirage_formal.semantics.batched_reference import BatchedDomain
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(Struct, frozen=True):
     """Trial inputs: a default per input, and values by position in the concatenation of all inputs."""
 
     fills: tuple[DefaultValues, ...]
@@ -103,8 +102,7 @@ def classes(extent: int, chosen: set[int], *, parity: bool) -> tuple[Labels, NDA
     return (None if len(first) == 1 else labels.reshape(-1).astype(np.int64)), first.astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class OutputPair:
+class OutputPair(Struct, frozen=True):
     """One output of both graphs [trials, classes...], and the first coordinate of each class along every axis."""
 
     program: NDArray[Any]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice, product
 from math import ceil, floor
 from typing import Any, Final
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mirage_formal.graph.counterexample import Counterexample, CounterexampleEntry, DefaultValues
@@ -245,8 +245,7 @@ class DenseEvaluator(TrialEvaluator):
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Side:
+class _Side(Struct, frozen=True):
     """All outputs of one graph for one trial: with bounds, in extended precision, and by the reference."""
 
     bounded: Sequence[NDArray[Any]]
@@ -262,8 +261,7 @@ class _Side:
         return _Readings(self.bounded[number], (self.extended[number], self.reference[number]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Readings:
+class _Readings(Struct, frozen=True):
     """One output of one graph: values with bounds, and the same with other roundings; the last is reported."""
 
     bounded: NDArray[Any]

@@ -7,9 +7,10 @@ mask only if its operand is defined for all inputs; otherwise it is an opaque fu
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, assert_never
+
+from msgspec import Struct
 
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.semantics.function_table import FUNCTION_SPECS, Reals
@@ -23,8 +24,7 @@ class Sign(IntEnum):
     POSITIVE = 2
 
 
-@dataclass(frozen=True, slots=True)
-class TensorFacts:
+class TensorFacts(Struct, frozen=True):
     """Facts about a tensor.
 
     Attributes:

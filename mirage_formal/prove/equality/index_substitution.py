@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import permutations
 from typing import Any
+
+from msgspec import Struct, structs
 
 from mirage_formal.prove.equality.polynomials import (
     MASKS,
@@ -38,8 +39,7 @@ Affine = tuple[tuple[int, Index], ...]
 Folds = tuple[tuple[int, tuple[int, ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DigitSubstitution:
+class DigitSubstitution(Struct, frozen=True):
     """A substitution of digits: either each is replaced by an index, or chains of them are folded into one.
 
     Attributes:
@@ -70,8 +70,7 @@ def make_renaming(pairs: Iterable[tuple[int, int]]) -> DigitSubstitution:
     return DigitSubstitution(affine=tuple(sorted((a, (0, ((1, b),))) for a, b in pairs)))
 
 
-@dataclass(frozen=True, slots=True)
-class LawUse:
+class LawUse(Struct, frozen=True):
     """One use of a law.
 
     Attributes:
@@ -417,8 +416,8 @@ class SubstitutionTerms(TermInterner, ABC):
                 mask, p = payload  # a mask in p is told only if it has a value wherever the other mask has one
                 known = self.needs(m for m, _ in mask)
                 cases = tuple(case for case in change.cases if self.needs((((case[0], 2),),)) <= known)
-                inner = self.change(p, replace(change, cases=cases)) if cases or not told else p
-                return self.keep(self.change(mask, replace(change, guards=False)), inner)
+                inner = self.change(p, structs.replace(change, cases=cases)) if cases or not told else p
+                return self.keep(self.change(mask, structs.replace(change, guards=False)), inner)
             case FactorKind.FN:
                 return self.apply(payload[0], self.change(payload[1], change))
             case FactorKind.SURD:

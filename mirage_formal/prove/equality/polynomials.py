@@ -8,11 +8,12 @@ equality of normal forms is equality of values.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
 from math import gcd, lcm
 from typing import Any, Final
+
+from msgspec import Struct
 
 from mirage_formal.prove.equality.radicals import SquareRoots
 
@@ -61,8 +62,7 @@ class ManyMembers(Exception):
     """Error: a maximum is one of too many values for its normal form."""
 
 
-@dataclass(frozen=True, slots=True)
-class LargestParts:
+class LargestParts(Struct, frozen=True):
     """A largest value as summand + factor * f(largest value of ``inner``), for the increasing function of this name."""
 
     summand: Polynomial

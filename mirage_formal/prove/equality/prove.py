@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Final
+
+from msgspec import Struct, structs
 
 from mirage_formal.graph.edit import eliminate_dead_code, renumber
 from mirage_formal.graph.formats.json import to_json
@@ -36,8 +37,7 @@ from mirage_formal.support.errors import GraphError
 _ROUNDS: Final = 4
 
 
-@dataclass(frozen=True, slots=True)
-class FinalIdentity:
+class FinalIdentity(Struct, frozen=True):
     """A final identity: two tensors that should be equal, as step numbers, with the multiplier that shows it.
 
     Attributes:
@@ -67,8 +67,7 @@ class FinalIdentity:
         return self.program, self.candidate, self.multiplier, self.masks
 
 
-@dataclass(frozen=True, slots=True)
-class Derivation:
+class Derivation(Struct, frozen=True):
     """The normal forms of all outputs of two programs, with the steps and lemmas that led to them.
 
     Attributes:
@@ -311,7 +310,7 @@ def _derive_refined(
         if radicals is None or all(closing.same for closing in derivation.closings):
             break
         derivation = _derive(program, candidate, domain(radicals), cuts, signed)
-    return replace(derivation, whole=whole, more=() if whole or cuts else derivation.more)
+    return structs.replace(derivation, whole=whole, more=() if whole or cuts else derivation.more)
 
 
 def _nonnegative_inputs(*graphs: KernelGraph) -> tuple[int, ...]:
@@ -429,14 +428,18 @@ def _closing(domain: ExactDomain, p: TensorTerm | UndefinedPiece, c: TensorTerm 
     if isinstance(p, UndefinedPiece) or isinstance(c, UndefinedPiece) or p.strings != c.strings:
         return unknown
     if p.element == c.element:
-        return replace(unknown, multiplier=())
+        return structs.replace(unknown, multiplier=())
     try:
         found = multiplier(domain.tensors, p.element, c.element)
         if found is not None:
-            return replace(unknown, multiplier=found)
+            return structs.replace(unknown, multiplier=found)
         with domain.tensors.scope() as uses:
             cases = equal_in_cases(domain.tensors, p.element, c.element)
-        return unknown if cases is None else replace(unknown, multiplier=cases[0], masks=cases[1], uses=frozenset(uses))
+        return (
+            unknown
+            if cases is None
+            else structs.replace(unknown, multiplier=cases[0], masks=cases[1], uses=frozenset(uses))
+        )
     except (ProofIncomplete, RecursionError) as reason:
         domain.reasons.append(str(reason) if isinstance(reason, ProofIncomplete) else "the terms are nested too deeply")
         return unknown

@@ -8,10 +8,11 @@ leaves a step for the proof.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 from typing import Any
+
+from msgspec import Struct
 
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
@@ -37,8 +38,7 @@ from mirage_formal.semantics.value_domain import LOOP_AXIS
 String = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TensorTerm:
+class TensorTerm(Struct, frozen=True):
     """A tensor of a proof step.
 
     Attributes:
@@ -54,8 +54,7 @@ class TensorTerm:
     fact: TensorFacts = INPUT
 
 
-@dataclass(frozen=True, slots=True)
-class ProofStep:
+class ProofStep(Struct, frozen=True):
     """One step of a proof.
 
     Attributes:

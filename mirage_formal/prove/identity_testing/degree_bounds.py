@@ -8,9 +8,10 @@ with different ones, which makes the bound weaker, never wrong.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log2
 from typing import Final, assert_never
+
+from msgspec import Struct
 
 from mirage_formal.graph.ops import OPAQUE, OpKind
 from mirage_formal.prove.identity_testing.primes import FieldPair
@@ -39,8 +40,7 @@ from mirage_formal.semantics.straight_line_trace import (
 _CAP: Final = 1 << 64
 
 
-@dataclass(frozen=True, slots=True)
-class ExponentialSum:
+class ExponentialSum(Struct, frozen=True):
     """A sum of at most ``terms`` terms polynomial x omega^polynomial, of degree at most ``degree`` in the inputs.
 
     ``exponent`` bounds the degree of the exponents; it is 0 where no exponential occurs.
@@ -79,8 +79,7 @@ def _cap(terms: int, degree: int, exponent: int) -> ExponentialSum:
 ONE: Final = ExponentialSum(1, 0, 0)
 
 
-@dataclass(frozen=True, slots=True)
-class QuotientBounds:
+class QuotientBounds(Struct, frozen=True):
     """Bounds for a quotient N / D.
 
     Attributes:
@@ -121,8 +120,7 @@ def _maximum(a: ExponentialSum, b: ExponentialSum) -> ExponentialSum:
     return ExponentialSum(max(a.terms, b.terms), max(a.degree, b.degree), max(a.exponent, b.exponent))
 
 
-@dataclass(frozen=True, slots=True)
-class OutsideTheorem:
+class OutsideTheorem(Struct, frozen=True):
     """The reason why no bound applies."""
 
     reason: str
@@ -210,8 +208,7 @@ def _unary(
             raise AssertionError(step.kind)
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(Struct, frozen=True):
     """log2 of an error bound, or None with the reason why there is none."""
 
     log2: float | None

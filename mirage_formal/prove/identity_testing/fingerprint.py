@@ -6,11 +6,11 @@ Inputs are uniformly random and omega is a random element of order q, all from a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Final, Literal
 
 import numpy as np
+from msgspec import Struct
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import SPECS, Lax
@@ -25,8 +25,7 @@ from mirage_formal.semantics.straight_line_trace import BinaryStep, Matmul, NotL
 from mirage_formal.support.errors import GraphError, UnsupportedError
 
 
-@dataclass(frozen=True, slots=True)
-class FingerprintSettings:
+class FingerprintSettings(Struct, frozen=True):
     """The settings of a fingerprint.
 
     Attributes:
@@ -54,8 +53,7 @@ class FingerprintSettings:
                 raise UnsupportedError(f"expected at least {least}, got {getattr(self, name)}", where=name)
 
 
-@dataclass(frozen=True, slots=True)
-class FingerprintResult:
+class FingerprintResult(Struct, frozen=True):
     """Verdict of a fingerprint test, with the record of its rounds."""
 
     verdict: Verdict
@@ -89,8 +87,7 @@ def _multiplications(tape: Tape) -> int:
     return many
 
 
-@dataclass(frozen=True, slots=True)
-class _ProgramPoint:
+class _ProgramPoint(Struct, frozen=True):
     """A point at which the program has a value, with the program's outputs there."""
 
     point: Point

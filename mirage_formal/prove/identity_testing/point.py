@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
+from msgspec import Struct
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.ops import OPAQUE, Lax, OpKind
@@ -54,8 +55,7 @@ from mirage_formal.semantics.straight_line_trace import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class LaxProgram:
+class LaxProgram(Struct, frozen=True):
     """A program that has a meaning in the fields.
 
     Attributes:

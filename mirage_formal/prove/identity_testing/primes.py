@@ -12,8 +12,9 @@ mirage_formal.prove.identity_testing.primes`` prints them as the galois that is 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from mirage_formal.support.errors import UnsupportedError
 
@@ -21,8 +22,7 @@ MIN_BITS: Final = 16
 MAX_BITS: Final = 31
 
 
-@dataclass(frozen=True, slots=True)
-class FieldPair:
+class FieldPair(Struct, frozen=True):
     """Primes p = 2q + 1 as above, and the least primitive root of Z_p.
 
     The primitive root g makes g^((p-1)/q) an element of order q, so exp has a picture.

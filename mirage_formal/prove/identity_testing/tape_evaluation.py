@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from mirage_formal.graph.ops import COMPARISONS, OPAQUE, ZERO_AT_ZERO, OpKind
@@ -136,8 +137,7 @@ class UndefinedStep:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unrepresentable:
+class Unrepresentable(Struct, frozen=True):
     """A constant of the program is 0 or has no residue in the field."""
 
     reason: str

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, Generic, Literal, Protocol, TypeVar
+
+from msgspec import Struct
 
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Different, Equivalent, Probable, Unknown
@@ -41,8 +43,7 @@ _ATTEMPTS: Final = 2
 Replay = Callable[[KernelGraph, KernelGraph, bytes], T | Unknown]
 
 
-@dataclass(frozen=True, slots=True)
-class VerifiedCandidate(Generic[T]):
+class VerifiedCandidate(Struct, Generic[T], frozen=True):
     """A candidate that the policy accepts.
 
     Attributes:
@@ -58,8 +59,7 @@ class VerifiedCandidate(Generic[T]):
     record: FingerprintRecord
 
 
-@dataclass(frozen=True, slots=True)
-class UnacceptedCandidate:
+class UnacceptedCandidate(Struct, frozen=True):
     """A candidate that is not accepted: refuted, unknown, or accepted by a weaker policy only.
 
     Attributes:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import permutations, product
 from math import prod
 from operator import itemgetter
 from typing import Final
+
+from msgspec import Struct
 
 from mirage_formal.graph.ops import IN_PLACE, OpKind
 from mirage_formal.graph.types import Dim3, DimMap, Shape
@@ -26,8 +27,7 @@ _TILE: Final = 4096
 Extents = Mapping[Part, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Assignment:
+class Assignment(Struct, frozen=True):
     """Extents, grid and loop range of one kernel.
 
     Attributes:

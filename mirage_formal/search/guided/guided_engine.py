@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
+
+from msgspec import Struct
 
 from mirage_formal.graph.canonical import canonical
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph, KernelOp, Op
@@ -29,8 +31,7 @@ from mirage_formal.search.space import SearchSpace
 SHARES = 4
 
 
-@dataclass(frozen=True, slots=True)
-class _ConcreteKernel:
+class _ConcreteKernel(Struct, frozen=True):
     """One concrete kernel: a symbolic kernel, one of its DAGs, and its extents."""
 
     kernel: SolvedKernel

@@ -8,7 +8,8 @@ axis differently but leave the same parts have the same interface.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.part_masks import Frame, PartMask, mask
@@ -29,8 +30,7 @@ from mirage_formal.search.guided.symbolic_tiling import KTensor, SymbolicTiling
 Origins = tuple[tuple[Part, Parts], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class KernelInterface:
+class KernelInterface(Struct, frozen=True):
     """Interface of a kernel to those after it.
 
     Attributes:

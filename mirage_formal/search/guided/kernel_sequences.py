@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import combinations, permutations, product
 from typing import NewType
+
+from msgspec import Struct
 
 from mirage_formal.graph.ops import (
     ARITHMETIC,
@@ -37,8 +38,7 @@ from mirage_formal.search.guided.solved_kernel import SolvedKernel
 from mirage_formal.search.guided.symbolic_tiling import KTensor
 
 
-@dataclass(frozen=True, slots=True)
-class PredefinedStep:
+class PredefinedStep(Struct, frozen=True):
     """Predefined operator that runs as a kernel of its own."""
 
     kind: OpKind
@@ -47,8 +47,7 @@ class PredefinedStep:
     outputs: tuple[KTensor, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GraphDefinedStep:
+class GraphDefinedStep(Struct, frozen=True):
     """Graph-defined kernel; ``kernels`` are alternatives that compute the same outputs."""
 
     operands: tuple[TensorId, ...]
@@ -63,8 +62,7 @@ Step = PredefinedStep | GraphDefinedStep
 Path = tuple[Step, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
+class _State(Struct, frozen=True):
     tensors: tuple[KTensor, ...]
     unused: TensorMask
     steps_left: int

@@ -15,9 +15,10 @@ techniques and some filters keep this small. Each can be switched off by its nam
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import combinations, product
 from typing import Final
+
+from msgspec import Struct, structs
 
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.logic.axiom_laws import laws_of
@@ -65,8 +66,7 @@ from mirage_formal.search.guided.symbolic_tiling import (
 from mirage_formal.search.space import SearchSpace
 
 
-@dataclass(frozen=True, slots=True)
-class _EarlierKernel:
+class _EarlierKernel(Struct, frozen=True):
     """A solved kernel before the last one whose outputs are not yet chosen.
 
     Attributes:
@@ -403,7 +403,7 @@ class KernelSolver:
         goals = tuple(numbers[i] for i in order)
         placements = tuple(chosen[i][2] for i in order)
         return (
-            replace(handover, outputs=tuple(named[i] for i in order)),
+            structs.replace(handover, outputs=tuple(named[i] for i in order)),
             SolvedKernel(kernel.read, kernel.structure, solved, goals, placements, origins),
         )
 

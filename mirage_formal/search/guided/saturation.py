@@ -17,6 +17,8 @@ from itertools import product
 from operator import or_
 from typing import Final, NewType
 
+from msgspec import Struct
+
 from mirage_formal.graph.ops import COMPARISONS, EXTREMES, NO_ATTRS, SPECS, Attrs, OpKind
 from mirage_formal.logic.axioms import load_axioms
 from mirage_formal.logic.terms import Expr
@@ -52,8 +54,7 @@ BlockClass = tuple[Form, Dims, bool]
 PRUNED: Final = ClassId(-1)
 
 
-@dataclass(frozen=True, slots=True)
-class Producer:
+class Producer(Struct, frozen=True):
     """Operator application that computes a class (an e-node): an operator kind and the classes of its operands."""
 
     kind: OpKind
@@ -61,8 +62,7 @@ class Producer:
     attrs: Attrs = NO_ATTRS
 
 
-@dataclass(frozen=True, slots=True)
-class _Context:
+class _Context(Struct, frozen=True):
     """Parameters of one kernel's saturation besides its inputs.
 
     Attributes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from mirage_formal.search.guided.algebra.part_numbering import Part
 from mirage_formal.search.guided.extract import Dag, InputMask
 from mirage_formal.search.guided.kernel_interface import Origins
@@ -24,8 +26,7 @@ class SolvedClosure:
     dags: dict[tuple[ClassId, ...], list[Dag]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class SolvedKernel:
+class SolvedKernel(Struct, frozen=True):
     """Graph-defined kernel without extents.
 
     Attributes:

@@ -16,6 +16,8 @@ from functools import cache, cached_property
 from itertools import combinations, product
 from typing import NamedTuple, cast
 
+from msgspec import Struct
+
 from mirage_formal.search.guided.algebra.containment import Algebra
 from mirage_formal.search.guided.algebra.interner import Form
 from mirage_formal.search.guided.algebra.part_masks import Frame, PartMask, Renaming, mask, rename_mask
@@ -42,8 +44,7 @@ ReadPlace = tuple[int, Axis]
 G, L, F, T = PartUse.GRID, PartUse.LOOP, PartUse.FOLD, PartUse.TILE
 
 
-@dataclass(frozen=True, slots=True)
-class KTensor:
+class KTensor(Struct, frozen=True):
     """A device tensor as a class: the normal form of its element and the parts of its dims."""
 
     form: Form
@@ -55,8 +56,7 @@ class KTensor:
         return tuple(part for dim in self.dims for part in dim)
 
 
-@dataclass(frozen=True, slots=True)
-class AxisCopies:
+class AxisCopies(Struct, frozen=True):
     """Numbering of the copies of axes.
 
     Attributes:

@@ -131,7 +131,7 @@ class _SliceSearches:
             self._found[one.program] = list(self._searched(one.program))
         for piece in self._found[one.program]:
             reads = tuple(one.reads[i] for i in piece.reads)
-            yield replace(piece, reads=reads, result=one.result)
+            yield msgspec.structs.replace(piece, reads=reads, result=one.result)
 
     def _searched(self, program: KernelGraph) -> Iterator[ResultKernel]:
         if len(program.ops) > self._space.most_operators or len(program.inputs) > self._space.max_block_inputs:

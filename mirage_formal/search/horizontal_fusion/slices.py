@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from mirage_formal.graph.edit import number_in_order
 from mirage_formal.graph.graph import GraphDefined, Input, KernelGraph
@@ -12,8 +13,7 @@ from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.support.errors import UnsupportedError
 
 
-@dataclass(frozen=True, slots=True)
-class BackwardSlice:
+class BackwardSlice(Struct, frozen=True):
     """Backward slice of one output of a program.
 
     Attributes:

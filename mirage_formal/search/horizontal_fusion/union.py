@@ -17,9 +17,11 @@ Nothing is accepted here: a union is a candidate like any other, to be proved.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count, permutations
 from typing import NamedTuple
+
+from msgspec import Struct, structs
 
 from mirage_formal.graph.edit import number_in_order
 from mirage_formal.graph.graph import (
@@ -38,8 +40,7 @@ from mirage_formal.graph.verifier import kernel_types, shared_bytes
 from mirage_formal.rewrite.failure import none_on_match_failure
 
 
-@dataclass(frozen=True, slots=True)
-class ResultKernel:
+class ResultKernel(Struct, frozen=True):
     """A kernel for one result of a program.
 
     Attributes:
@@ -84,7 +85,7 @@ def permute_grid(piece: ResultKernel, grid: Dim3) -> Iterator[ResultKernel]:
             continue
         inputs = tuple(replace(i, imap=(i.imap[x], i.imap[y], i.imap[z])) for i in block.inputs)
         outputs = tuple(replace(s, omap=(s.omap[x], s.omap[y], s.omap[z])) for s in block.outputs)
-        yield replace(piece, block=replace(block, grid=grid, inputs=inputs, outputs=outputs))
+        yield structs.replace(piece, block=replace(block, grid=grid, inputs=inputs, outputs=outputs))
 
 
 def fuse_horizontally(

@@ -15,6 +15,8 @@ from fractions import Fraction
 from itertools import count
 from pathlib import Path
 
+from msgspec import structs
+
 from mirage_formal.graph.graph import BlockGraph, GraphDefined, Input, InputIterator, KernelGraph, Op, OutputSaver
 from mirage_formal.graph.ops import Attrs, OpKind
 from mirage_formal.graph.types import DTensor, DType, row_major
@@ -255,4 +257,4 @@ class Counting(FakeEngine):
         while unit.index == 2 and not (shared(program) / "go").exists():
             tally.step("states")
             time.sleep(0.001)
-        return replace(found, stats=found.stats + tally.stats())
+        return structs.replace(found, stats=found.stats + tally.stats())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from msgspec import structs
 
 from mirage_formal.check.equivalence import ReplayedTheorem
 from mirage_formal.graph.graph import KernelGraph, Op
@@ -136,7 +136,9 @@ def test_no_number_of_a_finite_field_is_part_of_a_proof(monkeypatch: pytest.Monk
     # Nor is that there was one: the same verdict without any.
     blind = session(SQUARE)
     known = blind.check
-    monkeypatch.setattr(blind, "check", lambda candidate: replace(known(candidate), verdict=Unknown("not asked")))
+    monkeypatch.setattr(
+        blind, "check", lambda candidate: structs.replace(known(candidate), verdict=Unknown("not asked"))
+    )
     assert {verify_by_policy(blind, PRODUCT, Policy.EQUIVALENT, replay_proof).verdict} == seen
 
 

@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 import mirage_formal as mf
 from mirage_formal.graph.graph import (
@@ -200,16 +201,16 @@ def test_behind_a_loop_stands_what_reads_nothing_but_results() -> None:
     assert fuse_horizontally([looped, kernel(1, 2, OpKind.SILU, dim=1)], (2, 1)) is None
     assert silu.behind({1}, carry=False)
     assert not silu.behind({2}, carry=True)
-    assert not replace(silu, reads=(1, 0)).behind({1}, carry=False)  # an input's tile would be inside the loop
-    assert replace(silu, reads=(1, 0)).behind({1}, carry=True)
+    assert not structs.replace(silu, reads=(1, 0)).behind({1}, carry=False)  # an input's tile would be inside the loop
+    assert structs.replace(silu, reads=(1, 0)).behind({1}, carry=True)
     assert not kernel(1, 2, OpKind.SILU, loop=2).behind({1}, carry=True)
 
 
 def test_what_accumulates_behind_an_accumulator_does_not_fit() -> None:
     total = kernel(0, 1, OpKind.EXP)
     ops = (Op(OpKind.ACCUM_SUM_LAST, (0,)), Op(OpKind.EXP, (1,)))
-    reduced = replace(total, block=replace(total.block, ops=ops, outputs=(OutputSaver(2, (0, None, None)),)))
-    again = replace(reduced, reads=(1,), result=2)
+    reduced = structs.replace(total, block=replace(total.block, ops=ops, outputs=(OutputSaver(2, (0, None, None)),)))
+    again = structs.replace(reduced, reads=(1,), result=2)
     assert fuse_horizontally([reduced], (1,)) is not None
     assert fuse_horizontally([reduced, again], (1, 2)) is None
 
@@ -223,7 +224,7 @@ def test_axes_are_turned_to_the_grid_of_the_first() -> None:
     assert piece.shape == one.shape
     same = kernel(0, 1, OpKind.EXP, grid=(4, 4, 1))
     assert {p.block.inputs[0].imap for p in permute_grid(same, (4, 4, 1))} == {(0, 1, None), (1, 0, None)}
-    twice = replace(same, block=replace(same.block, inputs=(InputIterator((0, 0, None), None),)))
+    twice = structs.replace(same, block=replace(same.block, inputs=(InputIterator((0, 0, None), None),)))
     assert len(list(permute_grid(twice, (4, 4, 1)))) == 1  # the order of its axes has a meaning
 
 
