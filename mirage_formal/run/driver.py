@@ -78,13 +78,13 @@ from mirage_formal.run.settings import (
     space_fields,
     versions,
 )
-from mirage_formal.run.task_entry_points import SearchTask, audit_unit, plan, run_search_task
+from mirage_formal.run.task_entry_points import SearchTask, audit_unit, bound_estimates, plan, run_search_task
 from mirage_formal.run.task_values import (
     AuditTask,
+    BoundsTask,
     NextSearch,
     NextSearchTask,
     PreparationTask,
-    SearchPlan,
     UnauditedUnit,
     UnitProgress,
     UnitTask,
@@ -253,6 +253,7 @@ class _Run:
         self.status: Status = "complete"
         self.units = 0
         self.own = 0  # tasks that are units of this run
+        self.planned = False
         self.bounds: tuple[BoundRecord, ...] | None = None
         self.unfused_us = estimate(job.program, job.target).us
         self.most_us: float | None = None
@@ -287,19 +288,19 @@ class _Run:
         if evidence.late and self.status == "complete":
             self.status = "time-limit"
         self._audit_remaining_units()
+        self._bound_estimates()
         return self._write(verified, evidence, found)
 
     def _search(self) -> None:
         self._show(RunPhase.PLAN, 0, 1)
-        planned = self._plan()
-        if planned is None:
+        units = self._plan()
+        if units is None:
             return
         self._show(RunPhase.PLAN, 1, 1)
-        units, self.bounds = planned.units, planned.bounds
+        self.planned = True
         self.units = len(units)
         done = self.store.units
         todo = [unit for unit in units if unit.index not in done or done[unit.index].status == "failed"]
-        share, rest = divmod(self.settings.audit, len(units) or 1)
         self.times.start()
         early = self.ahead.found.pop(self.job, None)
         if early is not None and early.value.record is not None and todo:
@@ -310,19 +311,11 @@ class _Run:
                     msgspec.structs.replace(cast(Any, early), value=early.value.record),
                 ),
             )
-        # The last units that are given to workers are audited while others are searched or candidates are verified.
-        workers = self.executor.workers
-        first = len(todo) - workers if workers > 1 else len(todo)
-        tasks: list[SearchTask] = [
-            UnitTask(self.job, self.key, unit, share + (unit.index < rest), place >= first)
-            for place, unit in enumerate(todo)
-        ]
-        left = self.own = len(tasks)
-        idle = max(0, workers - left) if left else 0
-        tasks += (later := self.ahead.waiting[:idle])
+        left = self.own = len(todo)
+        idle = max(0, self.executor.workers - left) if left else 0
+        later = self.ahead.waiting[:idle]
         del self.ahead.waiting[: len(later)]
-        if left and self.executor.prepares and workers > 1 and not self.settings.part:
-            tasks.append(PreparationTask(self.job))
+        tasks: list[SearchTask] = [*self._unit_tasks(todo), *later, *self._tasks_beside(left)]
         ended = 0
         limit_s, deadline = self.limits.unit_s, self.limits.search
         for outcome in self.executor.run(run_search_task, tasks, limit_s=limit_s, deadline=deadline):
@@ -333,6 +326,8 @@ class _Run:
             match outcome:
                 case TaskDone(value=AuditRecord() as result) | (TaskFailed() as result) if isinstance(task, AuditTask):
                     self.audits.answer(task, result)
+                case TaskDone(value=tuple() as bounds):
+                    self.bounds = bounds
                 case TaskDone(value=float() as milliseconds):
                     self.prepared = PreparedWorker(outcome.place, milliseconds)
                 case TaskDone(value=NextSearch()):
@@ -351,13 +346,35 @@ class _Run:
         if left:
             self.status = "time-limit"
 
+    def _unit_tasks(self, todo: Sequence[Unit]) -> list[UnitTask]:
+        """Return the tasks to search units.
+
+        The last units that are given to workers are audited while others are searched or candidates are verified.
+        """
+        share, rest = divmod(self.settings.audit, self.units or 1)
+        workers = self.executor.workers
+        first = len(todo) - workers if workers > 1 else len(todo)
+        return [
+            UnitTask(self.job, self.key, unit, share + (unit.index < rest), place >= first)
+            for place, unit in enumerate(todo)
+        ]
+
+    def _tasks_beside(self, left: int) -> list[SearchTask]:
+        """Return the tasks for workers that the search of ``left`` units leaves idle."""
+        tasks: list[SearchTask] = [] if self.bounds is not None else [BoundsTask(self.job)]
+        if left and self.executor.prepares and self.executor.workers > 1 and not self.settings.part:
+            tasks.append(PreparationTask(self.job))
+        return tasks
+
     def _standing(self) -> dict[int, UnitProgress]:
         """Return the progress of the units that are being searched, without searches of later runs."""
         return {index: said for index, said in self.executor.said.items() if index < self.own}
 
-    def _plan(self) -> SearchPlan | None:
+    def _plan(self) -> list[Unit] | None:
+        """Return the units of the search; None if the time limit ends it before it is planned."""
         if (early := self.ahead.found.get(self.job)) is not None:
-            return early.value.plan
+            self.bounds = early.value.plan.bounds
+            return early.value.plan.units
         for outcome in self.executor.run(plan, [self.job], limit_s=_PLAN_LIMIT_S, deadline=self.limits.search):
             match outcome:
                 case TaskDone(value=planned):
@@ -401,6 +418,13 @@ class _Run:
                 case TaskDone(value=result) | (TaskFailed() as result):
                     self.audits.answer(tasks[outcome.index], result)
         self.remarks += [f"audit of unit {unit} failed: {why}" for unit, why in sorted(self.audits.failed.items())]
+
+    def _bound_estimates(self) -> None:
+        """Compute the bounds of the program, if the search ended between its plan and them."""
+        tasks = [BoundsTask(self.job)] if self.planned and self.bounds is None else []
+        for outcome in self.executor.run(bound_estimates, tasks, limit_s=self.limits.unit_s) if tasks else ():
+            if isinstance(outcome, TaskDone):
+                self.bounds = outcome.value
 
     def _contradiction(self, question: str) -> RunError:
         """Write the question on which the engine and z3 differ to a file and return the error that names it."""

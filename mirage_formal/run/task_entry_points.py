@@ -7,11 +7,12 @@ when they run the first task.
 from __future__ import annotations
 
 from mirage_formal.codegen.numerics.predicted_numerics import PredictedNumerics
-from mirage_formal.records import AuditRecord, SolverRecord, UnitRecord
+from mirage_formal.records import AuditRecord, BoundRecord, SolverRecord, UnitRecord
 from mirage_formal.run.settings import SearchJob
 from mirage_formal.run.task_values import (
     AcceptedCandidate,
     AuditTask,
+    BoundsTask,
     CandidateTask,
     CertificateClaim,
     NextSearch,
@@ -24,14 +25,21 @@ from mirage_formal.run.task_values import (
     UncertifiedTensor,
     UnitTask,
 )
+from mirage_formal.search.engine_interface import Unit
 
 
-def plan(job: SearchJob) -> SearchPlan:
-    """Call ``tasks.plan`` and ``lower_bounds``: return the units of a job, and the bounds of its program."""
-    from mirage_formal.codegen.lower_bound import lower_bounds
+def plan(job: SearchJob) -> list[Unit]:
+    """Call ``tasks.plan``: return the units of a job."""
     from mirage_formal.run import tasks
 
-    return SearchPlan(tasks.plan(job), lower_bounds(job.program, job.target))
+    return tasks.plan(job)
+
+
+def bound_estimates(task: BoundsTask) -> tuple[BoundRecord, ...]:
+    """Call ``lower_bounds``: return the lower bounds of the estimates of all graphs for a job's program."""
+    from mirage_formal.codegen.lower_bound import lower_bounds
+
+    return lower_bounds(task.job.program, task.job.target)
 
 
 def search_unit(task: UnitTask) -> UnitRecord:
@@ -50,19 +58,19 @@ def audit_unit(task: AuditTask) -> AuditRecord:
 
 def search_next(task: NextSearchTask) -> NextSearch:
     """Plan the search of a later run, and search its unit if it has only one."""
-    planned = plan(task.job)
+    planned = SearchPlan(plan(task.job), bound_estimates(BoundsTask(task.job)))
     if len(planned.units) != 1:
         return NextSearch(planned, None)
     return NextSearch(planned, search_unit(UnitTask(task.job, task.key, planned.units[0], task.questions)))
 
 
 #: A task of the search phase, and its result.
-SearchTask = UnitTask | NextSearchTask | PreparationTask | AuditTask
-SearchResult = UnitRecord | UnauditedUnit | NextSearch | AuditRecord | float
+SearchTask = UnitTask | NextSearchTask | BoundsTask | PreparationTask | AuditTask
+SearchResult = UnitRecord | UnauditedUnit | NextSearch | tuple[BoundRecord, ...] | AuditRecord | float
 
 
 def run_search_task(task: SearchTask) -> SearchResult:
-    """Call the function of a task: ``search_unit``, ``search_next``, ``audit_unit``, or ``prepare_verification``."""
+    """Call the function of a task; a preparation is one of verification."""
     match task:
         case UnitTask(audit_apart=True):
             from mirage_formal.run import tasks
@@ -72,6 +80,8 @@ def run_search_task(task: SearchTask) -> SearchResult:
             return search_unit(task)
         case AuditTask():
             return audit_unit(task)
+        case BoundsTask():
+            return bound_estimates(task)
         case NextSearchTask():
             return search_next(task)
         case PreparationTask():

@@ -110,6 +110,12 @@ class RoundingTask(Struct, frozen=True):
     candidate: CandidateTask
 
 
+class BoundsTask(Struct, frozen=True):
+    """Task to compute the lower bounds of the estimates of all graphs for a job's program."""
+
+    job: SearchJob
+
+
 class PreparationTask(Struct, frozen=True):
     """Task to prepare a worker for the verification of a job's candidates."""
 

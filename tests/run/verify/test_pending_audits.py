@@ -1,4 +1,4 @@
-"""Audits that are made apart from the search of their units: the same records, and no unit complete without one."""
+"""Audits that are made apart from the search of their units, and bounds beside it: the same records in the end."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 from mirage_formal.logic.terms import unary, var
 from mirage_formal.prove.abstract.pruning_audit import PruningDecision
-from mirage_formal.records import SEARCH_FILE, AuditRecord, UnitRecord
+from mirage_formal.records import EXHAUSTED_FILE, SEARCH_FILE, AuditRecord, UnitRecord
 from mirage_formal.run import tasks
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.task_values import AuditTask, UnauditedUnit, UnitTask
+from mirage_formal.run.task_values import AuditTask, BoundsTask, UnauditedUnit, UnitTask
 from mirage_formal.run_directory.run_writer import read_journal
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 from tests.kit.graphs import workloads
@@ -128,3 +128,16 @@ class _Job:
 
     class options:
         choice = None
+
+
+def test_the_bounds_of_a_program_are_computed_beside_its_search(tmp_path: Path) -> None:
+    executor = TwoWorkers()
+    found = search(tmp_path / "run", executor)
+    kinds = [type(task) for task in executor.given]
+    assert kinds.count(BoundsTask) == 1
+    assert kinds.index(BoundsTask) > kinds.index(UnitTask)
+    late = TwoWorkers(fails=BoundsTask)
+    search(tmp_path / "late", late)
+    assert [type(task) for task in late.given].count(BoundsTask) == 2
+    assert (found.directory / EXHAUSTED_FILE).is_file()
+    assert not (tmp_path / "late" / EXHAUSTED_FILE).exists()
