@@ -84,8 +84,9 @@ R = TypeVar("R")
 #: Obligations discharged by one task. The first task of a worker starts a process of the solvers, which takes as long
 #: as the answers to so many.
 _CHUNK: Final = 32
-#: Milliseconds of the verification of a candidate, before the first one is verified.
+#: Milliseconds of the verification of a candidate, before so many are verified: the first one of a worker takes longer.
 _USUAL_CANDIDATE_MS: Final = 25.0
+_SAMPLE: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +103,20 @@ class CandidateEvidence:
     foreseen: PredictedNumerics | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PreparedWorker:
-    """A worker that has evaluated the program for final fingerprints, and has started its solver process.
+    """A worker that evaluates the program for final fingerprints, and starts its solver process.
 
     Attributes:
-        place: Number of its place.
-        milliseconds: Processor time of its preparation, which another worker takes for its first candidate.
+        place: Number of its place; -1 before it is prepared.
+        milliseconds: Processor time of its preparation, which another worker takes for its first candidate; None before
+            it is prepared.
+        failed: Whether it will never be prepared.
     """
 
-    place: int
-    milliseconds: float
+    place: int = -1
+    milliseconds: float | None = None
+    failed: bool = False
 
 
 class CandidateVerifier:
@@ -297,7 +301,8 @@ class CandidateVerifier:
         """Return whether a worker leaves a task to another one, which is better prepared for it.
 
         Only the prepared worker has evaluated the program. Another one verifies candidates only if evaluating the
-        program again takes less than half of the time for all waiting candidates: it slows down the prepared one.
+        program again takes less than half of the time for all waiting candidates: it slows down the prepared one. While
+        a worker is being prepared, the others solve obligations and audit units.
 
         Args:
             task: The task. Any worker estimates rounding errors.
@@ -305,12 +310,12 @@ class CandidateVerifier:
             candidates: Number of waiting candidates.
         """
         prepared = self._prepared
-        if prepared is None or not candidates or isinstance(task, RoundingTask):
+        if prepared is None or prepared.failed or not candidates or isinstance(task, RoundingTask):
             return False
         solvers = isinstance(task, tuple | AuditTask)
         known = self._candidate_ms
-        typical = median(known) if known else _USUAL_CANDIDATE_MS
-        alone = 2 * prepared.milliseconds >= typical * candidates
+        typical = median(known) if len(known) >= _SAMPLE else _USUAL_CANDIDATE_MS
+        alone = prepared.milliseconds is None or 2 * prepared.milliseconds >= typical * candidates
         if place == prepared.place:
             return solvers and alone
         return alone != solvers

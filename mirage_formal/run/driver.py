@@ -268,6 +268,8 @@ class _Run:
             self._search()
         except KeyboardInterrupt:
             self.status = "interrupted"
+        if self.prepared is not None and self.status != "complete":
+            self.prepared.failed |= self.prepared.milliseconds is None  # it ended with the search
         ranked = rank(self._records())
         found = len(ranked)
         if not self.settings.narrowed and self.settings.keep is None:
@@ -316,20 +318,17 @@ class _Run:
         later = self.ahead.waiting[:idle]
         del self.ahead.waiting[: len(later)]
         tasks: list[SearchTask] = [*self._unit_tasks(todo), *later, *self._tasks_beside(left)]
-        ended = 0
-        limit_s, deadline = self.limits.unit_s, self.limits.search
-        for outcome in self.executor.run(run_search_task, tasks, limit_s=limit_s, deadline=deadline):
+        for outcome in self.executor.run(run_search_task, tasks, **self._search_limits(tasks)):
             if left == 0 and not later and not any(record.candidates for record in self._records()):
                 break  # there is nothing to verify
-            ended += isinstance(outcome, TaskDone | TaskFailed)
             task = None if outcome is None else tasks[outcome.index]
             match outcome:
                 case TaskDone(value=AuditRecord() as result) | (TaskFailed() as result) if isinstance(task, AuditTask):
                     self.audits.answer(task, result)
                 case TaskDone(value=tuple() as bounds):
                     self.bounds = bounds
-                case TaskDone(value=float() as milliseconds):
-                    self.prepared = PreparedWorker(outcome.place, milliseconds)
+                case TaskDone() | TaskFailed() if isinstance(task, PreparationTask):
+                    self._prepare(outcome)
                 case TaskDone(value=NextSearch()):
                     self.ahead.found[later[outcome.index - len(todo)].job] = cast(TaskDone[NextSearch], outcome)
                 case TaskFailed() | TaskOverdue() if outcome.index >= len(todo):
@@ -337,7 +336,7 @@ class _Run:
                 case TaskDone() | TaskFailed():
                     left -= 1
                     self._record(todo[outcome.index], cast(TaskDone[UnitRecord | UnauditedUnit] | TaskFailed, outcome))
-                    if ended < len(tasks):
+                    if left:
                         tasks += [one for one in self.audits.tasks if one.unit == todo[outcome.index].index]
                 case TaskOverdue():
                     self.remarks.append(_slow_unit_remark(todo[outcome.index], outcome))
@@ -345,6 +344,15 @@ class _Run:
             self._show(RunPhase.SEARCH, len(units) - left, len(units))
         if left:
             self.status = "time-limit"
+
+    def _prepare(self, outcome: TaskDone[Any] | TaskFailed) -> None:
+        """Take note that a worker is prepared for verification, or never will be."""
+        if self.prepared is not None:
+            match outcome:
+                case TaskDone(value=milliseconds):
+                    self.prepared.place, self.prepared.milliseconds = outcome.place, milliseconds
+                case TaskFailed():
+                    self.prepared.failed = True
 
     def _unit_tasks(self, todo: Sequence[Unit]) -> list[UnitTask]:
         """Return the tasks to search units.
@@ -364,7 +372,15 @@ class _Run:
         tasks: list[SearchTask] = [] if self.bounds is not None else [BoundsTask(self.job)]
         if left and self.executor.prepares and self.executor.workers > 1 and not self.settings.part:
             tasks.append(PreparationTask(self.job))
+            self.prepared = PreparedWorker()
         return tasks
+
+    def _search_limits(self, tasks: Sequence[SearchTask]) -> dict[str, Any]:
+        """Return the limits of the search; it does not wait for the preparation of verification."""
+        limits: dict[str, Any] = {"limit_s": self.limits.unit_s, "deadline": self.limits.search}
+        if self.prepared is not None:
+            limits["outlasting"] = {len(tasks) - 1: self._prepare}
+        return limits
 
     def _standing(self) -> dict[int, UnitProgress]:
         """Return the progress of the units that are being searched, without searches of later runs."""

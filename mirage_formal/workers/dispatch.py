@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
@@ -117,6 +117,17 @@ class UserError(Struct, frozen=True):
 Event = TaskAnswer | AttemptFailed | UserError
 
 
+#: Function that is called with the outcome of a task for which its ``run`` did not wait.
+Receives = Callable[[TaskDone[Any] | TaskFailed], object]
+
+
+class EarlierTask(Struct, frozen=True):
+    """A task that outlasts its ``run``: its position there, and the function that receives its outcome."""
+
+    index: int
+    receives: Receives
+
+
 @dataclass(eq=False)
 class WorkerSlot:
     """Place of a worker where one task at a time is computed.
@@ -128,6 +139,7 @@ class WorkerSlot:
         said: The last progress value of the task, if any, see ``workers.task_progress``.
         place: Its number among the places, from 0, once it was given a task; one that takes the place of another has
             that one's number.
+        earlier: The running task of an earlier ``run`` that did not wait for it, if any.
     """
 
     home: str
@@ -135,6 +147,12 @@ class WorkerSlot:
     since: float = field(default=0.0, init=False)
     said: Any = field(default=None, init=False)
     place: int = field(default=-1, init=False)
+    earlier: EarlierTask | None = field(default=None, init=False)
+
+    @property
+    def busy(self) -> bool:
+        """Return whether a task is computed there."""
+        return self.task is not None or self.earlier is not None
 
 
 S = TypeVar("S", bound=WorkerSlot)
@@ -261,6 +279,7 @@ class Executor(ABC, Generic[S]):
         deadline: float = float("inf"),
         tries: int = TRIES,
         once: bool = False,
+        outlasting: Mapping[int, Receives] | None = None,
     ) -> Iterator[TaskDone[R] | TaskFailed | TaskOverdue | None]:
         """Compute ``function(task)`` for every task and yield outcomes as they come, in no particular order.
 
@@ -274,15 +293,20 @@ class Executor(ABC, Generic[S]):
             deadline: Value of time.monotonic() at which to stop: running tasks are killed and yield nothing.
             tries: Times that a task may fail before it is given up.
             once: Whether a task that took too long is given up at once: another try would take as long.
+            outlasting: Positions of tasks that ``run`` starts but does not wait for, each with a function. It is called
+                with the outcome if that comes in a later ``run``, which gives other tasks to other workers meanwhile.
 
         Raises:
             MirageError: A task raised one: a mistake of the user, which no other try would cure.
         """
         book = _TaskStates(tries, once, self._refuses)
+        kept: Mapping[int, Receives] = {}
         try:
             while True:
                 book.grow(len(tasks))
-                if not book.left:
+                begun = {} if outlasting is None else self._running(outlasting)
+                if book.left == len(begun):
+                    kept = begun
                     return
                 now = time.monotonic()
                 if now >= deadline:
@@ -292,6 +316,9 @@ class Executor(ABC, Generic[S]):
                 computing = any(slot.task is not None for slot in self._slots)
                 patience = 0.0 if self._steps and computing else min(self.TICK_S, max(0.0, deadline - now))
                 for slot, event in self._events(patience):
+                    if slot.earlier is not None:
+                        self._pass_on(slot, slot.earlier, event)
+                        continue
                     outcome = self._record_event(book, slot, event)
                     if outcome is not None:
                         happened = True
@@ -305,8 +332,25 @@ class Executor(ABC, Generic[S]):
                     yield None
         finally:
             for slot in list(self._slots):
-                if slot.task is not None:
+                if slot.task is not None and slot.task in kept:
+                    slot.earlier, slot.task, slot.said = EarlierTask(slot.task, kept[slot.task]), None, None
+                elif slot.task is not None:
                     self._stop(slot)
+
+    def _running(self, tasks: Mapping[int, Receives]) -> dict[int, Receives]:
+        """Return those of the tasks that are being computed."""
+        return {slot.task: tasks[slot.task] for slot in self._slots if slot.task is not None and slot.task in tasks}
+
+    def _pass_on(self, slot: S, task: EarlierTask, event: Event) -> None:
+        """Pass the outcome of a task on to the function that receives it."""
+        slot.earlier = None
+        match event:
+            case TaskAnswer(value, milliseconds, cpu_milliseconds):
+                task.receives(TaskDone(task.index, value, 1, milliseconds, cpu_milliseconds, slot.since, slot.place))
+            case AttemptFailed(reason, overdue):
+                task.receives(TaskFailed(task.index, reason, 1, overdue, slot.since, slot.place))
+            case UserError(error):
+                task.receives(TaskFailed(task.index, str(error), 1, False, slot.since, slot.place))
 
     def _assign(
         self, function: Callable[[P], R], tasks: Sequence[P], book: _TaskStates, limit_s: float, deadline: float
@@ -314,10 +358,10 @@ class Executor(ABC, Generic[S]):
         """Give every idle slot the first waiting task that it may compute."""
         if not book.waiting:
             return
-        busy = sum(slot.task is not None for slot in self._slots)
+        busy = sum(slot.busy for slot in self._slots)
         for slot in self._ready(busy + len(book.waiting), deadline):
             self._give(slot, function, tasks, book, limit_s)
-        if book.refuses is not None and not any(slot.task is not None for slot in self._slots):
+        if book.refuses is not None and not any(slot.busy for slot in self._slots):
             book.refuses = None
             for slot in self._ready(0, deadline):
                 self._give(slot, function, tasks, book, limit_s)

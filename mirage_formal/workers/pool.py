@@ -119,7 +119,7 @@ class Pool(Executor[_Worker]):
     def close(self) -> None:
         """Kill every worker, also during a task."""
         for worker in self._slots:
-            if worker.task is None:
+            if not worker.busy:
                 worker.pipe.close()  # so that idle workers leave at the same time
         for worker in list(self._slots):
             self._stop(worker)
@@ -133,10 +133,10 @@ class Pool(Executor[_Worker]):
         if len(self._slots) < min(self._workers, wanted) and deadline < float("inf"):
             _start_server(self._threads)
             if not self._server.forks_by(deadline):
-                return [worker for worker in self._slots if worker.task is None]
+                return [worker for worker in self._slots if not worker.busy]
         while len(self._slots) < min(self._workers, wanted):
             self._slots.append(self._launch())
-        return [worker for worker in self._slots if worker.task is None]
+        return [worker for worker in self._slots if not worker.busy]
 
     def _send(self, slot: _Worker, function: Callable[[Any], Any], task: Any, limit_s: float) -> bool:
         try:
@@ -153,7 +153,7 @@ class Pool(Executor[_Worker]):
 
     def _events(self, timeout: float) -> Iterator[tuple[_Worker, Event]]:
         now = time.monotonic()
-        busy = [worker for worker in self._slots if worker.task is not None]
+        busy = [worker for worker in self._slots if worker.busy]
         timeout = min(timeout, *(worker.until - now for worker in busy)) if busy else timeout
         if self._memory is not None:
             timeout = min(timeout, _MEMORY_EVERY_S)
@@ -161,11 +161,11 @@ class Pool(Executor[_Worker]):
         for worker in list(self._slots):
             if worker.pipe in ready:
                 event = self._heard(worker)
-            elif worker.task is not None:
+            elif worker.busy:
                 event = self._check_limits(worker)
             else:
                 continue
-            if event is not None and worker.task is not None:
+            if event is not None and worker.busy:
                 yield worker, event
 
     def _heard(self, worker: _Worker) -> Event | None:
@@ -208,7 +208,7 @@ class Pool(Executor[_Worker]):
     def _stop(self, slot: _Worker) -> None:
         self._slots.remove(slot)
         slot.pipe.close()
-        if slot.task is None:
+        if not slot.busy:
             slot.process.join(_GRACE_S)  # an idle worker leaves by itself when its pipe closes
         if slot.process.is_alive():
             slot.process.kill()

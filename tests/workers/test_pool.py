@@ -60,6 +60,17 @@ def nap(seconds: float) -> float:
     return seconds
 
 
+def nap_or_wait(task: float | str) -> None:
+    if isinstance(task, str):
+        wait_for(task)
+    else:
+        nap(task)
+
+
+def process_id(_: int) -> int:
+    return os.getpid()
+
+
 def wait_for(path: str) -> None:
     while path and not Path(path).exists():
         time.sleep(0.02)
@@ -322,3 +333,40 @@ def test_a_task_that_a_place_refuses_goes_to_another_one_or_to_it_if_no_other_wo
         assert {one.place for one in done(workers, lambda _, place, __: place == 0)} == {1}
         assert {one.place for one in done(workers, lambda _, place, __: place == 1)} == {0}
         assert sorted(one.index for one in done(workers, lambda *_: True)) == [0, 1, 2, 3]
+
+
+def test_a_run_does_not_wait_for_a_task_that_outlasts_it(tmp_path: Path) -> None:
+    """Its worker gets no other task meanwhile, and its outcome comes in a later run."""
+    received = list[TaskDone[Any] | TaskFailed]()
+    gate = tmp_path / "gate"
+    with Pool(2) as workers:
+        tasks: list[Any] = [0.0, str(gate)]
+        found = list(workers.run(nap_or_wait, tasks, limit_s=HUNG_S, outlasting={1: received.append}))
+        assert [one.index for one in found if isinstance(one, TaskDone)] == [0]
+        assert not received
+        pids = {value(one) for one in workers.run(process_id, range(4), limit_s=HUNG_S) if isinstance(one, TaskDone)}
+        assert len(pids) == 1
+        gate.touch()
+        while not received:
+            list(workers.run(nap, [0.05], limit_s=HUNG_S))
+        assert [(type(one), one.index) for one in received] == [(TaskDone, 1)]
+        assert len(workers.pids()) == 2
+
+
+def test_the_failure_of_a_task_that_outlasts_its_run_is_received(tmp_path: Path) -> None:
+    received = list[TaskDone[Any] | TaskFailed]()
+    with Pool(2) as workers:
+        tasks: list[Any] = [0.0, str(tmp_path / "never")]
+        list(workers.run(nap_or_wait, tasks, limit_s=2.0, outlasting={1: received.append}))
+        while not received:
+            list(workers.run(nap, [0.05], limit_s=HUNG_S))
+        assert [(type(one), one.index) for one in received] == [(TaskFailed, 1)]
+        assert list(workers.run(square, [3], limit_s=HUNG_S))
+
+
+def test_a_pool_is_closed_while_a_task_outlasts_its_run(tmp_path: Path) -> None:
+    with Pool(2) as workers:
+        tasks: list[Any] = [0.0, str(tmp_path / "never")]
+        list(workers.run(nap_or_wait, tasks, limit_s=HUNG_S, outlasting={1: lambda _: None}))
+        left = workers.pids()
+    assert gone(left)
