@@ -250,6 +250,9 @@ class Executor(ABC, Generic[S]):
         """Take short steps in this process while workers compute, each when no worker has an event."""
         self._steps.extend(steps)
 
+    def dismiss(self) -> None:
+        """Let idle workers leave, without waiting for them; a later task starts others."""
+
     @contextmanager
     def leaving_tasks(self, refuses: Refuses) -> Iterator[None]:
         """Let places leave tasks of a ``run`` that begins inside to other places.

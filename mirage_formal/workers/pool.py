@@ -100,6 +100,7 @@ class Pool(Executor[_Worker]):
         self._context.set_forkserver_preload(list(preload))
         self._stillborn = 0
         self._server = _ServerState()
+        self._leaving: list[_Worker] = []
 
     prepares = True
 
@@ -118,12 +119,20 @@ class Pool(Executor[_Worker]):
 
     def close(self) -> None:
         """Kill every worker, also during a task."""
-        for worker in self._slots:
-            if not worker.busy:
-                worker.pipe.close()  # so that idle workers leave at the same time
+        self.dismiss()  # so that idle workers leave at the same time
         for worker in list(self._slots):
             self._stop(worker)
+        for worker in self._leaving:
+            _end_process(worker)
+        self._leaving.clear()
         self._server.close()
+
+    def dismiss(self) -> None:
+        """Let idle workers leave, without waiting for them; a later task starts others."""
+        for worker in [worker for worker in self._slots if not worker.busy]:
+            self._slots.remove(worker)
+            self._leaving.append(worker)
+            worker.pipe.close()
 
     def pids(self) -> tuple[int, ...]:
         """Return the process ids of the workers that are alive."""
@@ -208,11 +217,16 @@ class Pool(Executor[_Worker]):
     def _stop(self, slot: _Worker) -> None:
         self._slots.remove(slot)
         slot.pipe.close()
-        if not slot.busy:
-            slot.process.join(_GRACE_S)  # an idle worker leaves by itself when its pipe closes
-        if slot.process.is_alive():
-            slot.process.kill()
-        slot.process.join()
+        _end_process(slot)
+
+
+def _end_process(worker: _Worker) -> None:
+    """End the process of a worker whose pipe is closed, and wait for its end."""
+    if not worker.busy:
+        worker.process.join(_GRACE_S)  # an idle worker leaves by itself when its pipe closes
+    if worker.process.is_alive():
+        worker.process.kill()
+    worker.process.join()
 
 
 def _resident_bytes(pid: int | None) -> int:

@@ -370,3 +370,14 @@ def test_a_pool_is_closed_while_a_task_outlasts_its_run(tmp_path: Path) -> None:
         list(workers.run(nap_or_wait, tasks, limit_s=HUNG_S, outlasting={1: lambda _: None}))
         left = workers.pids()
     assert gone(left)
+
+
+def test_dismissed_workers_leave_and_a_later_task_starts_others() -> None:
+    with Pool(2) as workers:
+        first = {value(one) for one in workers.run(process_id, range(4), limit_s=HUNG_S) if isinstance(one, TaskDone)}
+        workers.dismiss()
+        assert not workers.pids()
+        assert gone(first)
+        later = {value(one) for one in workers.run(process_id, range(4), limit_s=HUNG_S) if isinstance(one, TaskDone)}
+        assert later
+        assert not first & later

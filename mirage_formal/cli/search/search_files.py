@@ -74,7 +74,7 @@ def search_files(
     collect_rarely()
     with make_executor(settings) as executor:
         executor.work_meanwhile(_LOADS)
-        for name, written, file, directory in tasks:
+        for place, (name, written, file, directory) in enumerate(tasks, 1):
             graph, origins = written.program, written.origins
             if written.unmarked:
                 text = f"{name}: no output is marked; outputs are what nothing reads: {', '.join(written.unmarked)}"
@@ -90,6 +90,8 @@ def search_files(
                     "executor": executor,
                 }
                 report = search_or_cover(graph, mine, directory, **about)
+            if place == len(tasks):
+                executor.dismiss()  # they leave while the report is printed
             nothing = find_reasons_for_no_result(report, graph, mine, origins)
             reports.append((report, nothing))
             if not as_json:
