@@ -75,7 +75,7 @@ from mirage_formal.run.task_values import (
     RoundingTask,
     UncertifiedTensor,
 )
-from mirage_formal.run.verify.pending_audits import PendingAudits
+from mirage_formal.run.verify.unit_audits import UnitAudits
 from mirage_formal.workers.dispatch import Executor, TaskDone, TaskFailed, TaskOverdue
 
 P = TypeVar("P")
@@ -136,7 +136,7 @@ class CandidateVerifier:
         limits: TimeLimits,
         show: Callable[[RunPhase, int, int], None],
         prepared: PreparedWorker | None = None,
-        audits: PendingAudits | None = None,
+        audits: UnitAudits | None = None,
     ) -> None:
         self._prepared = prepared
         self._audits = audits

@@ -78,18 +78,18 @@ from mirage_formal.run.settings import (
     space_fields,
     versions,
 )
-from mirage_formal.run.task_entry_points import SearchTask, audit_unit, bound_estimates, plan, run_search_task
+from mirage_formal.run.task_entry_points import SearchTask, audit_unit, bounds_of_estimates, plan, run_search_task
 from mirage_formal.run.task_values import (
     AuditTask,
     BoundsTask,
     NextSearch,
     NextSearchTask,
     PreparationTask,
-    UnauditedUnit,
+    SearchedUnit,
     UnitProgress,
     UnitTask,
 )
-from mirage_formal.run.verify.pending_audits import PendingAudits
+from mirage_formal.run.verify.unit_audits import UnitAudits
 from mirage_formal.run_directory.overwrite import clear_earlier_search
 from mirage_formal.run_directory.run_writer import RunStore
 from mirage_formal.search.engine_interface import Unit, list_incompleteness
@@ -261,7 +261,7 @@ class _Run:
         self.times = SearchClock(store.units.values())
         self.evidence: CandidateVerifier | None = None
         self.prepared: PreparedWorker | None = None
-        self.audits = PendingAudits(self._complete, record.versions["z3-solver"])
+        self.audits = UnitAudits(self._complete, record.versions["z3-solver"])
 
     def report(self) -> RunReport:
         try:
@@ -290,7 +290,7 @@ class _Run:
         if evidence.late and self.status == "complete":
             self.status = "time-limit"
         self._audit_remaining_units()
-        self._bound_estimates()
+        self._bounds_of_estimates()
         return self._write(verified, evidence, found)
 
     def _search(self) -> None:
@@ -309,7 +309,7 @@ class _Run:
             self._record(
                 todo.pop(),
                 cast(
-                    TaskDone[UnitRecord | UnauditedUnit],
+                    TaskDone[UnitRecord | SearchedUnit],
                     msgspec.structs.replace(cast(Any, early), value=early.value.record),
                 ),
             )
@@ -335,7 +335,7 @@ class _Run:
                     pass  # nothing is lost: its own run searches it
                 case TaskDone() | TaskFailed():
                     left -= 1
-                    self._record(todo[outcome.index], cast(TaskDone[UnitRecord | UnauditedUnit] | TaskFailed, outcome))
+                    self._record(todo[outcome.index], cast(TaskDone[UnitRecord | SearchedUnit] | TaskFailed, outcome))
                     if left:
                         tasks += [one for one in self.audits.tasks if one.unit == todo[outcome.index].index]
                 case TaskOverdue():
@@ -404,13 +404,13 @@ class _Run:
         self.status = "time-limit"
         return None
 
-    def _record(self, unit: Unit, outcome: TaskDone[UnitRecord | UnauditedUnit] | TaskFailed) -> None:
+    def _record(self, unit: Unit, outcome: TaskDone[UnitRecord | SearchedUnit] | TaskFailed) -> None:
         """Record a unit; one whose decisions are still to be audited is complete after its audit."""
         audit: AuditTask | None = None
         match outcome:
             case TaskDone(value=UnitRecord() as found):
                 record = msgspec.structs.replace(found, attempts=outcome.attempts)
-            case TaskDone(value=UnauditedUnit(record=found, decisions=decisions)):
+            case TaskDone(value=SearchedUnit(record=found, decisions=decisions)):
                 record = msgspec.structs.replace(found, attempts=outcome.attempts)
                 audit = AuditTask(unit.index, decisions, self.job.options.choice) if decisions else None
             case TaskFailed():
@@ -435,10 +435,10 @@ class _Run:
                     self.audits.answer(tasks[outcome.index], result)
         self.remarks += [f"audit of unit {unit} failed: {why}" for unit, why in sorted(self.audits.failed.items())]
 
-    def _bound_estimates(self) -> None:
+    def _bounds_of_estimates(self) -> None:
         """Compute the bounds of the program, if the search ended between its plan and them."""
         tasks = [BoundsTask(self.job)] if self.planned and self.bounds is None else []
-        for outcome in self.executor.run(bound_estimates, tasks, limit_s=self.limits.unit_s) if tasks else ():
+        for outcome in self.executor.run(bounds_of_estimates, tasks, limit_s=self.limits.unit_s) if tasks else ():
             if isinstance(outcome, TaskDone):
                 self.bounds = outcome.value
 

@@ -20,8 +20,8 @@ from mirage_formal.run.task_values import (
     PreparationTask,
     RejectedCandidate,
     RoundingTask,
+    SearchedUnit,
     SearchPlan,
-    UnauditedUnit,
     UncertifiedTensor,
     UnitTask,
 )
@@ -35,7 +35,7 @@ def plan(job: SearchJob) -> list[Unit]:
     return tasks.plan(job)
 
 
-def bound_estimates(task: BoundsTask) -> tuple[BoundRecord, ...]:
+def bounds_of_estimates(task: BoundsTask) -> tuple[BoundRecord, ...]:
     """Call ``lower_bounds``: return the lower bounds of the estimates of all graphs for a job's program."""
     from mirage_formal.codegen.lower_bound import lower_bounds
 
@@ -58,7 +58,7 @@ def audit_unit(task: AuditTask) -> AuditRecord:
 
 def search_next(task: NextSearchTask) -> NextSearch:
     """Plan the search of a later run, and search its unit if it has only one."""
-    planned = SearchPlan(plan(task.job), bound_estimates(BoundsTask(task.job)))
+    planned = SearchPlan(plan(task.job), bounds_of_estimates(BoundsTask(task.job)))
     if len(planned.units) != 1:
         return NextSearch(planned, None)
     return NextSearch(planned, search_unit(UnitTask(task.job, task.key, planned.units[0], task.questions)))
@@ -66,22 +66,22 @@ def search_next(task: NextSearchTask) -> NextSearch:
 
 #: A task of the search phase, and its result.
 SearchTask = UnitTask | NextSearchTask | BoundsTask | PreparationTask | AuditTask
-SearchResult = UnitRecord | UnauditedUnit | NextSearch | tuple[BoundRecord, ...] | AuditRecord | float
+SearchResult = UnitRecord | SearchedUnit | NextSearch | tuple[BoundRecord, ...] | AuditRecord | float
 
 
 def run_search_task(task: SearchTask) -> SearchResult:
     """Call the function of a task; a preparation is one of verification."""
     match task:
-        case UnitTask(audit_apart=True):
+        case UnitTask(audited_apart=True):
             from mirage_formal.run import tasks
 
-            return tasks.search_without_audit(task)
+            return tasks.search_unit_only(task)
         case UnitTask():
             return search_unit(task)
         case AuditTask():
             return audit_unit(task)
         case BoundsTask():
-            return bound_estimates(task)
+            return bounds_of_estimates(task)
         case NextSearchTask():
             return search_next(task)
         case PreparationTask():

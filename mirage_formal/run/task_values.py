@@ -32,17 +32,17 @@ class UnitTask(Struct, frozen=True):
         key: The key of the run.
         unit: The unit.
         questions: Number of its pruning decisions that z3 is asked about at most.
-        audit_apart: Whether another task asks z3, so that the result is an ``UnauditedUnit``.
+        audited_apart: Whether another task asks z3, so that the result is an ``SearchedUnit``.
     """
 
     job: SearchJob
     key: str
     unit: Unit
     questions: int
-    audit_apart: bool = False
+    audited_apart: bool = False
 
 
-class UnauditedUnit(Struct, frozen=True):
+class SearchedUnit(Struct, frozen=True):
     """A searched unit whose pruning decisions z3 was not asked about.
 
     Attributes:

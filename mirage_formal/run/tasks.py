@@ -38,7 +38,7 @@ from mirage_formal.prove.abstract.pruning_audit import (
     DecisionSample,
     PruningDecision,
     audit_decisions,
-    load_auditor,
+    load_audit_solver,
 )
 from mirage_formal.prove.abstract.subexpression_oracle import NormalFormOracle
 from mirage_formal.prove.equality.prove import prove
@@ -53,7 +53,7 @@ from mirage_formal.run.task_values import (
     PreparationTask,
     Proof,
     RejectedCandidate,
-    UnauditedUnit,
+    SearchedUnit,
     UncertifiedTensor,
     UnitProgress,
     UnitTask,
@@ -144,7 +144,7 @@ def search_unit(task: UnitTask) -> UnitRecord:
     return _audited(record, decisions, task.job.options.choice)
 
 
-def search_without_audit(task: UnitTask) -> UnauditedUnit:
+def search_unit_only(task: UnitTask) -> SearchedUnit:
     """Search one unit, and return its record with the decisions that ``audit_unit`` asks about.
 
     A unit whose expressions are nested too deeply to be sent to another process is audited here.
@@ -153,8 +153,8 @@ def search_without_audit(task: UnitTask) -> UnauditedUnit:
     try:
         pickle.dumps(decisions)
     except RecursionError:
-        return UnauditedUnit(_audited(record, decisions, task.job.options.choice), ())
-    return UnauditedUnit(record, decisions)
+        return SearchedUnit(_audited(record, decisions, task.job.options.choice), ())
+    return SearchedUnit(record, decisions)
 
 
 def _audited(record: UnitRecord, decisions: tuple[PruningDecision, ...], choice: AxiomChoice) -> UnitRecord:
@@ -404,7 +404,7 @@ def prepare_verification(task: PreparationTask) -> float:
     if milliseconds < _SHORT_MS:
         choice = task.job.options.choice
         _oracle(task.job.sought.whole, choice)
-        load_auditor(choice)
+        load_audit_solver(choice)
     return milliseconds
 
 

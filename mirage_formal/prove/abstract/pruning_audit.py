@@ -194,7 +194,7 @@ def _audit_one(session: AxiomSession, one: PruningDecision) -> tuple[AuditFindin
             return AuditFinding.UNKNOWN, every
 
 
-def load_auditor(choice: AxiomChoice) -> None:
+def load_audit_solver(choice: AxiomChoice) -> None:
     """Load z3 with the axioms in force, as the first call of ``audit_decisions`` would."""
     _session(choice)
 
@@ -204,4 +204,4 @@ def _session(choice: AxiomChoice) -> AxiomSession:
     return AxiomSession(axioms_in_force(choice))
 
 
-__all__ = ["AuditFinding", "DecisionSample", "PruningAudit", "PruningDecision", "audit_decisions", "load_auditor"]
+__all__ = ["AuditFinding", "DecisionSample", "PruningAudit", "PruningDecision", "audit_decisions", "load_audit_solver"]

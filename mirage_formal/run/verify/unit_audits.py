@@ -11,7 +11,7 @@ from mirage_formal.run.task_values import AuditTask
 from mirage_formal.workers.dispatch import TaskFailed
 
 
-class PendingAudits:
+class UnitAudits:
     """Audits that are still to be made, with the records of their units.
 
     A unit is complete once it is audited. A run that ends before that has not searched the unit.

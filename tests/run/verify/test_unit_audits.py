@@ -15,7 +15,7 @@ from mirage_formal.records import EXHAUSTED_FILE, SEARCH_FILE, AuditRecord, Unit
 from mirage_formal.run import tasks
 from mirage_formal.run.driver import run_search
 from mirage_formal.run.settings import Settings
-from mirage_formal.run.task_values import AuditTask, BoundsTask, UnauditedUnit, UnitTask
+from mirage_formal.run.task_values import AuditTask, BoundsTask, SearchedUnit, UnitTask
 from mirage_formal.run_directory.run_writer import read_journal
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 from tests.kit.graphs import workloads
@@ -67,7 +67,7 @@ def test_a_unit_is_audited_beside_verification_with_the_same_record(
     one = search(tmp_path / "apart", apart)
     kinds = [type(task) for task in apart.given]
     assert kinds.index(AuditTask) > kinds.index(UnitTask)
-    assert all(task.audit_apart for task in apart.given if isinstance(task, UnitTask))
+    assert all(task.audited_apart for task in apart.given if isinstance(task, UnitTask))
     monkeypatch.setattr(together, "workers", 1)
     two = search(tmp_path / "together", together)
     assert AuditTask not in map(type, together.given)
@@ -119,8 +119,8 @@ def test_a_unit_whose_expressions_are_nested_too_deeply_to_be_sent_is_audited_wh
     monkeypatch.setattr(tasks, "_search", lambda task: (record, (PruningDecision(True, deep, deep, False),)))
     monkeypatch.setattr(tasks, "audit_unit", lambda task: audited)
     job: Any = _Job()
-    found = tasks.search_without_audit(UnitTask(job, "", None, 1))  # type: ignore[arg-type]
-    assert found == UnauditedUnit(msgspec.structs.replace(record, audit=audited), ())
+    found = tasks.search_unit_only(UnitTask(job, "", None, 1))  # type: ignore[arg-type]
+    assert found == SearchedUnit(msgspec.structs.replace(record, audit=audited), ())
 
 
 class _Job:
