@@ -318,7 +318,7 @@ class _Run:
         later = self.ahead.waiting[:idle]
         del self.ahead.waiting[: len(later)]
         tasks: list[SearchTask] = [*self._unit_tasks(todo), *later, *self._tasks_beside(left)]
-        for outcome in self.executor.run(run_search_task, tasks, **self._search_limits(tasks)):
+        for outcome in self._outcomes(tasks):
             if left == 0 and not later and not any(record.candidates for record in self._records()):
                 break  # there is nothing to verify
             task = None if outcome is None else tasks[outcome.index]
@@ -375,12 +375,12 @@ class _Run:
             self.prepared = PreparedWorker()
         return tasks
 
-    def _search_limits(self, tasks: Sequence[SearchTask]) -> dict[str, Any]:
-        """Return the limits of the search; it does not wait for the preparation of verification."""
-        limits: dict[str, Any] = {"limit_s": self.limits.unit_s, "deadline": self.limits.search}
-        if self.prepared is not None:
-            limits["outlasting"] = {len(tasks) - 1: self._prepare}
-        return limits
+    def _outcomes(self, tasks: Sequence[SearchTask]) -> Iterator[TaskDone[Any] | TaskFailed | TaskOverdue | None]:
+        """Yield the outcomes of tasks of the search, which does not wait for the preparation of verification."""
+        last = {len(tasks) - 1: self._prepare}
+        with nullcontext() if self.prepared is None else self.executor.outlasting_tasks(last):
+            limit_s, deadline = self.limits.unit_s, self.limits.search
+            yield from self.executor.run(run_search_task, tasks, limit_s=limit_s, deadline=deadline)
 
     def _standing(self) -> dict[int, UnitProgress]:
         """Return the progress of the units that are being searched, without searches of later runs."""

@@ -213,6 +213,7 @@ class Executor(ABC, Generic[S]):
         self.remarks: list[str] = []
         self._slots: list[S] = []
         self._refuses: Refuses | None = None
+        self._outlasting: Mapping[int, Receives] = {}
         self._steps: deque[Callable[[], object]] = deque()
         self._slow = (slow_factor, slow_after_s)
 
@@ -267,6 +268,20 @@ class Executor(ABC, Generic[S]):
         finally:
             self._refuses = None
 
+    @contextmanager
+    def outlasting_tasks(self, tasks: Mapping[int, Receives]) -> Iterator[None]:
+        """Let a ``run`` that begins inside start some tasks without waiting for them.
+
+        Args:
+            tasks: Positions of the tasks, each with a function. It is called with the outcome if that comes in a later
+                ``run``, which gives its tasks to other workers meanwhile.
+        """
+        self._outlasting = tasks
+        try:
+            yield
+        finally:
+            self._outlasting = {}
+
     def __enter__(self) -> Self:
         return self
 
@@ -282,7 +297,6 @@ class Executor(ABC, Generic[S]):
         deadline: float = float("inf"),
         tries: int = TRIES,
         once: bool = False,
-        outlasting: Mapping[int, Receives] | None = None,
     ) -> Iterator[TaskDone[R] | TaskFailed | TaskOverdue | None]:
         """Compute ``function(task)`` for every task and yield outcomes as they come, in no particular order.
 
@@ -296,18 +310,17 @@ class Executor(ABC, Generic[S]):
             deadline: Value of time.monotonic() at which to stop: running tasks are killed and yield nothing.
             tries: Times that a task may fail before it is given up.
             once: Whether a task that took too long is given up at once: another try would take as long.
-            outlasting: Positions of tasks that ``run`` starts but does not wait for, each with a function. It is called
-                with the outcome if that comes in a later ``run``, which gives other tasks to other workers meanwhile.
 
         Raises:
             MirageError: A task raised one: a mistake of the user, which no other try would cure.
         """
         book = _TaskStates(tries, once, self._refuses)
+        outlasting = self._outlasting
         kept: Mapping[int, Receives] = {}
         try:
             while True:
                 book.grow(len(tasks))
-                begun = {} if outlasting is None else self._running(outlasting)
+                begun = self._running(outlasting)
                 if book.left == len(begun):
                     kept = begun
                     return

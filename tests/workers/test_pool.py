@@ -341,7 +341,8 @@ def test_a_run_does_not_wait_for_a_task_that_outlasts_it(tmp_path: Path) -> None
     gate = tmp_path / "gate"
     with Pool(2) as workers:
         tasks: list[Any] = [0.0, str(gate)]
-        found = list(workers.run(nap_or_wait, tasks, limit_s=HUNG_S, outlasting={1: received.append}))
+        with workers.outlasting_tasks({1: received.append}):
+            found = list(workers.run(nap_or_wait, tasks, limit_s=HUNG_S))
         assert [one.index for one in found if isinstance(one, TaskDone)] == [0]
         assert not received
         pids = {value(one) for one in workers.run(process_id, range(4), limit_s=HUNG_S) if isinstance(one, TaskDone)}
@@ -357,7 +358,8 @@ def test_the_failure_of_a_task_that_outlasts_its_run_is_received(tmp_path: Path)
     received = list[TaskDone[Any] | TaskFailed]()
     with Pool(2) as workers:
         tasks: list[Any] = [0.0, str(tmp_path / "never")]
-        list(workers.run(nap_or_wait, tasks, limit_s=2.0, outlasting={1: received.append}))
+        with workers.outlasting_tasks({1: received.append}):
+            list(workers.run(nap_or_wait, tasks, limit_s=2.0))
         while not received:
             list(workers.run(nap, [0.05], limit_s=HUNG_S))
         assert [(type(one), one.index) for one in received] == [(TaskFailed, 1)]
@@ -367,7 +369,8 @@ def test_the_failure_of_a_task_that_outlasts_its_run_is_received(tmp_path: Path)
 def test_a_pool_is_closed_while_a_task_outlasts_its_run(tmp_path: Path) -> None:
     with Pool(2) as workers:
         tasks: list[Any] = [0.0, str(tmp_path / "never")]
-        list(workers.run(nap_or_wait, tasks, limit_s=HUNG_S, outlasting={1: lambda _: None}))
+        with workers.outlasting_tasks({1: lambda _: None}):
+            list(workers.run(nap_or_wait, tasks, limit_s=HUNG_S))
         left = workers.pids()
     assert gone(left)
 
