@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -98,7 +99,7 @@ def test_a_question_ends_although_z3_misses_its_timer(monkeypatch: pytest.Monkey
     made = session._solver
 
     class Untimed:
-        def __init__(self, *question: object) -> None:
+        def __init__(self, *question: Any) -> None:
             self._solver = made(*question)
 
         def set(self, parameter: str, limit: int) -> None:
