@@ -16,9 +16,9 @@ from typing import Final
 
 from mirage_formal.codegen.cost import block_cost
 from mirage_formal.codegen.post_search_rewrites.tile_resizing import (
-    MOST_HELD,
+    MOST_IN_REGISTERS,
     can_merge_blocks,
-    held_elements,
+    register_elements,
     split_dim,
     splittable_dims,
 )
@@ -62,7 +62,7 @@ def retile(
     found: list[tuple[float, int, BlockGraph]] = []
     for made in _scaled_grids(block, operands, factor, larger=larger):
         shapes = _tile_shapes(made, operands)
-        if shapes is not None and _FEWEST <= max(prod(shape) for shape in shapes) <= MOST_HELD:
+        if shapes is not None and _FEWEST <= max(prod(shape) for shape in shapes) <= MOST_IN_REGISTERS:
             cost, _ = block_cost(made, operands, target)
             found.append((round(cost.us, 3), -shapes[made.outputs[0].operand][-1], made))
     return min(found, key=lambda one: one[:2])[2] if found else None
@@ -88,7 +88,7 @@ def retile_product(op: GraphDefined, operands: Sequence[DTensor], rank: int, tar
     best: dict[tuple[tuple[int, int, int], int], tuple[float, int, BlockGraph]] = {}
     for made in _product_grids(block, operands, target):
         shapes = _tile_shapes(made, operands)
-        if shapes is None or held_elements(made, shapes) > MOST_HELD:
+        if shapes is None or register_elements(made, shapes) > MOST_IN_REGISTERS:
             continue
         cost, _ = block_cost(made, operands, target)
         found = (round(cost.us, 3), made.forloop_range, made)

@@ -24,9 +24,9 @@ from mirage_formal.codegen.cost import block_cost, least_kernel_us
 from mirage_formal.codegen.planning.expand import flatten
 from mirage_formal.codegen.planning.k_loop_splitting import can_split_iterations
 from mirage_formal.codegen.post_search_rewrites.tile_resizing import (
-    MOST_HELD,
+    MOST_IN_REGISTERS,
     can_merge_blocks,
-    held_elements,
+    register_elements,
     split_dim,
     splittable_dims,
 )
@@ -274,7 +274,7 @@ class _Splitter:
     def _first(self) -> tuple[BlockGraph, list[tuple[int, Op]]]:
         """Return the kernel that writes partial results, and the accumulators that they belong to."""
         block = self._block
-        if held_elements(block, [tile.shape for tile in self._tiles]) > MOST_HELD:
+        if register_elements(block, [tile.shape for tile in self._tiles]) > MOST_IN_REGISTERS:
             raise MatchFailure("accumulators and products of larger tiles do not fit in registers")
         iterators = [block.inputs[i] for i in self._loads]
         inputs = [InputIterator(self._turned(i.imap, i.fmap), i.fmap) for i in iterators]

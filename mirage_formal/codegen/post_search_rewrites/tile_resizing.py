@@ -14,7 +14,7 @@ from mirage_formal.graph.types import DimMap, Shape
 from mirage_formal.rewrite.failure import MatchFailure, none_on_match_failure
 
 #: The most elements that a block's registers hold, the same limit as for the tiles of kernels that searches make.
-MOST_HELD: Final = 1 << 15
+MOST_IN_REGISTERS: Final = 1 << 15
 #: Columns of a product that an iteration computes at least; a plan cuts iterations down to as many.
 _COLUMNS: Final = 64
 #: Accumulators that join iterations element by element.
@@ -65,7 +65,7 @@ def split_dim(block: BlockGraph, shapes: Sequence[Shape], dim: int, axis: int, c
     )
 
 
-def held_elements(block: BlockGraph, shapes: Sequence[Shape]) -> int:
+def register_elements(block: BlockGraph, shapes: Sequence[Shape]) -> int:
     """Return the elements that a block holds at least: its accumulators, and its largest product beside them.
 
     A product that only sums over the loop take is accumulated in place. Of any other one, an iteration holds at least
@@ -143,4 +143,11 @@ def _merged_dim(op: Op, along: Sequence[int | None], shapes: Sequence[Shape]) ->
     return dim
 
 
-__all__ = ["MOST_HELD", "can_merge_blocks", "held_elements", "is_independent_along", "split_dim", "splittable_dims"]
+__all__ = [
+    "MOST_IN_REGISTERS",
+    "can_merge_blocks",
+    "is_independent_along",
+    "register_elements",
+    "split_dim",
+    "splittable_dims",
+]
