@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from copy import copy
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, Unpack
@@ -59,9 +60,10 @@ from mirage_formal.records import SUMMARY_FILE, read_file, seal_record, sha256, 
 from mirage_formal.records.partition import PARTS, WHOLE_FILE, WholeRecord
 from mirage_formal.run.driver import NextSearches, RunArguments, next_search_task, open_executor, run_search
 from mirage_formal.run.progress import Watch, ignore_progress
+from mirage_formal.run.result_cache.cache_lookup import is_stored
 from mirage_formal.run.results.result import Result
 from mirage_formal.run.results.run_report import RunReport
-from mirage_formal.run.settings import NO_TIME_S, Job, Settings, escape_undecodable, identity, make_job
+from mirage_formal.run.settings import NO_TIME_S, Job, SearchJob, Settings, escape_undecodable, identity, make_job
 from mirage_formal.run.task_values import NextSearchTask
 from mirage_formal.search.horizontal_fusion.slices import extract_subgraph
 from mirage_formal.search.horizontal_fusion.whole_program_fusion import is_fusible
@@ -79,6 +81,9 @@ _TOO_LITTLE: Final = 0.05
 _PART: Final = 1 / 2
 #: Microseconds added to the estimate of each kernel when subgraphs are merged: none, and a slower launch.
 _KERNEL_US: Final = (0.0, 10.0)
+
+#: Most searches of later subgraphs for each worker that a search leaves idle.
+_AHEAD: Final = 4
 
 Status = Literal["complete", "interrupted", "time-limit"]
 
@@ -119,6 +124,31 @@ def search_covers(
             return _CoverSearch(job, settings, out, about, workers, tried=tried).report()
 
 
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    """Stage of the search of a cover.
+
+    Attributes:
+        cut: Returns the partition whose new subgraphs are searched, by the costs found so far.
+        single: Whether single kernels are searched.
+    """
+
+    cut: Callable[[_CoverSearch], Partition]
+    single: bool
+
+
+def _stages(job: Job, settings: Settings) -> tuple[_Stage, ...]:
+    """Return the stages of a cover's search: subgraphs, then merged ones, then those of covers with few kernels."""
+    first = _Stage(lambda search: search._cut(search._expected), single=False)
+    if job.engine != "guided":
+        return (first,)
+    beside = _Stage(lambda search: search._cut(search._beside_products), single=False)
+    merged = [_Stage(partial(_CoverSearch._merged, kernel_us=us), single=True) for us in _KERNEL_US]
+    few = _Stage(lambda search: search._cut(search._few, _KERNEL_US[-1]), single=True)
+    # A user's space is not restricted to single kernels.
+    return (first, beside, *merged, *(() if settings.narrowed else (few,)))
+
+
 class _CoverSearch:
     def __init__(
         self,
@@ -143,6 +173,7 @@ class _CoverSearch:
         self.limits = PartLimits(job.space.max_block_ops, job.space.max_block_inputs)
         self.merger = Merger(self.program, self.target, self.limits)
         self.limited = 0
+        self.stages = _stages(job, settings)  # those that are not over, the present one first
         self.single = False  # whether single kernels are searched: of merged parts, and for covers of few kernels
         self.settings = settings
         self.root = root
@@ -175,23 +206,17 @@ class _CoverSearch:
 
         Return the partition at which the user interrupted the search, or None; see ``_explore``.
         """
-        stopped = self._explore(lambda: self._cut(self._expected))
-        if self.job.engine != "guided":
-            return stopped
-        if stopped is None:
-            stopped = self._explore(lambda: self._cut(self._beside_products))
-        self.single = True
-        for us in _KERNEL_US:
-            if stopped is None:
-                stopped = self._explore(partial(self._merged, us))
-        if stopped is not None or self.settings.narrowed:  # a user's space is not restricted to single kernels
-            return stopped
-        return self._explore(lambda: self._cut(self._few, _KERNEL_US[-1]))
+        while self.stages:
+            self.single = self.stages[0].single
+            if (stopped := self._explore(self.stages[0])) is not None:
+                return stopped
+            self.stages = self.stages[1:]
+        return None
 
     def _merged(self, kernel_us: float) -> Partition:
         return self.merger.merged(self._cut(self._least), self._expected_offers, kernel_us)
 
-    def _explore(self, cutting: Callable[[], Partition]) -> Partition | None:
+    def _explore(self, stage: _Stage) -> Partition | None:
         """Cut the program and search its new subgraphs; repeat with the costs found, until there are no new ones.
 
         Returns:
@@ -200,10 +225,9 @@ class _CoverSearch:
         for _ in range(_ROUNDS):
             if self.over:
                 break
-            cut = cutting()
+            cut = stage.cut(self)
             self.limited = max(self.limited, cut.limited)
-            fresh = [part for part in cut.parts if part.searched and part.program not in self.known]
-            order = sorted(fresh, key=self._gain, reverse=True)
+            order = self._new_parts(cut)
             for number, part in enumerate(order):
                 if not is_searchable(part.program, self.job, self.settings):  # it was priced without a proof
                     self.known[part.program] = ()
@@ -214,9 +238,14 @@ class _CoverSearch:
                 if report is not None:
                     found = least_costs_by_kernels(part.program, report, self.target)
                     self.known[part.program] = self.alike[self._look(part.program)] = found
-            if not fresh:
+            if not order:
                 break
         return None
+
+    def _new_parts(self, cut: Partition) -> list[Subgraph]:
+        """Return the parts of a partition that are to be searched and were not, in the order of their searches."""
+        fresh = [part for part in cut.parts if part.searched and part.program not in self.known]
+        return sorted(fresh, key=self._gain, reverse=True)
 
     def _gain(self, part: Subgraph) -> float:
         """Return the most microseconds that a search could save for a subgraph; 0 where no lower bound is known."""
@@ -350,7 +379,7 @@ class _CoverSearch:
             earlier = earlier_search(self.root, code, program) if self.settings.resume else None
             if earlier is None and self._is_over():
                 return None
-            self.ahead.waiting = list(self._next_searches(later))
+            self.ahead.propose = partial(self._next_searches, part, later)
             number = 1 + max((number_of(report.directory) for report in self.reports.values()), default=0)
             where = earlier or self.root / PARTS / f"{number:02}-{code[:12]}"
             report = self.reports[program] = run_search(
@@ -366,19 +395,47 @@ class _CoverSearch:
             self.status = report.summary.status if report.summary.status != "complete" else self.status
         return self.reports[program]
 
-    def _next_searches(self, later: Sequence[Subgraph]) -> Iterator[NextSearchTask]:
-        """Yield the searches of subgraphs for idle workers.
+    def _next_searches(self, part: Subgraph, later: Sequence[Subgraph]) -> list[NextSearchTask]:
+        """Return the searches of the subgraphs that probably come after a part, for idle workers.
 
-        There are none with ``resume``, because they may have been made, and none with a time limit: a run waits for
-        them, and a search that its deadline ends is lost.
+        After the later subgraphs of its partition come those of further partitions, made as if no search found
+        anything faster than the unfused program: few searches are wrongly expected. There are none with ``resume``,
+        because they may have been made, and none with a time limit: a run waits for them, and a search that its
+        deadline ends is lost.
         """
         if self.settings.resume or self.settings.time_limit is not None or self.workers.workers == 1:
+            return []
+        most, found = _AHEAD * self.workers.workers, dict[SearchJob, NextSearchTask]()
+        guess = copy(self)
+        guess.known, guess.alike, guess.merger = dict(self.known), dict(self.alike), self.merger.supposing()
+        guess._suppose_unfused(part)
+        order = list(later)
+        for stage in self.stages:
+            guess.single = stage.single
+            for _ in range(_ROUNDS):
+                for one in order:
+                    found |= {task.job: task for task in guess._next_search(one)}
+                    guess._suppose_unfused(one)
+                    if len(found) >= most:
+                        return list(found.values())
+                if not (order := guess._new_parts(stage.cut(guess))):
+                    break
+        return list(found.values())
+
+    def _next_search(self, part: Subgraph) -> Iterator[NextSearchTask]:
+        """Yield the search of a part, if it is to be made and no worker has made it."""
+        if part.program in self.reports or not is_searchable(part.program, self.job, self.settings):
             return
-        for part in later[: self.workers.workers]:
-            if part.program not in self.reports and is_searchable(part.program, self.job, self.settings):
-                task = next_search_task(part.program, self._own_settings(part, None, resume=False))
-                if task.job not in self.ahead.found:
-                    yield task
+        settings = self._own_settings(part, None, resume=False)
+        if not is_stored("search", make_job(part.program, settings), settings):
+            task = next_search_task(part.program, settings)
+            if task.job not in self.ahead.found:
+                yield task
+
+    def _suppose_unfused(self, part: Subgraph) -> None:
+        """Take the cost of a part without a search as that which its search finds."""
+        offers = ((kernel_count(part.program), estimate(part.program, self.target).us),)
+        self.known[part.program] = self.alike[self._look(part.program)] = offers
 
     def _is_over(self) -> bool:
         """Return whether too little time is left for a further search; the run then ends at its time limit."""

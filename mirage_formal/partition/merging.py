@@ -18,6 +18,7 @@ results as inputs.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import combinations
 from typing import Final
@@ -56,6 +57,12 @@ class Merger:
         self._limits = limits
         self._taken: dict[frozenset[int], Subgraph | None] = {}
         self._proposed: dict[frozenset[int], None] = {}  # merged parts of earlier partitions, reached step by step
+
+    def supposing(self) -> Merger:
+        """Return a merger that shares the extracted subgraphs with this one, which does not learn what it merges."""
+        other = copy(self)
+        other._proposed = dict(self._proposed)
+        return other
 
     def merged(self, cut: Partition, prices: Prices, kernel_us: float = 0.0) -> Partition:
         """Return a partition with subgraphs merged as long as that reduces the cost.

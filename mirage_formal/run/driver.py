@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -78,7 +78,14 @@ from mirage_formal.run.settings import (
     space_fields,
     versions,
 )
-from mirage_formal.run.task_entry_points import SearchTask, audit_unit, bounds_of_estimates, plan, run_search_task
+from mirage_formal.run.task_entry_points import (
+    SearchResult,
+    SearchTask,
+    audit_unit,
+    bounds_of_estimates,
+    plan,
+    run_search_task,
+)
 from mirage_formal.run.task_values import (
     AuditTask,
     BoundsTask,
@@ -125,11 +132,11 @@ class NextSearches:
     """Searches of later runs that idle workers compute during earlier ones.
 
     Attributes:
-        waiting: The tasks, next run first.
+        propose: Returns the tasks, next run first; it is called when a run leaves a worker idle.
         found: Outcomes by the job of the run.
     """
 
-    waiting: list[NextSearchTask] = field(default_factory=list)
+    propose: Callable[[], list[NextSearchTask]] = list
     found: dict[SearchJob, TaskDone[NextSearch]] = field(default_factory=dict)
 
 
@@ -254,6 +261,7 @@ class _Run:
         self.units = 0
         self.own = 0  # tasks that are units of this run
         self.planned = False
+        self.left = 0  # those that are not done
         self.bounds: tuple[BoundRecord, ...] | None = None
         self.unfused_us = estimate(job.program, job.target).us
         self.most_us: float | None = None
@@ -306,43 +314,30 @@ class _Run:
         self.times.start()
         early = self.ahead.found.pop(self.job, None)
         if early is not None and early.value.record is not None and todo:
-            self._record(
-                todo.pop(),
-                cast(
-                    TaskDone[UnitRecord | SearchedUnit],
-                    msgspec.structs.replace(cast(Any, early), value=early.value.record),
-                ),
-            )
-        left = self.own = len(todo)
-        idle = max(0, self.executor.workers - left) if left else 0
-        later = self.ahead.waiting[:idle]
-        del self.ahead.waiting[: len(later)]
-        tasks: list[SearchTask] = [*self._unit_tasks(todo), *later, *self._tasks_beside(left)]
+            early_unit = msgspec.structs.replace(cast(Any, early), value=early.value.record)
+            self._record(todo.pop(), cast(TaskDone[UnitRecord | SearchedUnit], early_unit))
+        self.left = self.own = len(todo)
+        tasks: list[SearchTask] = [*self._unit_tasks(todo), *self._tasks_beside(self.left)]
+        later: list[SearchTask] = []
+
+        def propose() -> None:
+            """Add searches of later runs, once, if this run leaves a worker idle."""
+            if 0 < self.left < self.executor.workers:
+                proposed, self.ahead.propose = self.ahead.propose(), list
+                later.extend(proposed)
+                tasks.extend(proposed)
+
+        if tasks:
+            self.executor.work_meanwhile([propose])
         for outcome in self._outcomes(tasks):
-            if left == 0 and not later and not any(record.candidates for record in self._records()):
+            if self.left == 0 and not later and not any(record.candidates for record in self._records()):
                 break  # there is nothing to verify
-            task = None if outcome is None else tasks[outcome.index]
-            match outcome:
-                case TaskDone(value=AuditRecord() as result) | (TaskFailed() as result) if isinstance(task, AuditTask):
-                    self.audits.answer(task, result)
-                case TaskDone(value=tuple() as bounds):
-                    self.bounds = bounds
-                case TaskDone() | TaskFailed() if isinstance(task, PreparationTask):
-                    self._prepare(outcome)
-                case TaskDone(value=NextSearch()):
-                    self.ahead.found[later[outcome.index - len(todo)].job] = cast(TaskDone[NextSearch], outcome)
-                case TaskFailed() | TaskOverdue() if outcome.index >= len(todo):
-                    pass  # nothing is lost: its own run searches it
-                case TaskDone() | TaskFailed():
-                    left -= 1
-                    self._record(todo[outcome.index], cast(TaskDone[UnitRecord | SearchedUnit] | TaskFailed, outcome))
-                    if left:
-                        tasks += [one for one in self.audits.tasks if one.unit == todo[outcome.index].index]
-                case TaskOverdue():
-                    self.remarks.append(_slow_unit_remark(todo[outcome.index], outcome))
+            if outcome is not None:
+                tasks += self._look_at(outcome, tasks[outcome.index])
+            propose()
             self.times.look(self._standing())
-            self._show(RunPhase.SEARCH, len(units) - left, len(units))
-        if left:
+            self._show(RunPhase.SEARCH, len(units) - self.left, len(units))
+        if self.left:
             self.status = "time-limit"
 
     def _prepare(self, outcome: TaskDone[Any] | TaskFailed) -> None:
@@ -382,13 +377,36 @@ class _Run:
             limit_s, deadline = self.limits.unit_s, self.limits.search
             yield from self.executor.run(run_search_task, tasks, limit_s=limit_s, deadline=deadline)
 
+    def _look_at(
+        self, outcome: TaskDone[SearchResult] | TaskFailed | TaskOverdue, task: SearchTask
+    ) -> Sequence[AuditTask]:
+        """Record the outcome of a task of the search phase; return the audits that it leaves to idle workers."""
+        match task, outcome:
+            case UnitTask(unit=unit), TaskOverdue():
+                self.remarks.append(_slow_unit_remark(unit, outcome))
+            case UnitTask(unit=unit), TaskDone() | TaskFailed():
+                self.left -= 1
+                self._record(unit, cast(TaskDone[UnitRecord | SearchedUnit] | TaskFailed, outcome))
+                return [one for one in self.audits.tasks if one.unit == unit.index] if self.left else []
+            case AuditTask(), TaskDone(value=AuditRecord() as result) | (TaskFailed() as result):
+                self.audits.answer(task, result)
+            case BoundsTask(), TaskDone(value=tuple() as bounds):
+                self.bounds = bounds
+            case PreparationTask(), TaskDone() | TaskFailed():
+                self._prepare(outcome)
+            case NextSearchTask(job=job), TaskDone(value=NextSearch() as found) if found.plan is not None:
+                self.ahead.found[job] = cast(TaskDone[NextSearch], outcome)
+            case _:
+                pass  # nothing is lost: the run of a later search makes it itself
+        return []
+
     def _standing(self) -> dict[int, UnitProgress]:
         """Return the progress of the units that are being searched, without searches of later runs."""
         return {index: said for index, said in self.executor.said.items() if index < self.own}
 
     def _plan(self) -> list[Unit] | None:
         """Return the units of the search; None if the time limit ends it before it is planned."""
-        if (early := self.ahead.found.get(self.job)) is not None:
+        if (early := self.ahead.found.get(self.job)) is not None and early.value.plan is not None:
             self.bounds = early.value.plan.bounds
             return early.value.plan.units
         for outcome in self.executor.run(plan, [self.job], limit_s=_PLAN_LIMIT_S, deadline=self.limits.search):

@@ -26,6 +26,7 @@ from mirage_formal.run.task_values import (
     UnitTask,
 )
 from mirage_formal.search.engine_interface import Unit
+from mirage_formal.support.errors import MirageError
 
 
 def plan(job: SearchJob) -> list[Unit]:
@@ -58,7 +59,10 @@ def audit_unit(task: AuditTask) -> AuditRecord:
 
 def search_next(task: NextSearchTask) -> NextSearch:
     """Plan the search of a later run, and search its unit if it has only one."""
-    planned = SearchPlan(plan(task.job), bounds_of_estimates(BoundsTask(task.job)))
+    try:
+        planned = SearchPlan(plan(task.job), bounds_of_estimates(BoundsTask(task.job)))
+    except MirageError:
+        return NextSearch(None, None)
     if len(planned.units) != 1:
         return NextSearch(planned, None)
     return NextSearch(planned, search_unit(UnitTask(task.job, task.key, planned.units[0], task.questions)))

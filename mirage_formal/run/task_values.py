@@ -83,9 +83,12 @@ class NextSearchTask(Struct, frozen=True):
 
 
 class NextSearch(Struct, frozen=True):
-    """Result of a ``NextSearchTask``: the plan, and the record of the only unit; None if there are several."""
+    """Result of a ``NextSearchTask``: the plan, and the record of the only unit; None if there are several.
 
-    plan: SearchPlan
+    The plan is None if the engine refuses the program, which that run then finds itself.
+    """
+
+    plan: SearchPlan | None
     record: UnitRecord | None
 
 

@@ -105,6 +105,12 @@ def claim_entry(kind: Kind, job: Job, settings: Settings) -> Iterator[EntryClaim
         yield EntryClaim(limit, key, find_entry(key, job, limit, last=True))
 
 
+def is_stored(kind: Kind, job: Job, settings: Settings) -> bool:
+    """Return whether the store has an entry for a job, without a look into the entry; see ``claim_entry``."""
+    key = entry_key(kind, job, settings)
+    return key is not None and os.path.isdir(SearchCache().path(key))
+
+
 def find_entry(
     key: EntryKey, job: Job, limit_s: float | None, *, last: bool = False, most: int | None = None
 ) -> RecalledEntry | None:
@@ -197,4 +203,4 @@ def _long_enough(found: SearchOutcome, limit_s: float | None) -> bool:
     return limit_s is not None and found.limit_s is not None and found.limit_s >= _AS_LONG * limit_s
 
 
-__all__ = ["EntryClaim", "RecalledEntry", "claim_entry", "find_entry", "replay_evidence"]
+__all__ = ["EntryClaim", "RecalledEntry", "claim_entry", "find_entry", "is_stored", "replay_evidence"]
