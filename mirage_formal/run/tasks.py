@@ -58,7 +58,7 @@ from mirage_formal.run.task_values import (
     UnitProgress,
     UnitTask,
 )
-from mirage_formal.run.verify.certify import UnacceptedCandidate, VerifiedCandidate
+from mirage_formal.run.verify.certify import UnacceptedCandidate, VerifiedCandidate, is_proved
 from mirage_formal.run.verify.certify import verify_by_policy as certify_candidate
 from mirage_formal.run.verify.policy import Policy
 from mirage_formal.search.concatenated_inputs import sink_pads_to_inputs
@@ -367,7 +367,10 @@ def discharge_texts(texts: tuple[str, ...]) -> list[tuple[SolverRecord, SolverRe
 
 
 def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandidate:
-    """Verify a candidate at the program's real sizes: final fingerprint, proof, replay of the proof, special values.
+    """Verify a candidate at the program's real sizes: special values, final fingerprint, proof, replay of the proof.
+
+    A candidate that is proved and differs from the program at special values needs no fingerprint: it is refused. If it
+    is not proved, the fingerprint and the prover say why.
 
     Sound: what is accepted is the policy's to say (run.verify.certify); a proof counts once the kernel has replayed it.
     What is accepted is refused still if it differs from the program at special values.
@@ -376,12 +379,13 @@ def verify_candidate(task: CandidateTask) -> AcceptedCandidate | RejectedCandida
     from mirage_formal.run.verify.candidate_numerics import SpecialValueFault, evaluate_special_values
 
     job = task.job
-    judged = certify_candidate(
-        _fingerprint_session(job), decode_graph(task.graph), job.accept, replay_proof, _sought_graphs(job)
-    )
+    session, graph, sought = _fingerprint_session(job), decode_graph(task.graph), _sought_graphs(job)
+    found = evaluate_special_values(job.program, graph)
+    if isinstance(found, SpecialValueFault) and is_proved(session, graph, replay_proof, sought):
+        return RejectedCandidate("numerics", str(found))
+    judged = certify_candidate(session, graph, job.accept, replay_proof, sought)
     if isinstance(judged, UnacceptedCandidate):
         return RejectedCandidate(judged.kind, judged.reason)
-    found = evaluate_special_values(job.program, decode_graph(task.graph))
     if isinstance(found, SpecialValueFault):
         return RejectedCandidate("numerics", str(found))
     # A fingerprint without an answer is recorded with its completed rounds only.

@@ -10,14 +10,23 @@ import pytest
 
 import mirage_formal as mf
 from mirage_formal.graph.canonical import canonical_with_digest
-from mirage_formal.graph.formats.json import decode_graph
+from mirage_formal.graph.formats.json import decode_graph, encode
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.graph.verdict import Candidate, Different, Equivalent, Probable, Unknown
 from mirage_formal.prove.equality.prove import prove
+from mirage_formal.prove.identity_testing.fingerprint import FingerprintResult, FingerprintSession
 from mirage_formal.records import VerdictRecord
 from mirage_formal.run.settings import Settings, make_job, preprocess_job
-from mirage_formal.run.task_values import UnitTask
-from mirage_formal.run.tasks import FingerprintFilter, load_engine, plan, replay_proof, search_unit, verdict_record
+from mirage_formal.run.task_values import AcceptedCandidate, CandidateTask, RejectedCandidate, UnitTask
+from mirage_formal.run.tasks import (
+    FingerprintFilter,
+    load_engine,
+    plan,
+    replay_proof,
+    search_unit,
+    verdict_record,
+    verify_candidate,
+)
 from mirage_formal.support.errors import UnsupportedError
 from tests.kit.paths import REPOSITORY
 from tests.kit.runs.fake_engine import fused, program
@@ -124,6 +133,40 @@ print({"sympy", "z3", "cvc5", "galois"} & set(sys.modules))
     steps, loaded = done.stdout.splitlines()
     assert int(steps) > 0
     assert loaded == "set()"
+
+
+def _shifted_exponential(split: bool) -> KernelGraph:
+    """exp(x - max x), or exp(x) exp(-max x), which overflows."""
+    graph = mf.new_kernel_graph()
+    x = graph.new_input(dims=(16, 16), dtype=mf.float16)
+    top = graph.max(x, 1)
+    graph.mark_output(graph.exp(x) * graph.exp(graph.scale(top, -1)) if split else graph.exp(x - top))
+    return graph.freeze()
+
+
+def test_what_is_proved_and_wrong_at_special_values_takes_no_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[KernelGraph] = []
+    check = FingerprintSession.check
+
+    def counted(self: FingerprintSession, candidate: KernelGraph) -> FingerprintResult:
+        checked.append(candidate)
+        return check(self, candidate)
+
+    monkeypatch.setattr(FingerprintSession, "check", counted)
+    job = preprocess_job(make_job(_shifted_exponential(split=False), Settings()))
+    found = verify_candidate(CandidateTask(job, encode(_shifted_exponential(split=True))))
+    assert isinstance(found, RejectedCandidate)
+    assert (found.kind, found.reason[:14]) == ("numerics", "special values")
+    assert not checked
+    # What is not proved is refused by the fingerprint or the prover, though it is wrong at special values as well.
+    graph = mf.new_kernel_graph()
+    x = graph.new_input(dims=(16, 16), dtype=mf.float16)
+    graph.mark_output(graph.exp(x))
+    found = verify_candidate(CandidateTask(job, encode(graph.freeze())))
+    assert isinstance(found, RejectedCandidate)
+    assert found.kind != "numerics"
+    assert checked
+    assert isinstance(verify_candidate(CandidateTask(job, encode(job.program))), AcceptedCandidate)
 
 
 def test_what_the_kernel_refuses_is_unknown_and_names_the_place() -> None:

@@ -80,6 +80,28 @@ class UnacceptedCandidate(Struct, frozen=True):
     record: FingerprintRecord
 
 
+def is_proved(
+    session: FingerprintSession, candidate: KernelGraph, replay: Replay[T], via: Sequence[KernelGraph] = ()
+) -> bool:
+    """Return whether the prover finds a proof that ``replay`` accepts, under conditions that some input meets.
+
+    Sound: it accepts nothing; who refuses a candidate for another reason asks whether it would be refused without.
+
+    Args:
+        session: Fingerprints of the program; none is computed.
+        candidate: The candidate.
+        replay: The checker's replay of a proof.
+        via: As in ``verify_by_policy``.
+    """
+    proved = prove(session.program, candidate, via)
+    if not isinstance(proved, Equivalent):
+        return False
+    theorem = replay(session.program, candidate, proved.proof)
+    if isinstance(theorem, Unknown):
+        return False
+    return check_conditions(session.program, candidate, theorem.doubtful, seed=session.settings.seed) is None
+
+
 def verify_by_policy(
     session: FingerprintSession,
     candidate: KernelGraph,
