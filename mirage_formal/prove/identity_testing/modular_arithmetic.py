@@ -7,7 +7,7 @@ below 2^53 and is therefore exact. Everything else is 64-bit integer arithmetic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from math import prod
 from typing import Any, Final
@@ -26,6 +26,8 @@ _EXACT: Final = 1 << 53
 _CHUNKS: Final = 1 << 10
 #: Elements that are reduced at a time: they and their quotients stay in a processor's cache.
 BLOCK: Final = 1 << 14
+#: Elements of the limbs' products of a group of matrices that are multiplied together.
+GROUP: Final = 1 << 17
 #: Below this many elements inverses are taken one by one.
 _SMALL: Final = 64
 
@@ -59,16 +61,21 @@ def apply_in_blocks(function: Callable[..., Words], *operands: Residues) -> Word
         return function(*operands)
     whole = [np.broadcast_to(operand, shape) for operand in operands]
     out = np.empty(shape, dtype=np.uint64)
+    for at in _groups(shape, BLOCK):
+        out[at] = function(*[operand[at] for operand in whole])
+    return out
+
+
+def _groups(shape: tuple[int, ...], most: int) -> Iterator[tuple[int | slice, ...]]:
+    """Yield indices that cut an array of some shape into groups of at most ``most`` entries."""
     inner, axis = 1, len(shape) - 1
-    while inner * shape[axis] <= BLOCK:
+    while axis and inner * shape[axis] <= most:
         inner *= shape[axis]
         axis -= 1
-    step = BLOCK // inner
+    step = max(1, most // inner)
     for outer in np.ndindex(*shape[:axis]):
         for low in range(0, shape[axis], step):
-            at = (*outer, slice(low, low + step))
-            out[at] = function(*[operand[at] for operand in whole])
-    return out
+            yield (*outer, slice(low, low + step))
 
 
 class Modulus:
@@ -181,23 +188,30 @@ class Modulus:
         return batched_product(as_floats(a), as_floats(b), product or self.product)
 
     def product(self, a: Residues, b: Residues) -> Words:
-        """Return the product of stacks of float64 matrices."""
-        inner = a.shape[-1]
-        limbs, width, chunk = self._plan(inner)
-        if limbs == 1:
-            return self.reduced(to_uint64(self._partial(a, b, chunk)))
-        if a.size <= b.size:
-            rows = a.shape[-2]
-            total = self._partial(_limbs(a, limbs, width, axis=-2), b, chunk)
-            pieces = [total[..., i * rows : (i + 1) * rows, :] for i in range(limbs)]
-        else:
-            columns = b.shape[-1]
-            total = self._partial(a, _limbs(b, limbs, width, axis=-1), chunk)
-            pieces = [total[..., i * columns : (i + 1) * columns] for i in range(limbs)]
-        return apply_in_blocks(lambda *each: self._joined(each, width), *pieces)
+        """Return the product of stacks of float64 matrices.
+
+        Stacks are multiplied in groups that stay in a processor's cache: the system would clear the memory of large
+        intermediate arrays, which takes longer than the products of matrices with short sums.
+        """
+        limbs, width, chunk = self._plan(a.shape[-1])
+        rows, columns = a.shape[-2], b.shape[-1]
+        axis = -2 if a.size <= b.size else -1
+        if limbs > 1:
+            a, b = (_limbs(a, limbs, width, axis), b) if axis == -2 else (a, _limbs(b, limbs, width, axis))
+        lead = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        if prod(lead) == 1 or prod(lead) * rows * columns * limbs <= 2 * GROUP:
+            return self._joined(np.split(self._partial(a, b, chunk), limbs, axis), width)
+        a, b = (np.broadcast_to(x, (*lead, *x.shape[-2:])) for x in (a, b))
+        out = np.empty((*lead, rows, columns), dtype=np.uint64)
+        for at in _groups(lead, max(1, GROUP // (rows * columns * limbs))):
+            out[at] = self._joined(np.split(self._partial(a[at], b[at], chunk), limbs, axis), width)
+        return out
 
     def _joined(self, pieces: Sequence[Residues], width: int) -> Words:
         """Return the combination of the sums of limbs, highest first."""
+        return apply_in_blocks(lambda *each: self._joined_block(each, width), *pieces)
+
+    def _joined_block(self, pieces: Sequence[Residues], width: int) -> Words:
         out = self.reduced(pieces[0].astype(np.uint64))
         for piece in pieces[1:]:
             out <<= np.uint64(width)
