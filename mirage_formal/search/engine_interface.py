@@ -190,14 +190,15 @@ class SearchCounters:
     Args:
         max_states: See ``SearchOptions``.
         deadline: See ``SearchOptions``.
+        shown: Whether ``watch_counts`` shows them.
     """
 
-    def __init__(self, max_states: int | None = None, deadline: float | None = None) -> None:
+    def __init__(self, max_states: int | None = None, deadline: float | None = None, *, shown: bool = True) -> None:
         self._counts: Counter[str] = Counter()
         self._pruned: dict[LevelName, Counter[str]] = {level: Counter() for level in LEVELS}
         self._max_states = max_states
         self._deadline = deadline
-        if (watched := _watched.get()) is not None:
+        if shown and (watched := _watched.get()) is not None:
             watched.append(self)
 
     def step(self, name: str) -> None:

@@ -136,7 +136,7 @@ def test_a_second_kernel_may_fold_and_sum_no_dim_as_a_whole(last: OpKind, listed
     assert _search(program, space, best=None, off=frozenset(off)).keys() == on.keys()
 
 
-def _two_kernels() -> tuple[KernelGraph, SearchSpace]:
+def two_kernels() -> tuple[KernelGraph, SearchSpace]:
     """Attention in up to two kernels; without MIRAGE_THOROUGH=1 its weights alone, which take a fifth of the time."""
     if THOROUGH:
         return attention(2, 8, 4, 16), load_space("attention").with_overrides(max_block_ops=6)
@@ -153,7 +153,7 @@ def _two_kernels() -> tuple[KernelGraph, SearchSpace]:
 @pytest.mark.slow
 @pytest.mark.parametrize("off", ["share", "filter"])
 def test_two_kernel_attention_is_the_same_with_a_sharing_or_filter_off(off: str) -> None:
-    program, space = _two_kernels()
+    program, space = two_kernels()
     assert {len(graph.ops) for graph in _search(program, space).values()} == {1, 2}
     assert _search(program, space, off=frozenset({off})).keys() == _search(program, space).keys()
 
@@ -236,7 +236,7 @@ def test_single_kernels_are_found_first_and_once() -> None:
 
 @pytest.mark.slow
 def test_units_and_runs_are_deterministic() -> None:
-    (program, space), options = _two_kernels(), SearchOptions()
+    (program, space), options = two_kernels(), SearchOptions()
     engine = GuidedEngine()
     units = engine.units(program, space, options)
     assert len(units) > 1

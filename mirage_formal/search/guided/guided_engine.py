@@ -5,8 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 
+import msgspec
 from msgspec import Struct
 
 from mirage_formal.graph.canonical import canonical
@@ -39,6 +41,9 @@ class _ConcreteKernel(Struct, frozen=True):
     assignment: Assignment
 
 
+#: First kernels are shared if they take at most one of so many parts of a unit's states: a unit that ends at its limit
+#: may not need them all.
+_MOST_SHARED = 4
 #: Weight of a predefined operator's launch, in the units of Assigner's weights.
 _LAUNCH = 3.0
 #: Candidates instantiated for each sequence of kernel kinds, per unit of ``best``.
@@ -83,8 +88,8 @@ class GuidedEngine:
         share, shares = (int(n) for n in unit.payload.split("/"))
         space = options.bounded(space)
         tally = SearchCounters(space.max_states)
-        axes = ProgramAxes(program)
-        solver = KernelSolver(axes, space, options, tally)
+        solver = _solver(program, space, options, tally) if shares > 1 else None
+        solver = solver or KernelSolver(ProgramAxes(program), space, options, tally)
         builder = _PathBuilder(solver, space, self._best)
         found: dict[KernelGraph, Candidate] = {}
         paths = self._confirmed(PathFinder(solver, (share, shares)).paths(), builder, options, tally)
@@ -118,6 +123,33 @@ class GuidedEngine:
         except LimitReached:
             tally.add("cut")
         return out
+
+
+def _solver(
+    program: KernelGraph, space: SearchSpace, options: SearchOptions, tally: SearchCounters
+) -> KernelSolver | None:
+    """Return a solver for one of several shares that need not solve the first kernels, which all shares have in common.
+
+    None where shares divide the first kernels, or these are many.
+    """
+    method = msgspec.structs.replace(options, accept=None, cost=None, sample=None)
+    first = _first_kernels(program, space, method)
+    return None if first is None else first.continued(options, tally)
+
+
+@lru_cache(maxsize=1)  # a process searches the shares of one program after another
+def _first_kernels(program: KernelGraph, space: SearchSpace, options: SearchOptions) -> KernelSolver | None:
+    """Return a solver that has solved the first kernels of a program; None if they are not to be shared."""
+    tally = SearchCounters(None if space.max_states is None else space.max_states // _MOST_SHARED, shown=False)
+    solver = KernelSolver(ProgramAxes(program), space, options, tally)
+    finder = PathFinder(solver, (0, SHARES))
+    if finder.divides_first_kernels or not solver.repeatable:
+        return None
+    try:
+        finder.solve_first_kernels()
+    except LimitReached:
+        return None
+    return solver
 
 
 class _BestChoices:

@@ -97,9 +97,32 @@ class PathFinder:
         self._goal = KTensor(solver.target, solver.goal)
         self._operands: dict[tuple[KTensor, ...], int] = {}
 
+    def solve_first_kernels(self) -> None:
+        """Solve the kernels that may be the first operator of a path, as ``paths`` does for every share.
+
+        There is no share whose first kernels are fewer, unless there are many inputs (``divides_first_kernels``).
+        """
+        start = self._start()
+        if start.defined_left and start.steps_left > 1:
+            for _, rest, tensors in self._readable_operands(start):
+                if not self._has_too_many_unused(rest.bit_count() + 1, start.steps_left - 1):
+                    self._solver.earlier(tensors, start.frame)
+
+    @property
+    def divides_first_kernels(self) -> bool:
+        """Return whether shares divide the first kernels, and not what these hand over."""
+        return self._inputs > _FEW_INPUTS
+
     def paths(self) -> Iterator[Path]:
         """Yield all paths of a share, those of a single kernel first; those without a first kernel only in share 0."""
-        start = _State(
+        start = self._start()
+        if self._single and start.steps_left and start.defined_left and self._inputs <= self._space.max_block_inputs:
+            yield from self._single_kernel_paths(start)
+        if self._part[1]:
+            yield from self._visit(start)
+
+    def _start(self) -> _State:
+        return _State(
             tensors=self._solver.inputs,
             unused=TensorMask((1 << self._inputs) - 1),
             steps_left=self._space.max_kernel_ops,
@@ -108,10 +131,6 @@ class PathFinder:
             read=frozenset(),
             path=(),
         )
-        if self._single and start.steps_left and start.defined_left and self._inputs <= self._space.max_block_inputs:
-            yield from self._single_kernel_paths(start)
-        if self._part[1]:
-            yield from self._visit(start)
 
     def _single_kernel_paths(self, start: _State) -> Iterator[Path]:
         """Yield the paths of one kernel that reads all inputs."""
@@ -304,6 +323,13 @@ class PathFinder:
     # --- graph-defined kernels ---------------------------------------------------------------------------------
 
     def _graph_defined(self, state: _State) -> Iterator[Path]:
+        for operands, rest, tensors in self._readable_operands(state):
+            yield from self._kernel(state, operands, rest, tensors)
+
+    def _readable_operands(
+        self, state: _State
+    ) -> Iterator[tuple[tuple[TensorId, ...], TensorMask, tuple[KTensor, ...]]]:
+        """Yield each set of tensors that one more kernel may read, what it leaves unused, and each way to read it."""
         count = len(state.tensors)
         for size in range(1, min(self._space.max_block_inputs, count) + 1):
             for operands in combinations(map(TensorId, range(count)), size):
@@ -314,7 +340,7 @@ class PathFinder:
                     continue
                 readings = [self._readings(state.tensors[i], state.frame) for i in operands]
                 for tensors in product(*readings):
-                    yield from self._kernel(state, operands, rest, tensors)
+                    yield operands, rest, tensors
 
     def _commutes_with_last(self, state: _State, operands: tuple[TensorId, ...]) -> bool:
         """Return whether the previous step is a predefined operator whose result the new kernel does not read."""
@@ -409,7 +435,7 @@ class PathFinder:
         share, shares = self._part
         if state.read:
             return list(self._solver.earlier(tensors, state.frame).items())
-        if self._inputs > _FEW_INPUTS:
+        if self.divides_first_kernels:
             if self._operands.setdefault(tensors, len(self._operands)) % shares != share:
                 return []
             share, shares = 0, 1

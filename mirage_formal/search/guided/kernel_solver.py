@@ -14,7 +14,9 @@ techniques and some filters keep this small. Each can be switched off by its nam
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from copy import copy
 from itertools import combinations, product
 from typing import Final
 
@@ -49,7 +51,7 @@ from mirage_formal.search.guided.extract import (
 )
 from mirage_formal.search.guided.index_renaming import Dims, IndexRenaming
 from mirage_formal.search.guided.kernel_interface import KernelInterface, merge_parts
-from mirage_formal.search.guided.saturation import PRUNED, ClassId, Saturator
+from mirage_formal.search.guided.saturation import PRUNED, ClassId, Closure, Saturator
 from mirage_formal.search.guided.shared_indices import shared_index_dims
 from mirage_formal.search.guided.solved_kernel import Placement, SolvedClosure, SolvedKernel
 from mirage_formal.search.guided.symbolic_tiling import (
@@ -84,6 +86,18 @@ class _EarlierKernel(Struct, frozen=True):
     solved: SolvedClosure
 
 
+class _Outputs(Struct, frozen=True):
+    """The sets of outputs that an earlier kernel may write.
+
+    Attributes:
+        kernels: For each set the interface, and the kernel that writes it.
+        pruned: Number of further sets by the test that prunes them.
+    """
+
+    kernels: list[tuple[KernelInterface, SolvedKernel]]
+    pruned: Counter[str]
+
+
 #: The full sum that each partial reduction becomes if the part that it would keep is left out of the structure.
 _WHOLE: Final = {OpKind.SUM_TO_DIMX: OpKind.SUM, OpKind.ACCUM_SUM_TO_DIMX: OpKind.ACCUM_SUM_LAST}
 
@@ -116,6 +130,8 @@ class KernelSolver:
         tied = self.names.ways > 1 and "ties" not in options.off
         places = shared_index_dims(algebra, self.target, self.inputs) if tied else {}
         self._reader = AxisCopyAssigner(self.names, places, frozenset(tensor.form for tensor in self.inputs))
+        self._first: KernelSolver | None = None  # see ``continued``
+        self._outputs: dict[tuple[tuple[KTensor, ...], tuple[KTensor, ...], Frame, SymbolicTiling], _Outputs] = {}
         self._solved: dict[tuple[Saturator, tuple[KTensor, ...], Frame, SymbolicTiling], SolvedClosure | None] = {}
         self._shared_structures: dict[SymbolicTiling, SymbolicTiling] = {}
         self._last: dict[tuple[tuple[KTensor, ...], Frame], list[SolvedKernel]] = {}
@@ -123,6 +139,35 @@ class KernelSolver:
         self.frame = unsplit_frame(self.names.count)
         self._raw = {tensor.form for tensor in self.inputs}
         self._late = {self.inputs[i].form for i in epilogue_inputs(axes.program)}
+
+    @property
+    def repeatable(self) -> bool:
+        """Return whether ``continued`` makes what it makes in any case, with the same counts."""
+        return self._closer.repeatable and self.algebra.lawless
+
+    def continued(self, options: SearchOptions, tally: SearchCounters) -> KernelSolver:
+        """Return a solver of the same program and space that need not solve again what this one has solved.
+
+        Everything is counted, and offered to the sample of decisions, when it is first asked for, as if it were solved
+        then. What the solver returns depends on this one's state, so only solvers in one state may be continued, or
+        units would depend on the units that a process has searched before.
+
+        Sound: a closure rests on its inputs, its structure and the frame, by which it is told apart; the numbers of
+        forms are those of this solver.
+
+        Args:
+            options: Options that differ in their sample only.
+            tally: The counts of the other solver.
+        """
+        other = copy(self)
+        other._first, other.tally = self, tally
+        other.algebra = self.algebra.copied()
+        other._closer = self._closer.copied(other.algebra, options.sample)
+        other._loose_closer = other._closer
+        if self._loose_closer is not self._closer:
+            other._loose_closer = self._loose_closer.copied(other.algebra, options.sample)
+        other._solved, other._outputs, other._last, other._earlier = {}, {}, {}, {}
+        return other
 
     def views(self, frame: Frame) -> IndexRenaming:
         """Return the index renaming of device tensors: an axis that an earlier kernel left split keeps its name.
@@ -237,8 +282,23 @@ class KernelSolver:
         """Return the memoised closure of a kernel under this structure; None where it does not fit the inputs."""
         key = (closer, tensors, frame, structure)
         if key not in self._solved:
-            self._solved[key] = self._close(closer, tensors, frame, structure)
+            first = self._first
+            before = None if first is None or closer is not self._closer else (first._closer, *key[1:])
+            if first is not None and before in first._solved:
+                self._solved[key] = self._repeated(first._solved[before], first._closer, frame, structure)
+            else:
+                self._solved[key] = self._close(closer, tensors, frame, structure)
         return self._solved[key]
+
+    def _repeated(
+        self, solved: SolvedClosure | None, made_by: Saturator, frame: Frame, structure: SymbolicTiling
+    ) -> SolvedClosure | None:
+        """Return a closure that the first solver has made, and count it."""
+        if solved is not None:
+            inner, loose = structure.frame(frame), len(structure.loops) > 1
+            self._closer.repeat(solved.closure, made_by, self.target, inner, loose=loose)
+            self._count(solved.closure)
+        return solved
 
     def _close(
         self, closer: Saturator, tensors: tuple[KTensor, ...], frame: Frame, structure: SymbolicTiling
@@ -255,12 +315,15 @@ class KernelSolver:
         inner = structure.frame(frame)
         carried = frozenset(ClassId(i) for i, tensor in enumerate(tensors) if tensor.form in self._late)
         closure = closer.close(inputs, structure, inner, self.target, self.space.max_block_ops, carried)
+        self._count(closure)
+        return SolvedClosure(closure, min_costs(closure), reachable_inputs(closure))
+
+    def _count(self, closure: Closure) -> None:
         self.tally.add("classes", len(closure.classes))
         self.tally.add("states", closure.tried)
         for reason, count in closure.dropped.items():
             self.tally.prune(reason, "block", count)
         self.tally.check()
-        return SolvedClosure(closure, min_costs(closure), reachable_inputs(closure))
 
     # --- the last kernel ---------------------------------------------------------------------------------------
 
@@ -365,18 +428,35 @@ class KernelSolver:
         return found
 
     def _add_outputs(self, out: dict[KernelInterface, list[SolvedKernel]], kernel: _EarlierKernel) -> None:
+        key = (kernel.tensors, kernel.read, kernel.frame, kernel.structure)
+        found = None if self._first is None else self._first._outputs.get(key)
+        if found is None:
+            found = self._outputs[key] = self._outputs_of(kernel)
+        for reason, count in found.pruned.items():
+            self.tally.prune(reason, "kernel", count)
+        for handover, complete in found.kernels:
+            out.setdefault(handover, []).append(complete)
+
+    def _outputs_of(self, kernel: _EarlierKernel) -> _Outputs:
+        """Return the sets of outputs that a kernel may write."""
+        found = _Outputs([], Counter())
         exports = self._exports(kernel)
         for count in range(1, self.space.max_block_outputs + 1):
             for chosen in combinations(exports, count):
                 written = self._written(kernel, chosen)
-                if written is not None:
-                    handover, complete = written
-                    out.setdefault(handover, []).append(complete)
+                if isinstance(written, str):
+                    found.pruned[written] += 1
+                elif written is not None:
+                    found.kernels.append(written)
+        return found
 
     def _written(
         self, kernel: _EarlierKernel, chosen: tuple[_Export, ...]
-    ) -> tuple[KernelInterface, SolvedKernel] | None:
-        """Return the interface of the kernel that writes these classes, and the kernel; None if it may not."""
+    ) -> tuple[KernelInterface, SolvedKernel] | str | None:
+        """Return the interface of the kernel that writes these classes, and the kernel.
+
+        None if it may not, or the name of the test that prunes it.
+        """
         solved = kernel.solved
         numbers = [number for number, _, _ in chosen]
         used = 0
@@ -389,16 +469,14 @@ class KernelSolver:
         tensors = [tensor for _, tensor, _ in chosen]
         collapsed = merge_parts(self.algebra, tensors, kernel.structure, kernel.frame, merge=self._merge)
         if collapsed is None:
-            self.tally.prune("parts", "kernel")
-            return None
+            return "parts"
         handover, origins = collapsed
         outputs = [self.device_tensor(o.form, o.dims, handover.frame) for o in handover.outputs]
         named = [o for o in outputs if o is not None]
         if len(named) < len(outputs) or len(set(named)) < len(named) or any(o in kernel.tensors for o in named):
             return None
         if any(o.form in self._raw for o in named):
-            self.tally.prune("copy", "kernel")
-            return None
+            return "copy"
         order = sorted(range(len(named)), key=lambda i: (named[i].form, named[i].dims))
         goals = tuple(numbers[i] for i in order)
         placements = tuple(chosen[i][2] for i in order)

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, reduce
-from itertools import product
+from itertools import islice, product
 from operator import or_
 from typing import Final, NewType
 
@@ -22,7 +23,7 @@ from msgspec import Struct
 from mirage_formal.graph.ops import COMPARISONS, EXTREMES, NO_ATTRS, SPECS, Attrs, OpKind
 from mirage_formal.logic.axioms import load_axioms
 from mirage_formal.logic.terms import Expr
-from mirage_formal.prove.abstract.pruning_audit import PruningDecision
+from mirage_formal.prove.abstract.pruning_audit import DecisionSample, PruningDecision
 from mirage_formal.prove.abstract.refutation import PruningRefuter
 from mirage_formal.search.engine_interface import SearchOptions
 from mirage_formal.search.guided.algebra.abstract_expressions import FormExpressions
@@ -230,6 +231,40 @@ class Saturator:
             done = end
         return out
 
+    @property
+    def repeatable(self) -> bool:
+        """Return whether ``repeat`` can repeat the decisions of a closure: they rest on the algebra alone."""
+        return self._prune and self._exact
+
+    def copied(self, algebra: Algebra, sample: DecisionSample | None) -> Saturator:
+        """Return a saturator for a copy of this one's algebra (``Algebra.copied``), with a sample of its own."""
+        other = copy(self)
+        other._algebra, other._sample = algebra, sample
+        other._own_values, other._pair_values = dict(self._own_values), dict(self._pair_values)
+        return other
+
+    def repeat(self, closure: Closure, made_by: Saturator, target: Form, frame: Frame, *, loose: bool) -> None:
+        """Count the decisions of a closure, and offer them to the sample, as if it were made here.
+
+        Sound: the order of ``Closure.index`` is that of the decisions, and its first entries are the inputs.
+
+        Args:
+            closure: The closure.
+            made_by: The saturator that has made it, of which this one is a copy.
+            target: Form of the program's output.
+            frame: The frame inside the kernel.
+            loose: See ``Algebra.within``.
+        """
+        decided = list(islice(closure.index.items(), closure.inputs, None))
+        self._algebra.repeat_queries((cls[0] for cls, _ in decided), made_by._algebra, target, loose=loose)
+        if self._sample is None:
+            return
+        known = self._algebra.answers(target, loose=loose)
+        for (form, _, _), number in decided:
+            kept = number != PRUNED or form == target or known[form]  # it may be kept, and pruned as a diagonal
+            if self._sample.is_drawn(kept):
+                self._sample.draw(kept, self._decision(kept, form, target, frame))
+
     def _tile(self, dims: Dims, after: bool) -> int:
         """Return the number of the dims of a tile, and of whether it is behind an accumulator."""
         key = (dims, after)
@@ -312,7 +347,7 @@ class Saturator:
                 else:
                     self._algebra.queries += 1
                 if self._sample is not None and self._sample.is_drawn(kept):
-                    self._sample.draw(kept, self._decision(kept, cls[0], context))
+                    self._sample.draw(kept, self._decision(kept, cls[0], context.target, context.frame))
                 if not kept:
                     out.index[cls] = PRUNED
                     return
@@ -326,10 +361,10 @@ class Saturator:
         if number != PRUNED:
             out.producers[number].append(Producer(*made))
 
-    def _decision(self, kept: bool, form: Form, context: _Context) -> PruningDecision:
+    def _decision(self, kept: bool, form: Form, target: Form, frame: Frame) -> PruningDecision:
         """Return a decision as abstract expressions."""
-        expression, target = self._expressions(context.frame, form, context.target)
-        return PruningDecision(kept, expression, target, indexed=True)
+        expression, whole = self._expressions(frame, form, target)
+        return PruningDecision(kept, expression, whole, indexed=True)
 
     def _expressions(self, frame: Frame, *forms: Form) -> tuple[Expr, ...]:
         """Return the abstract expressions of forms in one frame; the first ones name the extents."""

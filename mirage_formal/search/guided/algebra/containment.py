@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from copy import copy
 from fractions import Fraction
 from itertools import permutations, product
 from typing import Final, TypeVar
@@ -62,6 +63,36 @@ class Algebra(Forms):
         self._guards = 0
         self.queries = 0
         self.misses = 0
+
+    def copied(self) -> Algebra:
+        """Return an algebra with the same numbers and memos that has answered no query; further forms are its own."""
+        other = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict | list | set):
+                setattr(other, name, value.copy())
+        other._answers = {}
+        other.queries = other.misses = 0
+        return other
+
+    def repeat_queries(self, forms: Iterable[Form], answered: Algebra, target: Form, *, loose: bool) -> None:
+        """Count queries as ``within`` does, and take the answers of another algebra.
+
+        Sound: forms have the same numbers in both, see ``copied``; the answer to a query rests on nothing else.
+
+        Args:
+            forms: The forms that were asked about, in order.
+            answered: The algebra that has answered.
+            target: See ``within``.
+            loose: See ``within``.
+        """
+        own, known = self.answers(target, loose=loose), answered.answers(target, loose=loose)
+        for form in forms:
+            if form == target:
+                continue
+            self.queries += 1
+            if form not in own:
+                self.misses += 1
+                own[form] = known[form]
 
     def root_mean_square(self, parts: PartMask, argument: Form, eps: Fraction | None, frame: Frame) -> Form | None:
         """Implement ``Forms.root_mean_square``; closures ask for the same norms again and again."""

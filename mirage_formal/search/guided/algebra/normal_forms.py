@@ -70,6 +70,11 @@ class Forms(BinderAlgebra):
         self._masks: set[str] = set()
         self._is_mask: dict[Form, bool] = {}
 
+    @property
+    def lawless(self) -> bool:
+        """Return whether no law of functions is in force."""
+        return self._laws is NO_LAWS
+
     def variable(self, name: str, axes: tuple[Axis, ...], *, mask: bool = False) -> Form:
         """Return the form of an input's element.
 
