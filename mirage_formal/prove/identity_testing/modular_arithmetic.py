@@ -252,11 +252,16 @@ class Modulus:
 
 
 def _limbs(x: Residues, limbs: int, width: int, axis: int) -> NDArray[np.float64]:
-    """Return the limbs of every element, highest first, concatenated along an axis."""
-    whole = to_uint64(x)
-    mask = np.uint64((1 << width) - 1)
-    parts = [(whole >> np.uint64(width * i)) & mask for i in reversed(range(limbs))]
-    return np.concatenate(parts, axis=axis).astype(np.float64)
+    """Return the limbs of every element, highest first, concatenated along an axis.
+
+    Scaling by powers of two, and differences of integers below 2^53, are exact in float64.
+    """
+    rest, parts = as_floats(x), list[NDArray[np.float64]]()
+    for place in range(limbs - 1, 0, -1):
+        high = np.floor(rest * 2.0 ** (-width * place))
+        rest = rest - high * 2.0 ** (width * place)
+        parts.append(high)
+    return np.concatenate([*parts, rest], axis=axis)
 
 
 def _for_blas(x: Residues) -> Residues:
