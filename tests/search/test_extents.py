@@ -19,7 +19,7 @@ from mirage_formal.search.guided.extract import Dag
 from mirage_formal.search.guided.guided_engine import GuidedEngine
 from mirage_formal.search.guided.solved_kernel import SolvedKernel
 from mirage_formal.search.space import SearchSpace, load_space
-from tests.search.test_guided import PROGRAMS
+from tests.search.guided.test_guided import PROGRAMS
 
 
 def _elements(kernel: SolvedKernel, dag: Dag, extents: Extents) -> int:

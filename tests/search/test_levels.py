@@ -14,7 +14,7 @@ from mirage_formal.search.exhaustive.block_enumeration import BlockSearch
 from mirage_formal.search.guided.guided_engine import GuidedEngine
 from mirage_formal.search.guided.saturation import PRUNED, Closure, Saturator
 from mirage_formal.search.space import load_space
-from tests.search.test_guided import rms_linear
+from tests.search.guided.test_guided import rms_linear
 
 #: What each engine prunes, by level.
 KNOWN = {

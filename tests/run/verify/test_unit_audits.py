@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,6 +33,10 @@ class TwoWorkers:
         self.given: list[Any] = []
         self._stops_at = stops_at
         self._fails = fails
+
+    def work_meanwhile(self, steps: Iterable[Callable[[], object]]) -> None:
+        for step in steps:
+            step()
 
     def run(self, function: Any, given: Sequence[Any], **limits: Any) -> Iterator[TaskDone[Any] | TaskFailed]:
         index = 0

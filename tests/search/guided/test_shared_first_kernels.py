@@ -15,7 +15,7 @@ from mirage_formal.search.guided import guided_engine
 from mirage_formal.search.guided.guided_engine import GuidedEngine
 from mirage_formal.search.guided.saturation import Saturator
 from mirage_formal.search.space import SearchSpace, load_space
-from tests.search.test_guided import rms_linear, two_kernels
+from tests.search.guided.test_guided import rms_linear, two_kernels
 
 ENGINE = GuidedEngine()
 SPACE = load_space("attention").with_overrides(max_block_ops=4)
