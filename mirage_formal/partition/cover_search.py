@@ -433,7 +433,7 @@ class _CoverSearch:
                 yield task
 
     def _suppose_unfused(self, part: Subgraph) -> None:
-        """Take the cost of a part without a search as that which its search finds."""
+        """Suppose that the search of a part finds nothing faster than its operators one by one."""
         offers = ((kernel_count(part.program), estimate(part.program, self.target).us),)
         self.known[part.program] = self.alike[self._look(part.program)] = offers
 

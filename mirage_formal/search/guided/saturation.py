@@ -250,7 +250,7 @@ class Saturator:
 
         Args:
             closure: The closure.
-            made_by: The saturator that has made it, of which this one is a copy.
+            made_by: The saturator that has made it; this one is a copy of it.
             target: Form of the program's output.
             frame: The frame inside the kernel.
             loose: See ``Algebra.within``.
