@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -139,6 +139,10 @@ class InlineExecutor:
     prepares = False
     remarks: tuple[str, ...] = ()
     said: ClassVar[dict[int, Any]] = {}
+
+    def work_meanwhile(self, steps: Iterable[Callable[[], object]]) -> None:
+        for step in steps:
+            step()
 
     def run(self, function: Any, given: Sequence[Any], **limits: Any) -> Iterator[TaskDone[Any]]:
         for index, task in enumerate(given):
