@@ -18,7 +18,7 @@ from mirage_formal.check.__main__ import main as check
 from mirage_formal.cli import app as cli
 from mirage_formal.graph.verdict import Unknown
 from mirage_formal.partition.cover_table import reports_values
-from mirage_formal.records import RejectedRecord, UnitRecord
+from mirage_formal.records import RejectedRecord
 from mirage_formal.records.answer import answer_text
 from mirage_formal.run.candidate_table import print_report
 from mirage_formal.run.driver import run_search
@@ -28,6 +28,7 @@ from mirage_formal.support.errors import FormatError
 from tests.kit.runs.fake_engine import fused, program
 from tests.kit.runs.small_runs import make
 from tests.kit.runs.tampering import CLAIM, TEXTS, obeyed, places, reseal, value_of, write
+from tests.kit.runs.unit_records import unit_record
 from tests.kit.sampling import number
 
 HOSTILE = f"x\x1b[2K\r\n{CLAIM}\u202e\u200b[bold]"
@@ -126,10 +127,7 @@ def printed(show: object, *arguments: object) -> str:
 def test_tables_of_a_search_print_what_records_say(tmp_path: Path, text: str) -> None:
     settings_ = Settings(engine="tests.kit.runs.fake_engine:FakeEngine", config="tiny", keep=1, workers=1)
     report = run_search(program(), settings_, tmp_path / "run", name="x")
-    unit = UnitRecord(
-        key="a" * 64, unit=1, label=text, status="failed", attempts=3, stats={}, pruned={}, fingerprint_tests=0,
-        candidates=(), milliseconds=0.0, error=f"Traceback\n{text}",
-    )  # fmt: skip
+    unit = unit_record(unit=1, label=text, status="failed", attempts=3, error=f"Traceback\n{text}")
     lost = RejectedRecord(digest="b" * 64, kind="different", reason=text)
     summary = report.summary.__class__(
         **{name: getattr(report.summary, name) for name in report.summary.__struct_fields__}

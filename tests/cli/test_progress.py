@@ -27,6 +27,7 @@ from mirage_formal.workers import task_progress
 from mirage_formal.workers.pool import Pool
 from tests.kit.processes import clock_of
 from tests.kit.runs.fake_engine import fresh_name, program, shared
+from tests.kit.runs.unit_records import unit_record
 
 EVENT = ProgressEvent(
     command="search", task="attn", phase="searching", done=1, total=4, elapsed_s=2.0, left_s=6.0, states=1000,
@@ -36,10 +37,7 @@ EVENT = ProgressEvent(
 
 def unit(states: int, pruned: dict[str, int], us: float) -> UnitRecord:
     found = FoundRecord(digest="a" * 64, graph=b"{}", kernels=1, estimated_us=us)
-    return UnitRecord(
-        key="k" * 64, unit=0, label="u", status="done", attempts=1, stats={"states": states}, pruned=pruned,
-        fingerprint_tests=0, candidates=(found,), milliseconds=1.0,
-    )  # fmt: skip
+    return unit_record(found, label="u", stats={"states": states}, pruned=pruned, milliseconds=1.0)
 
 
 # --- what is counted --------------------------------------------------------------------------------------------------

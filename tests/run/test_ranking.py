@@ -8,8 +8,9 @@ from collections.abc import Mapping
 import pytest
 
 from mirage_formal.codegen.numerics.predicted_numerics import PredictedNumerics
-from mirage_formal.records import FoundRecord, UnitRecord, report_order
+from mirage_formal.records import FoundRecord, report_order
 from mirage_formal.run.ranking import order_by_rounding_error, rank, select_candidates
+from tests.kit.runs.unit_records import unit_record
 
 
 def found(name: str, cost: float, kernels: int = 1) -> FoundRecord:
@@ -109,21 +110,7 @@ def test_selection_chooses_as_if_all_were_known_of_every_candidate_and_asks_abou
 
 
 def test_ranking_is_by_cost_then_digest_and_ignores_the_order_of_units() -> None:
-    def record(unit: int, *candidates: FoundRecord) -> UnitRecord:
-        return UnitRecord(
-            key="0" * 64,
-            unit=unit,
-            label="",
-            status="done",
-            attempts=1,
-            stats={},
-            pruned={},
-            fingerprint_tests=0,
-            candidates=candidates,
-            milliseconds=0,
-        )
-
-    one, two = record(0, found("b", 1), found("c", 2)), record(1, found("a", 1), found("c", 2))
+    one, two = unit_record(found("b", 1), found("c", 2)), unit_record(found("a", 1), found("c", 2), unit=1)
     assert [f.digest[0] for f in rank([one, two])] == [f.digest[0] for f in rank([two, one])] == ["a", "b", "c"]
 
 

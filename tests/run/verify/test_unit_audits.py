@@ -19,6 +19,7 @@ from mirage_formal.run.task_values import AuditTask, BoundsTask, SearchedUnit, U
 from mirage_formal.run_directory.run_writer import read_journal
 from mirage_formal.workers.dispatch import TaskDone, TaskFailed
 from tests.kit.graphs import workloads
+from tests.kit.runs.unit_records import unit_record
 
 
 class TwoWorkers:
@@ -71,7 +72,7 @@ def test_a_unit_is_audited_beside_verification_with_the_same_record(
     one = search(tmp_path / "apart", apart)
     kinds = [type(task) for task in apart.given]
     assert kinds.index(AuditTask) > kinds.index(UnitTask)
-    assert all(task.audited_apart for task in apart.given if isinstance(task, UnitTask))
+    assert all(task.separate_audit for task in apart.given if isinstance(task, UnitTask))
     monkeypatch.setattr(together, "workers", 1)
     two = search(tmp_path / "together", together)
     assert AuditTask not in map(type, together.given)
@@ -107,18 +108,7 @@ def test_a_unit_whose_expressions_are_nested_too_deeply_to_be_sent_is_audited_wh
     deep = var("X")
     for _ in range(2000):
         deep = unary("exp", deep)
-    record = UnitRecord(
-        key="0" * 64,
-        unit=0,
-        label="",
-        status="done",
-        attempts=1,
-        stats={},
-        pruned={},
-        fingerprint_tests=0,
-        candidates=(),
-        milliseconds=0.0,
-    )
+    record = unit_record()
     audited = AuditRecord(z3="4", kept=1, pruned=0, agreed=1, finer=0, unknown=0, contradicted=0)
     monkeypatch.setattr(tasks, "_search", lambda task: (record, (PruningDecision(True, deep, deep, False),)))
     monkeypatch.setattr(tasks, "audit_unit", lambda task: audited)
