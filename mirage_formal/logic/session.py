@@ -93,9 +93,8 @@ def run_solvers(questions: Sequence[SolverQuery]) -> list[tuple[SolverResult, Ma
 
     Sound: the second reply is the solver's own as well, and an unknown one stays unknown.
     """
-    # A solver may end somewhat before its limit.
     replies = list(thread_solvers().ask(questions))
-    starved = [
+    starved = [  # a solver may end somewhat before its limit
         index
         for index, (one, said) in enumerate(zip(questions, replies, strict=True))
         if said.answer == "unknown" and 2 * said.processor_ms < one.timeout_ms <= 1.1 * said.milliseconds

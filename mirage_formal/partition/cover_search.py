@@ -407,7 +407,7 @@ class _CoverSearch:
             return []
         most, found = _AHEAD * self.workers.workers, dict[SearchJob, NextSearchTask]()
         guess = copy(self)
-        guess.known, guess.alike, guess.merger = dict(self.known), dict(self.alike), self.merger.supposing()
+        guess.known, guess.alike, guess.merger = dict(self.known), dict(self.alike), self.merger.copy_for_guess()
         guess._suppose_unfused(part)
         order = list(later)
         for stage in self.stages:

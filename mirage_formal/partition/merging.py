@@ -58,7 +58,7 @@ class Merger:
         self._taken: dict[frozenset[int], Subgraph | None] = {}
         self._proposed: dict[frozenset[int], None] = {}  # merged parts of earlier partitions, reached step by step
 
-    def supposing(self) -> Merger:
+    def copy_for_guess(self) -> Merger:
         """Return a merger that shares the extracted subgraphs with this one, which does not learn what it merges."""
         other = copy(self)
         other._proposed = dict(self._proposed)

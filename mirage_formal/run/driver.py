@@ -333,7 +333,7 @@ class _Run:
             if self.left == 0 and not later and not any(record.candidates for record in self._records()):
                 break  # there is nothing to verify
             if outcome is not None:
-                tasks += self._look_at(outcome, tasks[outcome.index])
+                tasks += self._record_outcome(outcome, tasks[outcome.index])
             propose()
             self.times.look(self._standing())
             self._show(RunPhase.SEARCH, len(units) - self.left, len(units))
@@ -377,7 +377,7 @@ class _Run:
             limit_s, deadline = self.limits.unit_s, self.limits.search
             yield from self.executor.run(run_search_task, tasks, limit_s=limit_s, deadline=deadline)
 
-    def _look_at(
+    def _record_outcome(
         self, outcome: TaskDone[SearchResult] | TaskFailed | TaskOverdue, task: SearchTask
     ) -> Sequence[AuditTask]:
         """Record the outcome of a task of the search phase; return the audits that it leaves to idle workers."""

@@ -76,7 +76,7 @@ SearchResult = UnitRecord | SearchedUnit | NextSearch | tuple[BoundRecord, ...] 
 def run_search_task(task: SearchTask) -> SearchResult:
     """Call the function of a task; a preparation is one of verification."""
     match task:
-        case UnitTask(audited_apart=True):
+        case UnitTask(separate_audit=True):
             from mirage_formal.run import tasks
 
             return tasks.search_unit_only(task)

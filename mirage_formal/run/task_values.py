@@ -32,14 +32,14 @@ class UnitTask(Struct, frozen=True):
         key: The key of the run.
         unit: The unit.
         questions: Number of its pruning decisions that z3 is asked about at most.
-        audited_apart: Whether another task asks z3, so that the result is an ``SearchedUnit``.
+        separate_audit: Whether another task asks z3, so that the result is a ``SearchedUnit``.
     """
 
     job: SearchJob
     key: str
     unit: Unit
     questions: int
-    audited_apart: bool = False
+    separate_audit: bool = False
 
 
 class SearchedUnit(Struct, frozen=True):

@@ -141,7 +141,7 @@ def plan(job: SearchJob) -> list[Unit]:
 def search_unit(task: UnitTask) -> UnitRecord:
     """Search one unit, audit its pruning, and return its record."""
     record, decisions = _search(task)
-    return _audited(record, decisions, task.job.options.choice)
+    return _add_audit(record, decisions, task.job.options.choice)
 
 
 def search_unit_only(task: UnitTask) -> SearchedUnit:
@@ -153,11 +153,11 @@ def search_unit_only(task: UnitTask) -> SearchedUnit:
     try:
         pickle.dumps(decisions)
     except RecursionError:
-        return SearchedUnit(_audited(record, decisions, task.job.options.choice), ())
+        return SearchedUnit(_add_audit(record, decisions, task.job.options.choice), ())
     return SearchedUnit(record, decisions)
 
 
-def _audited(record: UnitRecord, decisions: tuple[PruningDecision, ...], choice: AxiomChoice) -> UnitRecord:
+def _add_audit(record: UnitRecord, decisions: tuple[PruningDecision, ...], choice: AxiomChoice) -> UnitRecord:
     """Return a unit's record with the audit of its decisions; there are none where nothing is pruned."""
     if not decisions:
         return record

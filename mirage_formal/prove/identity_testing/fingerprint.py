@@ -183,7 +183,7 @@ class FingerprintSession:
             settings = self.settings
             place = field_point(settings.seed, number, self.pair)
             point = Point(settings.seed, settings.attempts, number, place, self._inputs)
-            with point.digesting(program.reads):
+            with point.concurrent_digests(program.reads):
                 outputs = evaluate_programs(point, [program])
             self._rounds[number] = outputs if isinstance(outputs, Unknown) else _ProgramPoint(point, outputs[0])
         return self._rounds[number]

@@ -209,9 +209,9 @@ class Modulus:
 
     def _joined(self, pieces: Sequence[Residues], width: int) -> Words:
         """Return the combination of the sums of limbs, highest first."""
-        return apply_in_blocks(lambda *each: self._joined_block(each, width), *pieces)
+        return apply_in_blocks(lambda *each: self._join_block(each, width), *pieces)
 
-    def _joined_block(self, pieces: Sequence[Residues], width: int) -> Words:
+    def _join_block(self, pieces: Sequence[Residues], width: int) -> Words:
         out = self.reduced(pieces[0].astype(np.uint64))
         for piece in pieces[1:]:
             out <<= np.uint64(width)

@@ -176,7 +176,7 @@ class Point:
         return self.digests[key]
 
     @contextmanager
-    def digesting(self, reads: Iterable[tuple[int, ResiduePart]]) -> Iterator[None]:
+    def concurrent_digests(self, reads: Iterable[tuple[int, ResiduePart]]) -> Iterator[None]:
         """Compute the digests of large input parts in another thread, while this one evaluates a program.
 
         They count if nothing is drawn anew meanwhile.

@@ -52,10 +52,10 @@ class UnitAudits:
         record, _ = self._waiting.pop(task.unit)
         if isinstance(result, TaskFailed):
             self.failed[task.unit] = result.reason
-            result = self._undecided(task)
+            result = self._undecided_record(task)
         self._complete(msgspec.structs.replace(record, audit=result))
 
-    def _undecided(self, task: AuditTask) -> AuditRecord:
+    def _undecided_record(self, task: AuditTask) -> AuditRecord:
         """Return the record of an audit that decided nothing."""
         kept = sum(one.kept for one in task.decisions)
         return AuditRecord(

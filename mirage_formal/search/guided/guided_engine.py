@@ -41,8 +41,8 @@ class _ConcreteKernel(Struct, frozen=True):
     assignment: Assignment
 
 
-#: First kernels are shared if they take at most one of so many parts of a unit's states: a unit that ends at its limit
-#: may not need them all.
+#: Units share their first kernels if these take at most a quarter of the states that a unit may visit: a unit that ends
+#: at its limit may not need them all.
 _MOST_SHARED = 4
 #: Weight of a predefined operator's launch, in the units of Assigner's weights.
 _LAUNCH = 3.0
@@ -134,7 +134,7 @@ def _solver(
     """
     method = msgspec.structs.replace(options, accept=None, cost=None, sample=None)
     first = _first_kernels(program, space, method)
-    return None if first is None else first.continued(options, tally)
+    return None if first is None else first.continuation(options, tally)
 
 
 @lru_cache(maxsize=1)  # a process searches the shares of one program after another

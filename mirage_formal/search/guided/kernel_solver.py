@@ -130,7 +130,7 @@ class KernelSolver:
         tied = self.names.ways > 1 and "ties" not in options.off
         places = shared_index_dims(algebra, self.target, self.inputs) if tied else {}
         self._reader = AxisCopyAssigner(self.names, places, frozenset(tensor.form for tensor in self.inputs))
-        self._first: KernelSolver | None = None  # see ``continued``
+        self._first: KernelSolver | None = None  # see ``continuation``
         self._outputs: dict[tuple[tuple[KTensor, ...], tuple[KTensor, ...], Frame, SymbolicTiling], _Outputs] = {}
         self._solved: dict[tuple[Saturator, tuple[KTensor, ...], Frame, SymbolicTiling], SolvedClosure | None] = {}
         self._shared_structures: dict[SymbolicTiling, SymbolicTiling] = {}
@@ -142,10 +142,10 @@ class KernelSolver:
 
     @property
     def repeatable(self) -> bool:
-        """Return whether ``continued`` makes what it makes in any case, with the same counts."""
+        """Return whether ``continuation`` makes what it makes in any case, with the same counts."""
         return self._closer.repeatable and self.algebra.lawless
 
-    def continued(self, options: SearchOptions, tally: SearchCounters) -> KernelSolver:
+    def continuation(self, options: SearchOptions, tally: SearchCounters) -> KernelSolver:
         """Return a solver of the same program and space that need not solve again what this one has solved.
 
         Everything is counted, and offered to the sample of decisions, when it is first asked for, as if it were solved
@@ -161,11 +161,11 @@ class KernelSolver:
         """
         other = copy(self)
         other._first, other.tally = self, tally
-        other.algebra = self.algebra.copied()
-        other._closer = self._closer.copied(other.algebra, options.sample)
+        other.algebra = self.algebra.snapshot()
+        other._closer = self._closer.copy_for(other.algebra, options.sample)
         other._loose_closer = other._closer
         if self._loose_closer is not self._closer:
-            other._loose_closer = self._loose_closer.copied(other.algebra, options.sample)
+            other._loose_closer = self._loose_closer.copy_for(other.algebra, options.sample)
         other._solved, other._outputs, other._last, other._earlier = {}, {}, {}, {}
         return other
 
@@ -285,12 +285,12 @@ class KernelSolver:
             first = self._first
             before = None if first is None or closer is not self._closer else (first._closer, *key[1:])
             if first is not None and before in first._solved:
-                self._solved[key] = self._repeated(first._solved[before], first._closer, frame, structure)
+                self._solved[key] = self._repeat(first._solved[before], first._closer, frame, structure)
             else:
                 self._solved[key] = self._close(closer, tensors, frame, structure)
         return self._solved[key]
 
-    def _repeated(
+    def _repeat(
         self, solved: SolvedClosure | None, made_by: Saturator, frame: Frame, structure: SymbolicTiling
     ) -> SolvedClosure | None:
         """Return a closure that the first solver has made, and count it."""

@@ -236,8 +236,8 @@ class Saturator:
         """Return whether ``repeat`` can repeat the decisions of a closure: they rest on the algebra alone."""
         return self._prune and self._exact
 
-    def copied(self, algebra: Algebra, sample: DecisionSample | None) -> Saturator:
-        """Return a saturator for a copy of this one's algebra (``Algebra.copied``), with a sample of its own."""
+    def copy_for(self, algebra: Algebra, sample: DecisionSample | None) -> Saturator:
+        """Return a saturator for a copy of this one's algebra (``Algebra.snapshot``), with a sample of its own."""
         other = copy(self)
         other._algebra, other._sample = algebra, sample
         other._own_values, other._pair_values = dict(self._own_values), dict(self._pair_values)

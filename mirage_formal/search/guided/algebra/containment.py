@@ -64,7 +64,7 @@ class Algebra(Forms):
         self.queries = 0
         self.misses = 0
 
-    def copied(self) -> Algebra:
+    def snapshot(self) -> Algebra:
         """Return an algebra with the same numbers and memos that has answered no query; further forms are its own."""
         other = copy(self)
         for name, value in vars(self).items():
@@ -77,7 +77,7 @@ class Algebra(Forms):
     def repeat_queries(self, forms: Iterable[Form], answered: Algebra, target: Form, *, loose: bool) -> None:
         """Count queries as ``within`` does, and take the answers of another algebra.
 
-        Sound: forms have the same numbers in both, see ``copied``; the answer to a query rests on nothing else.
+        Sound: forms have the same numbers in both, see ``snapshot``; the answer to a query rests on nothing else.
 
         Args:
             forms: The forms that were asked about, in order.
