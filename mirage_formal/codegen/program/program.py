@@ -468,6 +468,59 @@ class LaunchDependents:
     """
 
 
+@dataclass(frozen=True, slots=True)
+class Acquire:
+    """A wait of the producer until an item's slot is free: until all consumers have released item - slots, if any.
+
+    It announces the bytes of the item (mbarrier.arrive.expect_tx).
+    """
+
+    pipeline: str
+    item: IntExpr
+
+
+@dataclass(frozen=True, slots=True)
+class TileCopy:
+    """An asynchronous copy of a tile of ``TILE_COLUMNS`` columns by the tensor memory accelerator, part of an item.
+
+    For r < rows and c < TILE_COLUMNS, buffer[e ^ 8 (e / 64 % 8)] = param[source + stride r + c], where e = 512 at + 64 r
+    + c: a panel of a matrix that ``WarpgroupMma`` reads. Elements are of 16 bits. The parameter is seen as a matrix of
+    rows of ``stride`` elements, of which each row of the tile lies in one.
+
+    Attributes:
+        pipeline, item: The item that it belongs to; it is complete behind the ``Await`` of this item.
+        buffer, at: The buffer, and where the tile begins, in units of 512 elements; a multiple of 2.
+        param, source: The parameter, and its first element that is copied.
+        rows: Rows of the tile, a multiple of 8 and at most 256.
+        stride: Elements from a row to the next.
+    """
+
+    pipeline: str
+    item: IntExpr
+    buffer: str
+    at: IntExpr
+    param: str
+    source: IntExpr
+    rows: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
+class Await:
+    """A wait of the consumers until all bytes of an item have arrived; they are visible to products of warpgroups."""
+
+    pipeline: str
+    item: IntExpr
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """The return of an item's slot to the producer, by each warp of consumers once all of its lanes are there."""
+
+    pipeline: str
+    item: IntExpr
+
+
 Stmt = (
     Registers
     | For
@@ -489,7 +542,16 @@ Stmt = (
     | ShuffleReduce
     | GridWait
     | LaunchDependents
+    | Acquire
+    | TileCopy
+    | Await
+    | Release
 )
+
+#: Columns of the tile of a ``TileCopy``: 128 bytes of 16-bit elements.
+TILE_COLUMNS: Final = 64
+#: Threads of the producer, of which the first one runs its statements.
+PRODUCER_THREADS: Final = 128
 
 
 def all_statements(body: Sequence[Stmt]) -> Iterator[Stmt]:
@@ -537,6 +599,32 @@ class SharedBuffer:
 
 
 @dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A ring of slots that items pass through in order, from the producer to all threads of the body, its consumers.
+
+    Item i is in slot i % slots: it is acquired and copied by the producer, then awaited and released by the consumers.
+
+    Attributes:
+        name: Its name in the source.
+        slots: The number of slots.
+        bytes: The bytes of an item, those of all its copies.
+    """
+
+    name: str
+    slots: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class TensorMap:
+    """The view of a parameter by which copies of tiles find their rows: the driver encodes it for each address."""
+
+    param: str
+    rows: int
+    stride: int
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """One kernel.
 
@@ -544,9 +632,12 @@ class Program:
         name: Its name in the source, a C identifier.
         params: Parameters in the order of the launch arguments.
         shared: All shared buffers; ``shared_bytes`` is the dynamic shared memory of a launch.
-        grid, threads: Launch dimensions.
+        grid, threads: Blocks, and the threads of each that run the body; ``launch_threads`` counts the producer's too.
         alone: Whether a multiprocessor has room for one block at a time, which then gets all registers. A compiler does
             not know the shared memory of a launch, and keeps registers for other blocks unless it is told.
+        producer: The statements of a thread of its own that fills the pipelines: loops, ``Acquire``, ``TileCopy`` and
+            ``GridWait``. Its variables are those of blocks and of its loops.
+        pipelines: The pipelines. Where there is a producer, a ``Barrier`` is one of the body's threads.
     """
 
     name: str
@@ -556,6 +647,19 @@ class Program:
     threads: int
     body: tuple[Stmt, ...]
     alone: bool = False
+    producer: tuple[Stmt, ...] = ()
+    pipelines: tuple[Pipeline, ...] = ()
+
+    @property
+    def launch_threads(self) -> int:
+        """Return the threads of a block: those of the body, and a warpgroup for the producer if there is one."""
+        return self.threads + (PRODUCER_THREADS if self.producer else 0)
+
+    @property
+    def maps(self) -> tuple[TensorMap, ...]:
+        """Return the tensor maps of the producer's copies, launch arguments behind the parameters, each once."""
+        copies = (one for one in all_statements(self.producer) if isinstance(one, TileCopy))
+        return tuple(dict.fromkeys(TensorMap(one.param, one.rows, one.stride) for one in copies))
 
     @property
     def shared_bytes(self) -> int:
