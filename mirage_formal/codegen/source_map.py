@@ -30,6 +30,7 @@ from mirage_formal.codegen.program.program import (
 from mirage_formal.codegen.program.step import (
     Accumulation,
     AdvanceStep,
+    AwaitTiles,
     BeginProduct,
     BlockReduce,
     Computation,
@@ -38,7 +39,9 @@ from mirage_formal.codegen.program.step import (
     Initialize,
     Load,
     MultiplyAccumulate,
+    OtherIteration,
     Prefetch,
+    ReleaseTiles,
     Rescale,
     Step,
     StoreResult,
@@ -55,6 +58,8 @@ _DOES: Final[dict[type, str]] = {
     Load: "reads into registers",
     MultiplyAccumulate: "computes and adds an iteration's part",
     Prefetch: "starts copies ahead of their iteration",
+    AwaitTiles: "waits for the tiles that the producer copies",
+    ReleaseTiles: "gives the tiles back to the producer",
     BeginProduct: "begins the product of the next iteration",
     EndProduct: "waits for the product of the next iteration",
     AdvanceStep: "computes for a later iteration",
@@ -136,7 +141,8 @@ class _LineAnnotator:
         found.append(LineRange(first, last, nodes, does))
 
     def _nodes(
-        self, step: Computation | Fetch | Load | StoreResult | Prefetch | BeginProduct | EndProduct | AdvanceStep
+        self,
+        step: Computation | Fetch | Load | StoreResult | Prefetch | AwaitTiles | ReleaseTiles | OtherIteration,
     ) -> Iterator[str]:
         match step:
             case BeginProduct(product) | EndProduct(product):
@@ -145,7 +151,7 @@ class _LineAnnotator:
                 yield from self._nodes(ahead)
             case Fetch(tensor) | Load(tensor):
                 yield self.tensors[tensor]
-            case Prefetch():
+            case Prefetch() | AwaitTiles() | ReleaseTiles():
                 yield from (self.tensors[n] for n in self.plan.ring)
             case StoreResult(saver):
                 yield f"sv{saver}"

@@ -257,6 +257,7 @@ class ScheduleRecord(Record, frozen=True, kw_only=True):
     cut: Positive
     tile: Count = 0
     ahead: bool = False
+    producer: bool = False
 
 
 class CompiledRecord(Record, frozen=True, kw_only=True):

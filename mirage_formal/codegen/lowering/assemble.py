@@ -12,6 +12,7 @@ from mirage_formal.codegen.program.flat_graph import Accumulate, RunningMax, def
 from mirage_formal.codegen.program.integers import ONE, ZERO
 from mirage_formal.codegen.program.plan import Plan
 from mirage_formal.codegen.program.program import (
+    Await,
     Barrier,
     Commit,
     For,
@@ -19,8 +20,10 @@ from mirage_formal.codegen.program.program import (
     Int,
     IntExpr,
     Param,
+    Pipeline,
     Program,
     Registers,
+    Release,
     Stmt,
     WaitGroups,
     WarpgroupMma,
@@ -29,6 +32,7 @@ from mirage_formal.codegen.program.program import (
 from mirage_formal.codegen.program.step import (
     Accumulation,
     AdvanceStep,
+    AwaitTiles,
     BeginProduct,
     BlockReduce,
     Computation,
@@ -43,6 +47,7 @@ from mirage_formal.codegen.program.step import (
     MultiplyAccumulate,
     Prefetch,
     Reduction,
+    ReleaseTiles,
     Rescale,
     RunningMaximum,
     Step,
@@ -56,6 +61,7 @@ _MOST_HELD: Final = 192
 def lower(plan: Plan) -> Program:
     """Return the Program of a plan; band masks, whose elements are computed, are no parameters of it."""
     body, *_ = statements(plan)
+    producer, pipelines = _produced(plan)
     return Program(
         plan.name,
         tuple(Param(p.name, p.dtype, p.elements, p.written) for p in plan.params if p.band is None),
@@ -63,7 +69,17 @@ def lower(plan: Plan) -> Program:
         plan.grid,
         plan.threads,
         tuple(statement for _, statement in body),
+        producer=producer,
+        pipelines=pipelines,
     )
+
+
+def _produced(plan: Plan) -> tuple[tuple[Stmt, ...], tuple[Pipeline, ...]]:
+    """Return the producer's statements and its pipelines; none if the schedule has no producer."""
+    if not plan.schedule.producer:
+        return (), ()
+    body, pipeline = copies.produce_tiles(LoweringContext(plan, plan.ops))
+    return body, (pipeline,)
 
 
 def _with_fences(statement: Stmt) -> Stmt:
@@ -176,6 +192,10 @@ def _step(cx: LoweringContext, step: Step) -> Iterable[Stmt]:
     match step:
         case Barrier() | WaitGroups() | Commit():
             return (step,)
+        case AwaitTiles():
+            return (Await(copies.PIPELINE, cx.iteration),)
+        case ReleaseTiles():
+            return (Release(copies.PIPELINE, cx.iteration),)
         case Prefetch():
             at = Int(step.iteration) if step.iteration is not None else cx.ix.add(cx.iteration, Int(cx.plan.stages - 1))
             return (*copies.prefetch(cx, cx.plan.ring, at), Commit())

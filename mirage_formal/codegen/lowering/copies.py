@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from mirage_formal.codegen.lowering.context import TID, LoweringContext, make_conditional, make_loop
 from mirage_formal.codegen.program.integers import ONE
+from mirage_formal.codegen.program.plan import MOST_TILE_ROWS, producer_stride
 from mirage_formal.codegen.program.program import (
+    PANEL_UNIT,
+    TILE_COLUMNS,
+    Acquire,
     CopyAsync,
+    For,
     GlobalRead,
+    Int,
     IntExpr,
+    Pipeline,
     Real,
     Reg,
     Registers,
@@ -17,8 +25,12 @@ from mirage_formal.codegen.program.program import (
     SetReg,
     SharedWrite,
     Stmt,
+    TileCopy,
     Value,
 )
+
+#: The pipeline of the tiles of an iteration.
+PIPELINE: Final = "p0"
 
 #: Copies of one thread that are unrolled.
 _UNROLL = 32
@@ -117,3 +129,32 @@ def prefetch(cx: LoweringContext, numbers: tuple[int, ...], iteration: IntExpr) 
     return make_conditional(
         cx.ix.both((cx.ix.less(iteration, cx.plan.forloop_range), cx.needed(iteration))), body, uniform=True
     )
+
+
+def produce_tiles(cx: LoweringContext) -> tuple[tuple[Stmt, ...], Pipeline]:
+    """Return the producer's statements, and the pipeline of the tiles of all iterations: item i is of iteration i."""
+    plan = cx.plan
+    item = cx.ix.named("item", plan.forloop_range)
+    copies = [copy for number in plan.ring for copy in _tile_copies(cx, number, item)]
+    size = sum(copy.rows * TILE_COLUMNS * cx.tensor(plan.ring[0]).dtype.bytes for copy in copies)
+    loop = For(item.name, plan.forloop_range, (Acquire(PIPELINE, item), *copies))
+    return (loop,), Pipeline(PIPELINE, plan.stages, size)
+
+
+def _tile_copies(cx: LoweringContext, number: int, item: IntExpr) -> list[TileCopy]:
+    """Return the copies of an input's tile, panel by panel."""
+    ix, tensor, tile = cx.ix, cx.tensor(number), cx.input_tile(number)
+    placement, param = tensor.placement.shared, cx.plan.params[tile.param]
+    assert placement is not None
+    stride = producer_stride(param, tensor.shape, placement)
+    assert stride is not None
+    height = min(placement.rows, MOST_TILE_ROWS)
+    copies: list[TileCopy] = []
+    for first in range(0, placement.cols, TILE_COLUMNS):
+        for row in range(0, placement.rows, height):
+            begin = (first * placement.rows + row * TILE_COLUMNS) // PANEL_UNIT
+            at = ix.add(cx.stage(placement, item, PANEL_UNIT), Int(begin))
+            place = (Int(first), Int(row)) if placement.transposed else (Int(row), Int(first))
+            source = cx.device_index(tile, cx.coordinates(tensor.shape, *place), item)
+            copies.append(TileCopy(PIPELINE, item, placement.buffer, at, param.name, source, height, stride))
+    return copies

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from functools import partial
+from itertools import chain, zip_longest
 from math import prod
 from typing import Final
 
@@ -29,7 +30,7 @@ from mirage_formal.codegen.planning.schedules import (
 from mirage_formal.codegen.planning.step_order import KernelSteps
 from mirage_formal.codegen.program.bands import band_at
 from mirage_formal.codegen.program.empty_tiles import has_idle_blocks, skippable_mask
-from mirage_formal.codegen.program.plan import Plan, Schedule, Tile
+from mirage_formal.codegen.program.plan import Plan, Schedule, Tile, producer_stride
 from mirage_formal.codegen.program.program import SharedBuffer
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, enumerate_results
@@ -40,6 +41,8 @@ from mirage_formal.support.errors import GraphError, UnsupportedError
 
 #: One byte in this many may lie in runs that are cut to less than a cache line.
 _FEW: Final = 8
+#: Bytes of shared memory for the barriers of a pipeline, so that what is behind them begins at a panel.
+_BARRIER_BYTES: Final = PANEL_ALIGN
 
 
 def make_plan(
@@ -79,7 +82,7 @@ def make_plan(
             raise UnsupportedError(f"expected {what}", where="schedule", hint="take a schedule with cut = 1")
         check_schedule(schedule, loop.products, target)
         made = loop.attempt(loop.choose(schedule), schedule.stages)
-        best = made if made.memory.bytes <= kernel.most else None
+        best = made if made.fits else None
     else:
         best = _choose_plan(kernel, generic=generic)
     if best is None:
@@ -93,10 +96,10 @@ def schedules(
 ) -> Iterator[Schedule]:
     """Yield the schedules with which a graph-defined kernel can run, each once, the likeliest first.
 
-    A schedule that begins a product ahead comes first, if there is one: the time of a kernel's first schedule decides
-    whether tuning tries others. The next one is the default of ``make_plan``. Others have another number of threads,
-    another arrangement of warps, fewer stages, or another cut of iterations. Each fits in shared memory; none is known
-    to be faster than another.
+    A schedule with a producer comes first, and one that begins a product ahead, if there are such: the time of a
+    kernel's first schedule decides whether tuning tries others. The next one is the default of ``make_plan``. Others
+    have another number of threads, another arrangement of warps, fewer stages, or another cut of iterations. Each fits
+    in shared memory; none is known to be faster than another.
 
     Args:
         graph: A well-formed µGraph.
@@ -118,7 +121,8 @@ def schedules(
     depths = [row for loop in loops for row in loop.depths(replace(first, cut=loop.count), target)]
     others = [one for row in zip_longest(*depths) for one in row if one is not None]
     seen: set[Schedule] = set()
-    for found in (*[one for one in others if one.ahead][:1], first, *others):
+    likely = ([one for one in others if one.producer][:1], [one for one in others if one.ahead][:1])
+    for found in (*chain(*likely), first, *others):
         if found not in seen:
             seen.add(found)
             yield found
@@ -245,7 +249,14 @@ class _SplitKernel:
                 placements = self.choose(way)
             except UnsupportedError:
                 continue
-            kind = (way.threads, way.warps, way.ahead, tuple(placements.copied.items()), tuple(placements.brought))
+            kind = (
+                way.threads,
+                way.warps,
+                way.ahead,
+                way.producer,
+                tuple(placements.copied.items()),
+                tuple(placements.brought),
+            )
             if kind in alike:  # there was nothing that could be left where it is
                 continue
             alike.add(kind)
@@ -256,7 +267,7 @@ class _SplitKernel:
     def fits(self, placements: Placements, stages: int) -> bool:
         """Return whether the kernel can be planned with this many stages, and fits in shared memory."""
         try:
-            return self.attempt(placements, stages).memory.bytes <= self.kernel.most
+            return self.attempt(placements, stages).fits
         except UnsupportedError:
             return False
 
@@ -274,11 +285,21 @@ class _SplitKernel:
         Raises:
             UnsupportedError: The schedule begins a product ahead, which the kernel does not allow.
         """
-        if placements.schedule.ahead and self.kernel.skips is not None:
+        schedule, hint = placements.schedule, "take a schedule that was made for this kernel"
+        if (schedule.ahead or schedule.producer) and self.kernel.skips is not None:
             what = "expected iterations of which none is skipped"
-            raise UnsupportedError(what, where="schedule", hint="take a schedule that was made for this kernel")
+            raise UnsupportedError(what, where="schedule", hint=hint)
         steps = KernelSteps(placements.flat, placements, stages, idles=self.kernel.idles)
+        if schedule.producer and not all(map(partial(self._is_producible, steps), steps.ring)):
+            what = "expected tiles in panels, whose rows lie in memory as they are"
+            raise UnsupportedError(what, where="schedule", hint=hint)
         return _Attempt(self, placements, steps, _allocate_buffers(steps, self.kernel.share))
+
+    def _is_producible(self, steps: KernelSteps, number: int) -> bool:
+        """Return whether the producer can copy the tile of an input."""
+        tensor = steps.tensors[number]
+        placement, param = tensor.placement.shared, self.params[self.inputs[number].param]
+        return placement is not None and producer_stride(param, tensor.shape, placement) is not None
 
     def _staged(self, placements: Placements) -> _Attempt | None:
         """Return the deepest pipeline that fits and leaves room for the resident blocks of one multiprocessor.
@@ -327,6 +348,12 @@ class _Attempt:
     placements: Placements
     steps: KernelSteps
     memory: Allocation
+
+    @property
+    def fits(self) -> bool:
+        """Return whether a block has the shared memory, that of the producer's barriers included."""
+        barriers = _BARRIER_BYTES if self.placements.schedule.producer else 0
+        return self.memory.bytes + barriers <= self.loop.kernel.most
 
     @property
     def good(self) -> bool:

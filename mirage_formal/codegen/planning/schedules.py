@@ -49,6 +49,8 @@ LINE: Final = 128
 #: Numbers of pieces into which an iteration is split, the fewest first.
 _CUTS: Final = (2, 4, 8)
 _MOST_CUT: Final = 64
+#: Threads of a warpgroup: with one only, there is nothing that a producer could keep apart.
+WARPGROUP_THREADS: Final = 128
 #: The most resident blocks of one multiprocessor for which shared memory is reserved.
 _MOST_RESIDENT: Final = 4
 
@@ -115,6 +117,8 @@ def variants(products: MatrixProducts, first: Schedule, target: Target) -> Itera
             for resident in (first.resident, not first.resident):
                 plain = Schedule(count * WARP, 1, warps, resident=resident, cut=first.cut)
                 if warps and warps[0].warpgroup and len(warps) > 1:
+                    if count * WARP > WARPGROUP_THREADS:
+                        yield replace(plain, producer=True)
                     yield replace(plain, ahead=True)
                 yield plain
 

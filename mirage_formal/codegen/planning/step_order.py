@@ -25,6 +25,7 @@ from mirage_formal.codegen.program.program import Barrier, Commit, WaitGroups
 from mirage_formal.codegen.program.register_layout import Distribution, ThreadDigit, lanes_per_slot, split_by_warp
 from mirage_formal.codegen.program.step import (
     Accumulation,
+    AwaitTiles,
     BeginProduct,
     BlockReduce,
     Computation,
@@ -39,6 +40,7 @@ from mirage_formal.codegen.program.step import (
     Operation,
     Prefetch,
     Reduction,
+    ReleaseTiles,
     Rescale,
     RunningMaximum,
     Step,
@@ -69,6 +71,7 @@ class KernelSteps:
         self.buffers: dict[str, tuple[DType, int]] = {}
         moving = [n for n, chunks in placements.copied.items() if chunks and flat.tensors[n].phase is Phase.LOOP]
         self.ring = tuple(sorted(moving)) if stages > 1 else ()
+        self.producer = placements.schedule.producer
         #: Whether every iteration has its own stage, so that all copies start before the loop.
         self.resident = stages == flat.iterations
         self.before: list[Item] = []
@@ -211,7 +214,10 @@ class KernelSteps:
             found = [] if over is not None else self._read(number, number, None)
             phase = Phase.AFTER if self.flat.iterations > 1 else Phase.BEFORE
             self._place(phase).append(Item(StoreResult(saver), (tuple(found),)))
-        if self.placements.schedule.ahead:
+        if self.producer:
+            self._check_producer()
+            self.loop.append(Item(ReleaseTiles()))
+        elif self.placements.schedule.ahead:
             self._begin_ahead()
         self._add_waits()
 
@@ -223,12 +229,7 @@ class KernelSteps:
         if fixed:
             self.before.append(Item(Commit()))
         if self.ring:
-            accesses = tuple(a for n in self.ring for a in self._write(n))
-            count = self.stages if self.resident else self.stages - 1
-            self.before += [Item(Prefetch(i), (accesses if i == 0 else (),)) for i in range(count)]
-            # An empty group a round keeps the count of groups in flight even where nothing is left to copy.
-            following = Item(Commit() if self.resident else Prefetch())
-            self.loop += [Item(WaitGroups(count - 1)), Item(Barrier()), following]
+            self._copy_ring()
         for n, chunks in self.placements.copied.items():
             moving = self.tensors[n].phase is Phase.LOOP
             if n in self.ring or (chunks and not moving):
@@ -237,6 +238,33 @@ class KernelSteps:
             self._place(self.tensors[n].phase).append(Item(fetch, (tuple(self._write(n)),)))
         if not self.ring and any(isinstance(i.step, Fetch) and i.step.asynchronous for i in self.loop):
             self.loop += [Item(Commit()), Item(WaitGroups(0)), Item(Barrier())]
+
+    def _copy_ring(self) -> None:
+        """Add the first pipeline stages, and the beginning of an iteration.
+
+        With a producer, whose copies are not steps, an iteration begins with the wait for its tiles: no other barrier
+        is needed for these, as ``ReleaseTiles`` ends it.
+        """
+        if self.producer:
+            self.loop.append(Item(AwaitTiles()))
+            return
+        accesses = tuple(a for n in self.ring for a in self._write(n))
+        count = self.stages if self.resident else self.stages - 1
+        self.before += [Item(Prefetch(i), (accesses if i == 0 else (),)) for i in range(count)]
+        # An empty group a round keeps the count of groups in flight even where nothing is left to copy.
+        following = Item(Commit() if self.resident else Prefetch())
+        self.loop += [Item(WaitGroups(count - 1)), Item(Barrier()), following]
+
+    def _check_producer(self) -> None:
+        """Reject a schedule with a producer where a tile of an iteration is not copied by it.
+
+        Raises:
+            UnsupportedError: There are no pipelined tiles, or other tiles that each iteration copies.
+        """
+        others = [n for n in self.placements.copied if self.tensors[n].phase is Phase.LOOP and n not in self.ring]
+        if not self.ring or others or self.placements.schedule.ahead:
+            what = "expected pipelined tiles, copied by the producer"
+            raise UnsupportedError(what, where="schedule", hint=_OTHER_SCHEDULE)
 
     # --- steps of later iterations
 
@@ -359,14 +387,14 @@ class KernelSteps:
         }
         if not fixed:
             return
-        left = (self.stages if self.resident else self.stages - 1) if self.ring else 0
+        left = (self.stages if self.resident else self.stages - 1) if self.ring and not self.producer else 0
         for position, item in enumerate(self.before):
             if any(not a.write and a.buffer in fixed for part in item.parts for a in part):
                 if any(isinstance(one.step, WaitGroups) and one.step.left <= left for one in self.before[:position]):
                     return
                 self.before[position:position] = [Item(WaitGroups(left)), Item(Barrier())]
                 return
-        if (self.idles or not self.ring) and self.flat.iterations > 1:
+        if (self.idles or not self.ring or self.producer) and self.flat.iterations > 1:
             self.before += [Item(WaitGroups(left)), Item(Barrier())]
 
     def _operator(self, op: FlatOp) -> None:
@@ -410,6 +438,8 @@ class KernelSteps:
         """
         start = len(self.before)
         end = start + len(self.loop)
+        # The producer fills these while others still prepare, and its order with them is that of the tiles alone.
+        whole = {a.buffer for n in self.ring for a in self._write(n)} if self.producer else frozenset()
         uses: dict[str, list[tuple[int, bool]]] = {}
         for position, item in enumerate((*self.before, *self.loop, *self.after)):
             for part in item.parts:
@@ -427,6 +457,8 @@ class KernelSteps:
                 edges = ((0, start - 1), (start, end - 1), (end, end + len(self.after)))
                 first = next(low for low, high in edges if low <= first <= high)
                 last = next(high for low, high in edges if low <= last <= high)
+            if name in whole:
+                first, last = 0, end + len(self.after)
             dtype, elements = self.buffers[name]
             out.append(BufferRequest(name, elements * dtype.bytes, first, last))
         self.buffers = {name: item for name, item in self.buffers.items() if name in uses}

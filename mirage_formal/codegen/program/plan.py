@@ -18,7 +18,7 @@ from typing import Final
 
 from mirage_formal.codegen.device_tensors import PlanParam
 from mirage_formal.codegen.program.flat_graph import FlatOp
-from mirage_formal.codegen.program.program import Barrier, SharedBuffer
+from mirage_formal.codegen.program.program import TILE_COLUMNS, Barrier, SharedBuffer
 from mirage_formal.codegen.program.register_layout import Axis, Distribution, Warps
 from mirage_formal.codegen.program.step import Step
 from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
@@ -65,6 +65,36 @@ class SharedPlacement:
     def elements(self) -> int:
         """Return the number of elements of one copy in the ring, padding included."""
         return self.rows * (self.cols if self.panels else self.pitch)
+
+
+#: The most rows of a tile that one copy of the producer brings.
+MOST_TILE_ROWS: Final = 256
+
+
+def producer_stride(param: PlanParam, shape: Shape, placement: SharedPlacement) -> int | None:
+    """Return the elements from a row to the next of a tile that the producer can copy; None if it cannot copy it.
+
+    Such a tile is a matrix of 16-bit elements in panels, without padding. Its rows, as stored, lie in memory as they
+    are, each in one row of a matrix of the whole parameter, whose rows start at multiples of 16 bytes.
+
+    Args:
+        param: The parameter.
+        shape: The extents of the tile.
+        placement: Its placement in shared memory.
+    """
+    if param.band is not None or param.place.path is not None or param.dtype.bytes != 2 or not placement.panels:
+        return None
+    rank = len(shape)
+    if rank < 2 or prod(shape[:-2]) != 1 or any(param.place.starts or ()) or param.place.offset:
+        return None
+    rows, cols = (rank - 1, rank - 2) if placement.transposed else (rank - 2, rank - 1)
+    stride, whole = param.strides[rows], param.place.extents in (None, param.shape)
+    fits = (shape[rows], shape[cols]) == (placement.rows, placement.cols) and param.strides[cols] == 1
+    height = min(placement.rows, MOST_TILE_ROWS)
+    if not whole or not fits or stride < TILE_COLUMNS:
+        return None
+    rests = (placement.rows % height, height % 8, placement.cols % TILE_COLUMNS, param.elements % stride, stride % 8)
+    return None if any(rests) else stride
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +193,8 @@ class Schedule:
         tile: For a predefined operator that reads across, the number of its tile; all other fields are then defaults.
         ahead: Whether the first product of an iteration is begun in the iteration before, and is computed by warpgroups
             beside that one's other operators.
+        producer: Whether the pipelined tiles are copied by a warpgroup of its own, so that the others do not meet at
+            the beginning of an iteration.
     """
 
     threads: int
@@ -173,6 +205,7 @@ class Schedule:
     cut: int = 1
     tile: int = 0
     ahead: bool = False
+    producer: bool = False
 
 
 @dataclass(frozen=True, slots=True)

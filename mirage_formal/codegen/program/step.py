@@ -185,6 +185,16 @@ class Prefetch:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitTiles:
+    """A wait for the pipelined tiles of an iteration, which the producer copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseTiles:
+    """The return of the pipelined tiles of an iteration to the producer."""
+
+
+@dataclass(frozen=True, slots=True)
 class BeginProduct:
     """The beginning of a product of the next iteration, which goes on beside the other steps of this one."""
 
@@ -211,4 +221,16 @@ Computation = Operation | Initialize | Rescale | BlockReduce
 #: Steps that belong to a later iteration than the one in which they stand.
 OtherIteration = BeginProduct | EndProduct | AdvanceStep
 #: Barriers, and the groups of asynchronous copies, are a Program's own statements.
-Step = Computation | Fetch | Load | StoreResult | Prefetch | OtherIteration | Barrier | WaitGroups | Commit
+Step = (
+    Computation
+    | Fetch
+    | Load
+    | StoreResult
+    | Prefetch
+    | AwaitTiles
+    | ReleaseTiles
+    | OtherIteration
+    | Barrier
+    | WaitGroups
+    | Commit
+)

@@ -177,8 +177,9 @@ class KernelBlocks(ABC):
         tile_offsets = self.separate_tiles(classes)
         self.access_offsets: dict[int, PerBlock] = {}
         self._separate_body(self.program.body, {"tid": self.program.threads}, classes)
+        self._separate_body(self.program.producer, {}, classes)
         self.members = classes.classes()
-        statements = len(self.members) * _count_executed(self.program.body)
+        statements = len(self.members) * _count_executed((*self.program.body, *self.program.producer))
         if statements > MOST_STATEMENTS:
             what = f"{len(self.members)} classes of blocks execute {statements} statements"
             raise UndecidedError(f"expected at most {MOST_STATEMENTS}, got more: {what}")

@@ -18,8 +18,11 @@ from mirage_formal.codegen.program.integers import variables
 from mirage_formal.codegen.program.program import (
     PANEL,
     PANEL_UNIT,
+    TILE_COLUMNS,
     WARPGROUP_ROWS,
+    Acquire,
     Apply,
+    Await,
     Barrier,
     BinaryFn,
     Combine,
@@ -44,6 +47,7 @@ from mirage_formal.codegen.program.program import (
     Real,
     Reg,
     Registers,
+    Release,
     Select,
     SetReg,
     SharedBuffer,
@@ -52,6 +56,7 @@ from mirage_formal.codegen.program.program import (
     SharedWrite,
     ShuffleReduce,
     Stmt,
+    TileCopy,
     UnaryFn,
     Value,
     Var,
@@ -68,9 +73,15 @@ from mirage_formal.graph.types import DType
 Integers = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 #: A statement or value that accesses device memory.
-DeviceAccess = GlobalRead | GlobalVector | CopyAsync | GlobalWrite
+DeviceAccess = GlobalRead | GlobalVector | CopyAsync | TileCopy | GlobalWrite
 #: The fields of these with the address in device memory.
-ADDRESS: Final = {GlobalRead: "index", GlobalVector: "index", CopyAsync: "source", GlobalWrite: "index"}
+ADDRESS: Final = {
+    GlobalRead: "index",
+    GlobalVector: "index",
+    CopyAsync: "source",
+    TileCopy: "source",
+    GlobalWrite: "index",
+}
 #: Function that returns the values of elements of a parameter: of an access, at addresses [blocks, ...].
 ReadDevice = Callable[[DeviceAccess, Integers], FieldArray]
 
@@ -209,6 +220,9 @@ class _Evaluation:
         self._fixed = frozenset(self.env)
         self._integers: dict[int, _Index] = {}
         self._rows = np.arange(self.blocks, dtype=np.int64)[:, None]
+        #: The copies of each item of a pipeline, with the values of the producer's variables.
+        self._items: dict[tuple[str, int], list[tuple[TileCopy, dict[str, Any]]]] = {}
+        self.produce(program.producer)
 
     def _undefined(self, name: str, elements: int) -> FieldArray:
         """Return memory of all blocks in which nothing has been written: random values."""
@@ -431,8 +445,14 @@ class _Evaluation:
                 mine = self.read_registers(s.array, slot)[0]
                 other = mine[:, :, np.arange(self.threads) ^ s.mask]
                 self.assign(s.array, slot, self.points.binary(_OPERATORS[s.fn], mine, other), mask)
+            case Await():
+                self.receive(s.pipeline, self.slot(s.item))
             case Barrier() | Commit() | WaitGroups() | WarpgroupWait() | GridWait() | LaunchDependents():
                 return  # order in time, which the safety claim is about
+            case Release():
+                return
+            case Acquire() | TileCopy():
+                raise EvaluationFault("the producer's statements stand in the body")
             case _:
                 assert_never(s)
 
@@ -496,6 +516,50 @@ class _Evaluation:
         values = self.read_device(s, s.source, count, valid if mask is None else valid & mask)
         values = values if valid.all() else np.where(valid[..., None], values, np.uint64(0))
         self._put(item, self.addresses(s.index, count, mask, item.elements), values, mask)
+
+    # --- pipelines
+
+    def produce(self, body: Sequence[Stmt]) -> None:
+        """Run the producer, and keep its copies for the waits for their items.
+
+        In a safe Program no order of events differs from this one: the item's slot is not touched between its first
+        copy and the wait for the item.
+        """
+        for s in body:
+            if isinstance(s, For):
+                for i in range(s.extent):
+                    self.env[s.var] = i
+                    self.produce(s.body)
+                del self.env[s.var]
+            elif isinstance(s, TileCopy):
+                found = self._items.setdefault((s.pipeline, self.slot(s.item)), [])
+                found.append((s, {name: at for name, at in self.env.items() if name not in self._fixed}))
+            elif not isinstance(s, Acquire | GridWait):
+                raise EvaluationFault("expected loops and copies of tiles in the producer")
+
+    def receive(self, pipeline: str, item: int) -> None:
+        """Let the copies of an item take effect."""
+        outside = self.env
+        for s, variables_of_producer in self._items.pop((pipeline, item), []):
+            self.env = {name: outside[name] for name in self._fixed} | variables_of_producer
+            self.copy_tile(s)
+        self.env = outside
+
+    def copy_tile(self, s: TileCopy) -> None:
+        """Copy a tile from device to shared memory."""
+        item, param = self.buffers[s.buffer], self.params[s.param]
+        if item.dtype is not param.dtype:
+            raise EvaluationFault("a copy of a tile between element types")
+        row, column = np.arange(s.rows, dtype=np.int64)[:, None], np.arange(TILE_COLUMNS, dtype=np.int64)
+        within = row * TILE_COLUMNS + (column ^ 8 * (row % 8))
+        base = PANEL_UNIT * np.broadcast_to(np.asarray(self.integer(s.at), np.int64).reshape(-1, 1), (self.blocks, 1))
+        source = np.broadcast_to(np.asarray(self.integer(s.source), np.int64).reshape(-1, 1), (self.blocks, 1))
+        at = (base + within.reshape(1, -1))[:, None, :]
+        addresses = (source + (row * s.stride + column).reshape(1, -1))[:, None, :]
+        for found, limit in ((at, item.elements), (addresses, param.elements)):
+            if int(found.min()) < 0 or int(found.max()) >= limit:
+                raise EvaluationFault(f"an index is out of bounds of {limit} elements")
+        self._put(item, at, self.read(s, addresses), None)
 
     # --- matrix units
 
