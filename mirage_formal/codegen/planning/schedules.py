@@ -49,8 +49,9 @@ LINE: Final = 128
 #: Numbers of pieces into which an iteration is split, the fewest first.
 _CUTS: Final = (2, 4, 8)
 _MOST_CUT: Final = 64
-#: Threads of a warpgroup: with one only, there is nothing that a producer could keep apart.
-WARPGROUP_THREADS: Final = 128
+#: Threads of a block beside a producer: two warpgroups, one of which multiplies while the other does the rest. Of more,
+#: each would have too few registers.
+PRODUCER_CONSUMERS: Final = 256
 #: The most resident blocks of one multiprocessor for which shared memory is reserved.
 _MOST_RESIDENT: Final = 4
 
@@ -117,7 +118,7 @@ def variants(products: MatrixProducts, first: Schedule, target: Target) -> Itera
             for resident in (first.resident, not first.resident):
                 plain = Schedule(count * WARP, 1, warps, resident=resident, cut=first.cut)
                 if warps and warps[0].warpgroup and len(warps) > 1:
-                    if count * WARP > WARPGROUP_THREADS:
+                    if count * WARP == PRODUCER_CONSUMERS:
                         yield replace(plain, producer=True)
                     yield replace(plain, ahead=True)
                 yield plain

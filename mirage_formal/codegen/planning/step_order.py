@@ -220,6 +220,8 @@ class KernelSteps:
         elif self.placements.schedule.ahead:
             self._begin_ahead()
         self._add_waits()
+        if self.producer:
+            self.before.append(Item(Barrier()))  # what is in shared memory for all iterations is there
 
     def _copies(self) -> None:
         """Add the copies of inputs: loop-invariant ones before the loop, then the first pipeline stages."""
@@ -256,14 +258,16 @@ class KernelSteps:
         self.loop += [Item(WaitGroups(count - 1)), Item(Barrier()), following]
 
     def _check_producer(self) -> None:
-        """Reject a schedule with a producer where a tile of an iteration is not copied by it.
+        """Reject a schedule with a producer where threads must meet in each iteration.
 
         Raises:
-            UnsupportedError: There are no pipelined tiles, or other tiles that each iteration copies.
+            UnsupportedError: There are no pipelined tiles, other tiles are copied in each iteration, or its steps
+                exchange values through shared memory.
         """
         others = [n for n in self.placements.copied if self.tensors[n].phase is Phase.LOOP and n not in self.ring]
-        if not self.ring or others or self.placements.schedule.ahead:
-            what = "expected pipelined tiles, copied by the producer"
+        written = any(access.write for item in self.loop for part in item.parts for access in part)
+        if not self.ring or others or written or self.placements.schedule.ahead:
+            what = "expected pipelined tiles, and no exchange through shared memory in an iteration"
             raise UnsupportedError(what, where="schedule", hint=_OTHER_SCHEDULE)
 
     # --- steps of later iterations
@@ -395,7 +399,7 @@ class KernelSteps:
                 self.before[position:position] = [Item(WaitGroups(left)), Item(Barrier())]
                 return
         if (self.idles or not self.ring or self.producer) and self.flat.iterations > 1:
-            self.before += [Item(WaitGroups(left)), Item(Barrier())]
+            self.before += [Item(WaitGroups(left)), *([] if self.producer else [Item(Barrier())])]
 
     def _operator(self, op: FlatOp) -> None:
         step = self.placements.computes.get(defined_tensors(op)[0])
