@@ -40,6 +40,7 @@ from mirage_formal.codegen.program.step import (
     Load,
     MultiplyAccumulate,
     OtherIteration,
+    OverlapProducts,
     Prefetch,
     ReleaseTiles,
     Rescale,
@@ -62,6 +63,7 @@ _DOES: Final[dict[type, str]] = {
     ReleaseTiles: "gives the tiles back to the producer",
     BeginProduct: "begins the product of the next iteration",
     EndProduct: "waits for the product of the next iteration",
+    OverlapProducts: "computes the last product, and begins the next iteration's first",
     AdvanceStep: "computes for a later iteration",
     Rescale: "rescales what was added so far",
     StoreResult: "writes to device memory",
@@ -147,6 +149,9 @@ class _LineAnnotator:
         match step:
             case BeginProduct(product) | EndProduct(product):
                 yield from self._nodes(product)
+            case OverlapProducts(last, first):
+                yield from self._nodes(last)
+                yield from self._nodes(first)
             case AdvanceStep(ahead):
                 yield from self._nodes(ahead)
             case Fetch(tensor) | Load(tensor):

@@ -45,6 +45,7 @@ from mirage_formal.codegen.program.step import (
     MatrixMultiply,
     Multiplication,
     MultiplyAccumulate,
+    OverlapProducts,
     Prefetch,
     Reduction,
     ReleaseTiles,
@@ -194,6 +195,9 @@ def _step(cx: LoweringContext, step: Step) -> Iterable[Stmt]:
             return (step,)
         case AwaitTiles():
             return (Await(copies.PIPELINE, cx.iteration),)
+        case OverlapProducts():
+            wait = Await(copies.PIPELINE, cx.ix.add(cx.iteration, ONE))
+            return mma_lowering.overlap_products(cx, step, wait)
         case ReleaseTiles():
             return (Release(copies.PIPELINE, cx.iteration),)
         case Prefetch():

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 
-from mirage_formal.codegen.lowering.context import TID, LoweringContext, make_loop
+from mirage_formal.codegen.lowering.context import TID, LoweringContext, make_conditional, make_loop
 from mirage_formal.codegen.lowering.register_reductions import combine_across_threads
 from mirage_formal.codegen.lowering.registers import array_name
 from mirage_formal.codegen.program.integers import ONE, ZERO
@@ -53,7 +53,7 @@ from mirage_formal.codegen.program.program import (
     WarpgroupWait,
 )
 from mirage_formal.codegen.program.register_layout import MMA, WARP, Fragment, fragment_tiles
-from mirage_formal.codegen.program.step import MatrixMultiply, Multiplication, MultiplyAccumulate, Step
+from mirage_formal.codegen.program.step import MatrixMultiply, Multiplication, MultiplyAccumulate, OverlapProducts, Step
 from mirage_formal.graph.types import DType
 
 #: Steps along the inner dim that are unrolled at once.
@@ -169,8 +169,13 @@ class _ProductWriter:
 
     # --- warpgroups
 
-    def by_warpgroups(self, *, ahead: bool = False) -> tuple[Stmt, ...]:
-        """Multiply by warpgroups: all steps along the inner dim at once; with ``ahead`` into the next registers."""
+    def by_warpgroups(self, into: str = "", *, deferred: bool = False) -> tuple[Stmt, ...]:
+        """Multiply by warpgroups: all steps along the inner dim at once.
+
+        Args:
+            into: The registers of the result, by default its own.
+            deferred: Whether the product is left incomplete.
+        """
         cx, ix, warps = self.cx, self.cx.ix, self.warps
         depth, body = MMA[2] * self.steps, list[Stmt]()
         left_at: IntExpr = ZERO
@@ -188,8 +193,8 @@ class _ProductWriter:
         columns = MMA[1] * self.wide
         right, right_at, right_panel, right_across = self._panels(1, ix.mul(flat, max(1, columns // PANEL)))
         layouts = (left_panel, left_across, right_panel, right_across)
-        at = (next_array(self.op.result) if ahead else self.into, ZERO, left, left_at, right, right_at)
-        product = WarpgroupMma(*at, columns, depth, self.a.dtype, *layouts, self.adds, ahead)
+        at = (into or self.into, ZERO, left, left_at, right, right_at)
+        product = WarpgroupMma(*at, columns, depth, self.a.dtype, *layouts, self.adds, deferred)
         return (*body, product)
 
     def _panels(self, role: int, outer: IntExpr) -> tuple[str, IntExpr, int, bool]:
@@ -395,9 +400,31 @@ def begin_product(cx: LoweringContext, step: MatrixMultiply) -> tuple[Stmt, ...]
     In the last iteration it multiplies what is in the next stage, which nothing uses.
     """
     this, cx.iteration = cx.iteration, cx.ix.add(cx.iteration, ONE)
-    out = _ProductWriter(cx, step).by_warpgroups(ahead=True)
+    out = _ProductWriter(cx, step).by_warpgroups(next_array(step.op.result), deferred=True)
     cx.iteration = this
     return out
+
+
+def overlap_products(cx: LoweringContext, step: OverlapProducts, wait: Stmt) -> tuple[Stmt, ...]:
+    """Multiply at the end of an iteration, and begin the next one's first product before that is complete.
+
+    In the last iteration the second product multiplies what is in the next stage, which nothing uses.
+
+    Args:
+        cx: The context.
+        step: The products.
+        wait: The wait for the tiles of the next iteration, which the last iteration has not.
+    """
+    this, following = cx.iteration, cx.ix.add(cx.iteration, ONE)
+    last = _ProductWriter(cx, step.last)
+    out = last.by_warpgroups(deferred=True)
+    cx.iteration = following
+    first = _ProductWriter(cx, step.first)
+    awaited = make_conditional(cx.ix.less(following, cx.plan.forloop_range), (wait,), uniform=True)
+    out = (*out, *awaited, *first.by_warpgroups(deferred=True))
+    cx.iteration = this
+    sizes = ((last.into, step.last.over.count), (first.into, step.first.over.count))
+    return (*out, *(WarpgroupWait(array, ZERO, 2 * count) for array, count in sizes))
 
 
 def end_product(cx: LoweringContext, step: MatrixMultiply) -> tuple[Stmt, ...]:

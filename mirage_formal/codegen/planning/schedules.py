@@ -119,6 +119,7 @@ def variants(products: MatrixProducts, first: Schedule, target: Target) -> Itera
                 plain = Schedule(count * WARP, 1, warps, resident=resident, cut=first.cut)
                 if warps and warps[0].warpgroup and len(warps) > 1:
                     if count * WARP == PRODUCER_CONSUMERS:
+                        yield replace(plain, producer=True, ahead=True)
                         yield replace(plain, producer=True)
                     yield replace(plain, ahead=True)
                 yield plain

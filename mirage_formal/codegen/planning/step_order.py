@@ -38,6 +38,7 @@ from mirage_formal.codegen.program.step import (
     MatrixMultiply,
     MultiplyAccumulate,
     Operation,
+    OverlapProducts,
     Prefetch,
     Reduction,
     ReleaseTiles,
@@ -216,12 +217,14 @@ class KernelSteps:
             self._place(phase).append(Item(StoreResult(saver), (tuple(found),)))
         if self.producer:
             self._check_producer()
-            self.loop.append(Item(ReleaseTiles()))
         elif self.placements.schedule.ahead:
             self._begin_ahead()
         self._add_waits()
         if self.producer:
             self.before.append(Item(Barrier()))  # what is in shared memory for all iterations is there
+            if self.placements.schedule.ahead:
+                self._overlap_products()
+            self.loop.append(Item(ReleaseTiles()))
 
     def _copies(self) -> None:
         """Add the copies of inputs: loop-invariant ones before the loop, then the first pipeline stages."""
@@ -266,9 +269,30 @@ class KernelSteps:
         """
         others = [n for n in self.placements.copied if self.tensors[n].phase is Phase.LOOP and n not in self.ring]
         written = any(access.write for item in self.loop for part in item.parts for access in part)
-        if not self.ring or others or written or self.placements.schedule.ahead:
+        if not self.ring or others or written:
             what = "expected pipelined tiles, and no exchange through shared memory in an iteration"
             raise UnsupportedError(what, where="schedule", hint=_OTHER_SCHEDULE)
+
+    def _overlap_products(self) -> None:
+        """Begin the first product of an iteration beside the last one of the iteration before.
+
+        Raises:
+            UnsupportedError: These are not computed by warpgroups from tiles and registers.
+        """
+        wait, begin, *others, end = self.loop
+        first, last = begin.step, end.step
+        if (
+            not isinstance(first, MatrixMultiply)
+            or not isinstance(last, MultiplyAccumulate)
+            or not (first.warps.warpgroup and last.warps.warpgroup)
+            or first.packed
+            or first.scratch
+            or not all(map(self._has_arrived, (first.op.a, first.op.b)))
+        ):
+            what = "expected a product of tiles at the beginning of an iteration and one at its end, by warpgroups"
+            raise UnsupportedError(what, where="schedule", hint=_OTHER_SCHEDULE)
+        self.before += [wait, begin]
+        self.loop = [*others, Item(OverlapProducts(last, first), ((*end.parts[0], *begin.parts[0]),))]
 
     # --- steps of later iterations
 

@@ -192,7 +192,7 @@ class Schedule:
         cut: The number of iterations into which each iteration of the µGraph is split; 1 if it is not.
         tile: For a predefined operator that reads across, the number of its tile; all other fields are then defaults.
         ahead: Whether the first product of an iteration is begun in the iteration before, and is computed by warpgroups
-            beside that one's other operators.
+            beside that one's other operators; with a producer beside its last product.
         producer: Whether the pipelined tiles are copied by a warpgroup of its own, so that the others do not meet at
             the beginning of an iteration.
     """

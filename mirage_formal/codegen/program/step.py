@@ -209,6 +209,14 @@ class EndProduct:
 
 
 @dataclass(frozen=True, slots=True)
+class OverlapProducts:
+    """The last product of an iteration and the first one of the next, which is begun before that one is complete."""
+
+    last: MultiplyAccumulate
+    first: MatrixMultiply
+
+
+@dataclass(frozen=True, slots=True)
 class AdvanceStep:
     """A step of a later iteration, which reads only tiles that have arrived; ``iterations`` says how much later."""
 
@@ -219,7 +227,7 @@ class AdvanceStep:
 #: All steps that belong to an operator.
 Computation = Operation | Initialize | Rescale | BlockReduce
 #: Steps that belong to a later iteration than the one in which they stand.
-OtherIteration = BeginProduct | EndProduct | AdvanceStep
+OtherIteration = BeginProduct | EndProduct | OverlapProducts | AdvanceStep
 #: Barriers, and the groups of asynchronous copies, are a Program's own statements.
 Step = (
     Computation
