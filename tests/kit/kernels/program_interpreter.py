@@ -277,6 +277,8 @@ class Interpreter:
         self.copies: list[Copy] = []
         self.copied = 0
         self.commits = np.zeros(self.blocks, np.int64)
+        #: The producer's copies of each item, in order, with the values of its variables.
+        self.items: dict[tuple[str, int], list[tuple[p.TileCopy, dict[str, Any]]]] = {}
 
     def run(self) -> tuple[Values, ...]:
         """Written parameters, flat, as float32.
@@ -285,6 +287,7 @@ class Interpreter:
             Fault: The program or an observer says so.
         """
         with np.errstate(all="ignore"):
+            self.produce(self.program.producer)
             self.body(self.program.body, np.ones((self.blocks, self.threads), bool))
         for observer in self.observers:
             observer.end()
@@ -505,8 +508,13 @@ class Interpreter:
                 blocks = self.everyone(s, mask)
                 for observer in self.observers:
                     observer.barrier(blocks)
-            case p.GridWait() | p.LaunchDependents() | p.WarpgroupWait():
+            case p.GridWait() | p.LaunchDependents() | p.WarpgroupWait() | p.Release():
                 self.everyone(s, mask)
+            case p.Await():
+                self.everyone(s, mask)
+                self.receive(s, mask)
+            case p.Acquire() | p.TileCopy():
+                raise Fault(f"{type(s).__name__} outside of the producer")
             case p.LoadMatrix():
                 self.everyone(s, mask)
                 self.load_matrix(s, mask)
@@ -524,6 +532,47 @@ class Interpreter:
                 self.put(s.array, i, binary(s.fn, a, a[:, np.arange(self.threads) ^ s.mask]), mask)
             case _:
                 assert_never(s)
+
+    def produce(self, body: Sequence[p.Stmt]) -> None:
+        """Keep the copies of all items; they land when consumers have waited for these."""
+        for s in body:
+            match s:
+                case p.For():
+                    for i in range(s.extent):
+                        self.env[s.var] = i
+                        self.produce(s.body)
+                    del self.env[s.var]
+                case p.TileCopy():
+                    item = self.integer(s.item, np.ones((1, 1), bool))
+                    self.items.setdefault((s.pipeline, item), []).append((s, dict(self.env)))
+                case p.Acquire() | p.GridWait():
+                    pass
+                case _:
+                    raise Fault(f"{type(s).__name__} in the producer")
+
+    def receive(self, s: p.Await, mask: Mask) -> None:
+        found, here = self.integer(s.item, mask), self.env
+        numbers = {found} if isinstance(found, int) else {int(n) for n in np.unique(found[mask])}
+        if len(numbers) != 1 or (s.pipeline, *numbers) not in self.items:
+            raise Fault(f"{s.pipeline}: no item {numbers}")
+        one = np.zeros_like(mask)
+        one[:, 0] = mask[:, 0]
+        for copy, env in self.items.pop((s.pipeline, *numbers)):
+            self.env = env
+            for row in range(copy.rows):
+                for chunk in range(p.TILE_COLUMNS // 8):
+                    self.copy_chunk(copy, row, chunk, one)
+        self.env = here
+
+    def copy_chunk(self, s: p.TileCopy, row: int, chunk: int, mask: Mask) -> None:
+        source = p.IntBin(p.IntOp.ADD, s.source, p.Int(s.stride * row + 8 * chunk))
+        if (self.integers(s.source, mask)[mask] % s.stride + p.TILE_COLUMNS > s.stride).any():
+            raise Fault(f"{s.param}: a row of the tile lies in two rows")
+        bits = self.read_param(s.param, source, 8, mask).view(self.raw)
+        start = p.IntBin(p.IntOp.MUL, s.at, p.Int(p.PANEL_UNIT))
+        at = p.IntBin(p.IntOp.ADD, start, p.Int(p.TILE_COLUMNS * row + 8 * (chunk ^ row % 8)))
+        found = self.access(self.buffer[s.buffer], at, 8, mask, Kind.WRITE)
+        self.memory[found.block, found.at] = bits[mask]
 
     def copy(self, s: p.CopyAsync, mask: Mask) -> None:
         item = self.buffer[s.buffer]
