@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import zip_longest
 from math import prod
 from typing import Final
 
@@ -96,7 +96,7 @@ def schedules(
 ) -> Iterator[Schedule]:
     """Yield the schedules with which a graph-defined kernel can run, each once, the likeliest first.
 
-    A schedule with a producer comes first, and one that begins a product ahead, if there are such: the time of a
+    A schedule that begins a product ahead comes first, if there is one, with a producer if that can be: the time of a
     kernel's first schedule decides whether tuning tries others. The next one is the default of ``make_plan``. Others
     have another number of threads, another arrangement of warps, fewer stages, or another cut of iterations. Each fits
     in shared memory; none is known to be faster than another.
@@ -121,8 +121,9 @@ def schedules(
     depths = [row for loop in loops for row in loop.depths(replace(first, cut=loop.count), target)]
     others = [one for row in zip_longest(*depths) for one in row if one is not None]
     seen: set[Schedule] = set()
-    likely = ([one for one in others if one.producer][:1], [one for one in others if one.ahead][:1])
-    for found in (*chain(*likely), first, *others):
+    begun = [one for one in others if one.ahead]
+    likely = (*[one for one in begun if one.producer][:1], *[one for one in begun if not one.producer][:1])
+    for found in (*likely, first, *others):
         if found not in seen:
             seen.add(found)
             yield found

@@ -49,9 +49,8 @@ LINE: Final = 128
 #: Numbers of pieces into which an iteration is split, the fewest first.
 _CUTS: Final = (2, 4, 8)
 _MOST_CUT: Final = 64
-#: Threads of a block beside a producer: two warpgroups, one of which multiplies while the other does the rest. Of more,
-#: each would have too few registers.
-PRODUCER_CONSUMERS: Final = 256
+#: The most threads of a block beside a producer: of more, each would have too few registers.
+MOST_CONSUMERS: Final = 256
 #: The most resident blocks of one multiprocessor for which shared memory is reserved.
 _MOST_RESIDENT: Final = 4
 
@@ -117,12 +116,24 @@ def variants(products: MatrixProducts, first: Schedule, target: Target) -> Itera
         if accumulator_registers(shapes, warps) <= MAX_ACCUMULATORS + _SLACK:
             for resident in (first.resident, not first.resident):
                 plain = Schedule(count * WARP, 1, warps, resident=resident, cut=first.cut)
-                if warps and warps[0].warpgroup and len(warps) > 1:
-                    if count * WARP == PRODUCER_CONSUMERS:
-                        yield replace(plain, producer=True, ahead=True)
-                        yield replace(plain, producer=True)
-                    yield replace(plain, ahead=True)
-                yield plain
+                yield from _with_warpgroups(plain) if warps and warps[0].warpgroup else (plain,)
+
+
+def _with_warpgroups(plain: Schedule) -> Iterator[Schedule]:
+    """Yield a schedule that multiplies by warpgroups, with a producer and ahead where that can be, the likeliest first.
+
+    A producer comes first where two warpgroups have several products each: one multiplies while the other one does the
+    rest.
+    """
+    several, fits = len(plain.warps) > 1, plain.threads <= MOST_CONSUMERS
+    if several and plain.threads == MOST_CONSUMERS:
+        yield replace(plain, producer=True, ahead=True)
+        yield replace(plain, producer=True)
+    if several:
+        yield replace(plain, ahead=True)
+    yield plain
+    if fits and not (several and plain.threads == MOST_CONSUMERS):
+        yield replace(plain, producer=True)
 
 
 def _arrangements(shapes: Sequence[ProductShape], count: int) -> list[tuple[Warps, ...]]:

@@ -557,7 +557,7 @@ class Interpreter:
             raise Fault(f"{s.pipeline}: no item {numbers}")
         one = np.zeros_like(mask)
         one[:, 0] = mask[:, 0]
-        for copy, env in self.items.pop((s.pipeline, *numbers)):
+        for copy, env in self.items.pop((s.pipeline, numbers.pop())):
             self.env = env
             for row in range(copy.rows):
                 for chunk in range(p.TILE_COLUMNS // 8):
