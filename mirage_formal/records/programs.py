@@ -308,6 +308,43 @@ class LaunchDependentsEntry(Record, frozen=True, tag_field="is", tag="launch_dep
     """Serialized ``LaunchDependents`` of codegen/program/program.py."""
 
 
+class AcquireEntry(Record, frozen=True, tag_field="is", tag="acquire"):
+    """Serialized ``Acquire`` of codegen/program/program.py; ``item`` is a position in the table ``integers``."""
+
+    pipeline: Name
+    item: Ref
+
+
+class TileCopyEntry(Record, frozen=True, tag_field="is", tag="tile_copy"):
+    """Serialized ``TileCopy`` of codegen/program/program.py.
+
+    ``item``, ``at`` and ``source`` are positions in the table ``integers``.
+    """
+
+    pipeline: Name
+    item: Ref
+    buffer: Name
+    at: Ref
+    param: Name
+    source: Ref
+    rows: Size
+    stride: Size
+
+
+class AwaitEntry(Record, frozen=True, tag_field="is", tag="await"):
+    """Serialized ``Await`` of codegen/program/program.py; ``item`` is a position in the table ``integers``."""
+
+    pipeline: Name
+    item: Ref
+
+
+class ReleaseEntry(Record, frozen=True, tag_field="is", tag="release"):
+    """Serialized ``Release`` of codegen/program/program.py; ``item`` is a position in the table ``integers``."""
+
+    pipeline: Name
+    item: Ref
+
+
 StmtEntry = (
     RegistersEntry
     | ForEntry
@@ -329,6 +366,10 @@ StmtEntry = (
     | ShuffleReduceEntry
     | GridWaitEntry
     | LaunchDependentsEntry
+    | AcquireEntry
+    | TileCopyEntry
+    | AwaitEntry
+    | ReleaseEntry
 )
 
 # --- kernels ---------------------------------------------------------------------------------------------------------
@@ -354,6 +395,14 @@ class SharedBufferEntry(Record, frozen=True):
     offset: Natural
 
 
+class PipelineEntry(Record, frozen=True):
+    """Serialized ``Pipeline`` of codegen/program/program.py."""
+
+    name: Name
+    slots: Size
+    bytes: Size
+
+
 class ProgramEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     """One Program.
 
@@ -362,6 +411,8 @@ class ProgramEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
             false, as it was before there was one.
         integers, values, statements: Its expressions, values and statements.
         body: Positions in ``statements``.
+        producer: The same of its producer; left out, as ``pipelines`` are, if it has none.
+        pipelines: Its pipelines.
     """
 
     name: Name
@@ -374,6 +425,8 @@ class ProgramEntry(Record, frozen=True, kw_only=True, omit_defaults=True):
     statements: Annotated[tuple[StmtEntry, ...], msgspec.Meta(max_length=MAX_ENTRIES)]
     body: Refs
     alone: bool = False
+    producer: Refs = ()
+    pipelines: Annotated[tuple[PipelineEntry, ...], msgspec.Meta(max_length=1024)] = ()
 
 
 class ProgramsRecord(VersionedRecord, frozen=True, kw_only=True):

@@ -6,6 +6,7 @@ from math import prod
 from typing import Final
 
 from mirage_formal.codegen.program.program import (
+    TILE_COLUMNS,
     For,
     GlobalVector,
     If,
@@ -13,6 +14,7 @@ from mirage_formal.codegen.program.program import (
     Program,
     SharedVector,
     Stmt,
+    TileCopy,
     WarpgroupMma,
 )
 
@@ -22,7 +24,7 @@ _MMA: Final = 64
 
 def count_statements(program: Program) -> float:
     """Return the statements that all threads of a launch execute; vector statements count once per element."""
-    return float(prod(program.grid) * program.threads * _body(program.body))
+    return float(prod(program.grid) * (program.threads * _body(program.body) + _body(program.producer)))
 
 
 def _body(body: tuple[Stmt, ...]) -> int:
@@ -39,6 +41,8 @@ def _body(body: tuple[Stmt, ...]) -> int:
                 total += _MMA * (columns // 8) * (depth // 16)
             case SharedVector() | GlobalVector():
                 total += stmt.count
+            case TileCopy(rows=rows):
+                total += rows * TILE_COLUMNS
             case _:
                 total += 1
     return total

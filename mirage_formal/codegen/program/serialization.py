@@ -96,6 +96,7 @@ def _encode(programs: Sequence[ir.Program]) -> bytes:
 def _entry(program: ir.Program) -> ProgramEntry:
     tables = _Tables()
     body = tables.refs("statements", program.body)
+    producer = tables.refs("statements", program.producer)
     integers, values, statements = (tuple(tables.entries[name]) for name in ("integers", "values", "statements"))
     return ProgramEntry(
         name=program.name,
@@ -110,6 +111,8 @@ def _entry(program: ir.Program) -> ProgramEntry:
         statements=statements,
         body=body,
         alone=program.alone,
+        producer=producer,
+        pipelines=tuple(records.PipelineEntry(p.name, p.slots, p.bytes) for p in program.pipelines),
     )
 
 
@@ -166,10 +169,11 @@ def _read(entry: ProgramEntry, where: str, most: int) -> tuple[ir.Program, int]:
             size[table].append(1 + sum(size[other][ref] for other, ref in used))
             _check_bounds(depth[table][-1], size[table][-1], most, place)
             made[table].append(_build_entry(item, made, place))
-    for ref in entry.body:
-        if ref >= len(made["statements"]):
-            raise FormatError(f"expected an entry of statements, got {ref}", where=f"{where}.body")
-    whole = 1 + sum(size["statements"][ref] for ref in entry.body)
+    for part, refs in (("body", entry.body), ("producer", entry.producer)):
+        for ref in refs:
+            if ref >= len(made["statements"]):
+                raise FormatError(f"expected an entry of statements, got {ref}", where=f"{where}.{part}")
+    whole = 1 + sum(size["statements"][ref] for ref in (*entry.body, *entry.producer))
     _check_bounds(0, whole, most, f"{where}.body")
     program = ir.Program(
         entry.name,
@@ -179,6 +183,8 @@ def _read(entry: ProgramEntry, where: str, most: int) -> tuple[ir.Program, int]:
         entry.threads,
         tuple(made["statements"][ref] for ref in entry.body),
         entry.alone,
+        tuple(made["statements"][ref] for ref in entry.producer),
+        tuple(ir.Pipeline(p.name, p.slots, p.bytes) for p in entry.pipelines),
     )
     return program, whole
 
