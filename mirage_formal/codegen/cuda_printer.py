@@ -13,9 +13,11 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Final, assert_never
 
-from mirage_formal.codegen.program.access import list_accesses
+from mirage_formal.codegen.program.access import WARP, list_accesses
 from mirage_formal.codegen.program.program import (
+    Acquire,
     Apply,
+    Await,
     Barrier,
     BinaryFn,
     Combine,
@@ -41,6 +43,7 @@ from mirage_formal.codegen.program.program import (
     Real,
     Reg,
     Registers,
+    Release,
     Select,
     SetReg,
     SharedRead,
@@ -48,6 +51,8 @@ from mirage_formal.codegen.program.program import (
     SharedWrite,
     ShuffleReduce,
     Stmt,
+    TensorMap,
+    TileCopy,
     Value,
     Var,
     WaitGroups,
@@ -66,10 +71,11 @@ CTYPES: Final = {
     DType.BOOL: "mf::mask",
 }
 
-#: The device layer, and the parts of it that products of float32 and of warpgroups need.
+#: The device layer, and the parts of it that products of float32, products of warpgroups and producers need.
 DEVICE_HEADER: Final = "mirage_formal/device.cuh"
 FLOAT32_HEADER: Final = "mirage_formal/float32.cuh"
 WARPGROUP_HEADER: Final = "mirage_formal/wgmma.cuh"
+PIPELINE_HEADER: Final = "mirage_formal/pipeline.cuh"
 #: The part of it that joined launches need.
 JOINED_HEADER: Final = "mirage_formal/joined.cuh"
 
@@ -127,6 +133,7 @@ def headers(program: Program) -> tuple[str, ...]:
         DEVICE_HEADER,
         *((FLOAT32_HEADER,) if floats else ()),
         *((WARPGROUP_HEADER,) if warpgroups else ()),
+        *((PIPELINE_HEADER,) if program.producer else ()),
     )
 
 
@@ -155,9 +162,11 @@ def block_function(program: Program, name: str, awaited: Set[str]) -> list[str]:
         awaited: Parameters that other blocks of the same launch write, or launches before it.
 
     Raises:
-        ValueError: As ``emit_cuda``.
+        ValueError: As ``emit_cuda``; or the Program has a producer, whose threads such a function has not.
     """
     check_printable(program)
+    if program.producer:
+        raise ValueError(f"cannot print a block of kernel {program.name}: expected no producer")
     return list(_Emitter(program).block_function(name, awaited))
 
 
@@ -181,30 +190,44 @@ class _Emitter:
         self.program = program
         self.params = {param.name: param for param in program.params}
         self.shared = {buffer.name: buffer for buffer in program.shared}
-        for name in (program.name, *self.params, *self.shared):
+        #: Names of the tensor maps.
+        self.maps: dict[TensorMap, str] = {one: f"map{number}" for number, one in enumerate(program.maps)}
+        pipelines = [pipeline.name for pipeline in program.pipelines]
+        for name in (program.name, *self.params, *self.shared, *pipelines):
             _check_name(name)
+        own = [*pipelines, *self.maps.values()]
+        for name in own:
+            if own.count(name) > 1 or name in self.params or name in self.shared or name == program.name:
+                raise ValueError(f"expected distinct names of pipelines, maps and tensors, got {name!r} twice")
         self.used: set[str] = set()
 
     def lines(self) -> Iterator[str]:
         program = self.program
-        body = self.body(program.body, 1)  # first, because it tells which coordinates are used
+        body, producer = self.body(program.body, 1), self.body(program.producer, 2)  # tells which coordinates are used
         yield from self.comment()
         yield from (f'#include "{header}"' for header in headers(program))
         yield ""
         params = [f"{parameter_macro(param, program)}({CTYPES[param.dtype]}) {param.name}" for param in program.params]
-        yield from wrap_items(kernel_head(program.name, program.threads, program.alone), params, ") {", "")
-        yield from self.declarations(_COORDINATES)
+        params += [f"MF_TENSOR_MAP {name}" for name in self.maps.values()]
+        yield from wrap_items(kernel_head(program.name, program.launch_threads, program.alone), params, ") {", "")
+        if not program.producer:
+            yield from self.declarations(_COORDINATES)
+        else:
+            yield from self.declarations({name: source for name, source in _COORDINATES.items() if name != "tid"})
+            yield from self.roles(producer)
         yield from body
         yield "}"
 
     def comment(self) -> Iterator[str]:
         program = self.program
         x, y, z = program.grid
-        yield f"// {program.name}: {x} x {y} x {z} blocks of {program.threads} threads,"
+        yield f"// {program.name}: {x} x {y} x {z} blocks of {program.launch_threads} threads,"
         yield f"// {program.shared_bytes} bytes of dynamic shared memory."
         for param in program.params:
             use = "written" if param.written else "read"
             yield f"//   {param.name}: {param.elements} x {param.dtype}, {use}, aligned to {param.align} bytes"
+        for one, name in self.maps.items():
+            yield f"//   {name}: {one.param} in rows of {one.stride} elements, {one.rows} rows copied at once"
 
     def declarations(self, coordinates: Mapping[str, str]) -> Iterator[str]:
         """Yield the declarations of shared buffers, and of the coordinates that are used, which have these sources."""
@@ -215,10 +238,24 @@ class _Emitter:
             last = buffer.offset + buffer.bytes - 1
             declaration = f"MF_SHARED({CTYPES[buffer.dtype]}, {buffer.name}, {buffer.elements}, {buffer.offset});"
             yield f"  {declaration}  // bytes {buffer.offset}..{last}"
+        for pipeline in program.pipelines:
+            numbers = f"{pipeline.slots}, {pipeline.bytes}, {program.threads // WARP}"
+            yield f"  MF_PIPELINE({pipeline.name}, {numbers});  // slots, bytes of an item, warps that consume it"
         extents = dict(zip(_COORDINATES, (program.threads, *program.grid), strict=True))
         for name, source in coordinates.items():
             if name in self.used:
                 yield f"  const int {name} = mf::below<{extents[name]}>({source});"
+
+    def roles(self, producer: Sequence[str]) -> Iterator[str]:
+        """Yield the lines between the declarations and the body: the producer, then what only consumers pass."""
+        threads = self.program.threads
+        yield f"  mf::start_pipelines({', '.join(one.name for one in self.program.pipelines)});"
+        yield f"  if (mf::is_producer<{threads}>()) {{"
+        yield from producer
+        yield "  }"
+        yield f"  MF_CONSUMERS({threads});"
+        if "tid" in self.used:
+            yield f"  const int tid = mf::below<{threads}>({_COORDINATES['tid']});"
 
     def block_function(self, name: str, awaited: Set[str]) -> Iterator[str]:
         program = self.program
@@ -274,20 +311,31 @@ class _Emitter:
                 return self.vector(array, at, param, index, count)
             case CopyAsync():
                 return self.copy(statement)
+            case Commit() | WaitGroups() | Barrier() | GridWait() | LaunchDependents():
+                return self.synchronisation(statement)
+            case LoadMatrix() | Mma() | WarpgroupMma() | WarpgroupWait() | ShuffleReduce():
+                return self.collective(statement)
+            case Acquire() | TileCopy() | Await() | Release():
+                return self.item(statement)
+            case Registers() | For() | If() | SharedWrite() | GlobalWrite():  # pragma: no cover
+                raise AssertionError("not a statement of one line")
+            case _:
+                assert_never(statement)
+
+    def synchronisation(self, statement: Commit | WaitGroups | Barrier | GridWait | LaunchDependents) -> str:
+        match statement:
             case Commit():
                 return "mf::commit();"
             case WaitGroups(left):
                 return f"mf::wait_groups<{left}>();"
+            case Barrier(fenced) if self.program.producer:
+                return f"mf::{'fenced_' if fenced else ''}consumer_barrier<{self.program.threads}>();"
             case Barrier(fenced):
                 return "mf::fenced_barrier();" if fenced else "mf::barrier();"
             case GridWait():
                 return "mf::grid_wait();"
             case LaunchDependents():
                 return "mf::launch_dependents();"
-            case LoadMatrix() | Mma() | WarpgroupMma() | WarpgroupWait() | ShuffleReduce():
-                return self.collective(statement)
-            case Registers() | For() | If() | SharedWrite() | GlobalWrite():  # pragma: no cover
-                raise AssertionError("not a statement of one line")
             case _:
                 assert_never(statement)
 
@@ -338,6 +386,15 @@ class _Emitter:
         target, source = self.integer(copy.index), self.integer(copy.source)
         size = "" if copy.bytes == 16 else f"<{copy.bytes}>"
         return f"mf::copy_async{size}({copy.buffer}, {target}, {copy.param}, {source}{valid});"
+
+    def item(self, statement: Acquire | TileCopy | Await | Release) -> str:
+        own = f"{statement.pipeline}, {self.integer(statement.item)}"
+        if not isinstance(statement, TileCopy):
+            return f"mf::{type(statement).__name__.lower()}({own});"
+        copy, at, source = statement, self.integer(statement.at), self.integer(statement.source)
+        name = self.maps[TensorMap(copy.param, copy.rows, copy.stride)]
+        given = f"{own}, {copy.buffer}, {at}, {name}, {copy.param}, {source}"
+        return f"mf::copy_tile<{copy.rows}, {copy.stride}>({given});"
 
     # --- expressions -------------------------------------------------------------------------------------------------
 
@@ -421,7 +478,8 @@ def _synchronises(statement: Stmt) -> bool:
         case For(_, _, body, _) | If(_, body, _):
             return any(_synchronises(inner) for inner in body)
         case _:
-            return isinstance(statement, Barrier | WaitGroups | Mma | WarpgroupMma | LoadMatrix)
+            waits = Barrier | WaitGroups | Acquire | TileCopy | Await | Release
+            return isinstance(statement, waits | Mma | WarpgroupMma | LoadMatrix)
 
 
 def wrap_items(head: str, items: Sequence[str], tail: str, pad: str) -> Iterator[str]:

@@ -14,7 +14,9 @@ from mirage_formal.codegen.program.program import (
     PANEL_UNIT,
     WARPGROUP_COLUMNS,
     WARPGROUP_ROWS,
+    Acquire,
     Apply,
+    Await,
     Barrier,
     BinaryFn,
     Combine,
@@ -39,6 +41,7 @@ from mirage_formal.codegen.program.program import (
     Real,
     Reg,
     Registers,
+    Release,
     Select,
     SetReg,
     SharedBuffer,
@@ -47,6 +50,7 @@ from mirage_formal.codegen.program.program import (
     SharedWrite,
     ShuffleReduce,
     Stmt,
+    TileCopy,
     Value,
     Var,
     WaitGroups,
@@ -290,6 +294,8 @@ class _Walker:
                     if at.path or self.early:
                         what = "expected outside of loops and conditions, behind the wait for the launch before"
                         self.fault(here, "LaunchDependents", what)
+                case Await() | Release() | Acquire() | TileCopy():
+                    self.item(stmt, here)
                 case Barrier() | Commit() | WaitGroups():
                     nodes.append(self.synchronisation(stmt, here))
                 case _:
@@ -301,6 +307,12 @@ class _Walker:
             self.fault(at, next(iter({**before, **self.deferred})), "expected the wait for a product in its own body")
             self.deferred = before
         return tuple(nodes)
+
+    def item(self, stmt: Await | Release | Acquire | TileCopy, at: Context) -> None:
+        self.collective(at, type(stmt).__name__, warp=True)
+        self.use(at, "item", stmt.item)
+        if isinstance(stmt, Acquire | TileCopy):
+            self.fault(at, type(stmt).__name__, "expected in the producer")
 
     def synchronisation(self, stmt: Barrier | Commit | WaitGroups, at: Context) -> Node:
         self.collective(at, type(stmt).__name__)
@@ -354,6 +366,8 @@ class _Walker:
             case LoadMatrix() | Mma() | WarpgroupMma() | WarpgroupWait() | ShuffleReduce():
                 self.exchange(stmt, at, scope)
             case Registers() | For() | If() | Barrier() | Commit() | WaitGroups() | GridWait() | LaunchDependents():
+                raise AssertionError(stmt)  # taken by ``body``
+            case Acquire() | TileCopy() | Await() | Release():
                 raise AssertionError(stmt)  # taken by ``body``
             case _:
                 assert_never(stmt)
