@@ -34,9 +34,13 @@ _TYPES: Final = {
 }
 #: Macros whose first argument is a type: the grammar reads it as that of a template.
 _TYPED_MACROS: Final = re.compile(r"\bMF_(INPUT|OUTPUT|AWAITED|HANDED|SHARED)\(([\w:]+)(\) |, )")
-#: The headers of the device layer: of all kernels, products of float32, products of warpgroups, and joined launches.
-_INCLUDES: Final = ("device.cuh", "float32.cuh", "wgmma.cuh", "joined.cuh")
+#: The headers of the device layer: of all kernels, products of float32, products of warpgroups, producers, and joined
+#: launches.
+_INCLUDES: Final = ("device.cuh", "float32.cuh", "wgmma.cuh", "pipeline.cuh", "joined.cuh")
+_DECLARED: Final = ("MF_SHARED", "MF_PIPELINE")
 _COORDINATES: Final = {"tid": "threadIdx.x", "bx": "blockIdx.x", "by": "blockIdx.y", "bz": "blockIdx.z"}
+#: Threads of a warpgroup, as the producer's is, and of a warp.
+_WARPGROUP, _WARP = 128, 32
 _ARITHMETIC: Final = {"+": ir.BinaryFn.ADD, "-": ir.BinaryFn.SUB, "*": ir.BinaryFn.MUL}
 #: Bits of the infinity of float32.
 _INFINITY: Final = 0x7F800000
@@ -50,7 +54,7 @@ class KernelText:
 
     Attributes:
         name: Its name.
-        threads: Threads of a block.
+        threads: Threads of a block, with those of a producer.
         alone: Whether a multiprocessor has one block at a time.
         params: Name, element type, and macro of each parameter, which says how it is accessed.
         shared_bytes: Bytes of shared memory; 0 where it has none.
@@ -58,6 +62,10 @@ class KernelText:
         extents: Extents of the coordinates that the text names.
         headers: The headers that it includes.
         body: The statements, in the form of ``_as_read``.
+        producer: Those of the producer.
+        consumers: Threads that run the body beside a producer; 0 if there is none.
+        pipelines: Name, slots and bytes of an item of each pipeline.
+        maps: The tensor maps, in the order of the parameters.
     """
 
     name: str
@@ -69,6 +77,10 @@ class KernelText:
     extents: Mapping[str, int]
     headers: tuple[str, ...]
     body: tuple[ir.Stmt, ...]
+    producer: tuple[ir.Stmt, ...] = ()
+    consumers: int = 0
+    pipelines: tuple[tuple[str, int, int], ...] = ()
+    maps: tuple[ir.TensorMap, ...] = ()
 
 
 def has_cuda_grammar() -> bool:
@@ -90,17 +102,21 @@ def text_of_program(program: ir.Program, extents: Mapping[str, int]) -> KernelTe
         param.name: "OUTPUT" if param.written else "AWAITED" if program.dependent and not param.given else "INPUT"
         for param in program.params
     }
-    body = tuple(map(_as_read, program.body))
+    body, producer = tuple(map(_as_read, program.body)), tuple(map(_as_read, program.producer))
     return KernelText(
         program.name,
-        program.threads,
+        program.launch_threads,
         program.alone,
         tuple((param.name, param.dtype, macros[param.name]) for param in program.params),
         program.shared_bytes,
         tuple((buffer.name, buffer.dtype, buffer.elements, buffer.offset) for buffer in program.shared),
         extents,
-        _headers(body),
+        _headers(body, producer),
         body,
+        producer,
+        program.threads if producer else 0,
+        tuple((one.name, one.slots, one.bytes) for one in program.pipelines),
+        program.maps,
     )
 
 
@@ -167,12 +183,13 @@ def _float32(value: float) -> float:
         return float("inf") if value > 0 else float("-inf")
 
 
-def _headers(body: Sequence[ir.Stmt]) -> tuple[str, ...]:
+def _headers(body: Sequence[ir.Stmt], producer: Sequence[ir.Stmt]) -> tuple[str, ...]:
     """Return the headers that statements need."""
     found = list(ir.all_statements(body))
     floats = any(isinstance(one, ir.Mma) and one.dtype is DType.FLOAT32 for one in found)
     warpgroups = any(isinstance(one, ir.WarpgroupMma) for one in found)
-    return tuple(one for one, needed in zip(_INCLUDES, (True, floats, warpgroups), strict=False) if needed)
+    every = (True, floats, warpgroups, bool(producer))
+    return tuple(one for one, needed in zip(_INCLUDES, every, strict=False) if needed)
 
 
 def _text(node: Node) -> str:
@@ -232,6 +249,12 @@ class Reader:
         self.extents: dict[str, int] = {}
         self.variables: set[str] = set()
         self.shared_bytes = 0
+        self.pipelines: dict[str, tuple[int, int, int]] = {}
+        #: Names of tensor maps, and the copies of tiles that use them, in the order of their first uses.
+        self.maps: list[str] = []
+        self.mapped: list[ir.TensorMap] = []
+        #: Threads of the body beside a producer, 0 without one; and whether the statements at hand are the producer's.
+        self.consumers, self.producing = 0, False
         self.builders = self.table()
 
     # --- the kernel --------------------------------------------------------------------------------------------------
@@ -241,8 +264,15 @@ class Reader:
         if len(nodes) != 1:
             refuse_node(root, "one kernel")
         name, (threads, alone), given, body = self.head(nodes[0])
-        params = tuple(map(self.parameter, items_between(given, "parameter_list", "(", ")")))
-        statements = self.declarations(self.statements_of(body))
+        every = items_between(given, "parameter_list", "(", ")")
+        tensors = [one for one in every if _text(one).split()[:1] != ["MF_TENSOR_MAP"]]
+        params = tuple(map(self.parameter, tensors))
+        if every[: len(tensors)] != tensors:
+            refuse_node(given, "tensor maps behind all tensors")
+        self.maps = [self.map(one, number) for number, one in enumerate(every[len(tensors) :])]
+        producer, statements = self.roles(self.declarations(self.statements_of(body)), threads)
+        if len(self.mapped) != len(self.maps):
+            refuse_node(given, f"{len(self.mapped)} tensor maps")
         return KernelText(
             name,
             threads,
@@ -253,7 +283,47 @@ class Reader:
             self.extents,
             headers,
             self.body(statements),
+            producer,
+            self.consumers,
+            tuple((one, slots, size) for one, (slots, size, _) in self.pipelines.items()),
+            tuple(self.mapped),
         )
+
+    def roles(self, statements: Sequence[Node], threads: int) -> tuple[tuple[ir.Stmt, ...], Sequence[Node]]:
+        """Return the producer of a kernel that has pipelines, and the statements of its body behind that."""
+        if not self.pipelines:
+            return (), statements
+        if len(statements) < 3:
+            raise FormatError("expected a producer behind the pipelines, got less")
+        start, branch, end, *body = statements
+        function, template, given = self.call(node_parts(start, "expression_statement", None, ";")[0])
+        if function != "mf::start_pipelines" or template or [_text(one) for one in given] != [*self.pipelines]:
+            refuse_node(start, "the start of all pipelines")
+        condition, inside = node_parts(branch, "if_statement", "if", None, None)
+        (asked,) = node_parts(condition, "condition_clause", "(", None, ")")
+        function, template, given = self.call(asked)
+        if function != "mf::is_producer" or given:
+            refuse_node(asked, "the producer")
+        self.consumers = self.only_number(asked, template)
+        function, template, given = self.call(node_parts(end, "expression_statement", None, ";")[0])
+        if function != "MF_CONSUMERS" or template or [_text(one) for one in given] != [str(self.consumers)]:
+            refuse_node(end, f"{self.consumers} consumers")
+        if threads != self.consumers + _WARPGROUP or self.extents.keys() & {"tid"}:
+            refuse_node(branch, "a producer of one more warpgroup, which has no tid")
+        if any(warps != self.consumers // _WARP for _, _, warps in self.pipelines.values()):
+            refuse_node(start, f"pipelines of {self.consumers // _WARP} warps")
+        self.producing = True
+        producer = self.body(self.statements_of(inside))
+        self.producing = False
+        if body and body[0].type == "declaration":
+            self.coordinate(body.pop(0))
+        return producer, body
+
+    def map(self, node: Node, number: int) -> str:
+        kind, name = node_parts(node, "parameter_declaration", None, None)
+        if _text(kind) != "MF_TENSOR_MAP" or _text(name) != f"map{number}":
+            refuse_node(node, f"the tensor map map{number}")
+        return self.declare(name)
 
     def includes(self, root: Node) -> tuple[tuple[str, ...], list[Node]]:
         """Return the headers that a text includes, and what stands behind them."""
@@ -295,7 +365,7 @@ class Reader:
             call = node.children[0] if node.type == "expression_statement" else None
             if node.type == "declaration":
                 self.coordinate(node)
-            elif call is None or call.type != "call_expression" or not _text(call).startswith("MF_SHARED"):
+            elif call is None or call.type != "call_expression" or not _text(call).startswith(_DECLARED):
                 return statements[number:]
             else:
                 name, template, given = self.call(call)
@@ -304,8 +374,11 @@ class Reader:
                 elif name == "MF_SHARED" and len(given) == 3 and len(template) == 1 and self.shared_bytes:
                     one = self.declare(given[0])
                     self.shared[one] = self.dtype(template[0]), self.number(given[1]), self.number(given[2])
+                elif name == "MF_PIPELINE" and len(given) == 4 and not template:
+                    one = self.declare(given[0])
+                    self.pipelines[one] = self.number(given[1]), self.number(given[2]), self.number(given[3])
                 else:
-                    refuse_node(node, "a declaration of shared memory, then of buffers in it")
+                    refuse_node(node, "a declaration of shared memory, then of buffers in it and of pipelines")
         return ()
 
     def coordinate(self, node: Node) -> None:
@@ -331,6 +404,8 @@ class Reader:
         name = self.name(node)
         if name in self.params or name in self.shared or name in self.extents:
             refuse_node(node, "a name that no tensor and no coordinate has")
+        if name in self.pipelines or name in self.maps:
+            refuse_node(node, "a name that no pipeline and no tensor map has")
         return name
 
     def dtype(self, node: Node) -> DType:
@@ -426,8 +501,6 @@ class Reader:
         integer, floats, words = self.integer, self.floats, self.words
         plain: dict[tuple[str, int], Callable[[], ir.Stmt]] = {
             ("mf::commit", 0): ir.Commit,
-            ("mf::barrier", 0): ir.Barrier,
-            ("mf::fenced_barrier", 0): lambda: ir.Barrier(fenced=True),
             ("mf::grid_wait", 0): ir.GridWait,
             ("mf::launch_dependents", 0): ir.LaunchDependents,
         }
@@ -447,8 +520,30 @@ class Reader:
                 else refuse_node(node, "no template argument")
             )
 
+        def barrier(node: Node, template: Sequence[Node], given: Sequence[Node]) -> ir.Stmt:
+            name = _text(node)
+            numbers = [self.number(one) for one in template]
+            if ("consumer" in name) != bool(self.consumers) or numbers != [self.consumers][: bool(self.consumers)]:
+                refuse_node(node, "a barrier of all threads that run the body")
+            return ir.Barrier(fenced=name.startswith("mf::fenced"))
+
+        def item(make: type[ir.Acquire | ir.Await | ir.Release]) -> _Builder:
+            return lambda node, t, a: (
+                make(self.pipeline(a[0], producer=make is ir.Acquire), integer(a[1]))
+                if not t
+                else refuse_node(node, "no template argument")
+            )
+
         return {
             **{key: alone(make) for key, make in plain.items()},
+            ("mf::barrier", 0): barrier,
+            ("mf::fenced_barrier", 0): barrier,
+            ("mf::consumer_barrier", 0): barrier,
+            ("mf::fenced_consumer_barrier", 0): barrier,
+            ("mf::acquire", 2): item(ir.Acquire),
+            ("mf::await", 2): item(ir.Await),
+            ("mf::release", 2): item(ir.Release),
+            ("mf::copy_tile", 7): self.copy_tile,
             ("mf::wait_groups", 0): lambda node, t, a: ir.WaitGroups(self.only_number(node, t)),
             ("mf::store", 3): lambda node, t, a: self.store(node, t, a[0], a[1], (a[2],)),
             ("mf::store_vector", 3): lambda node, t, a: self.store(
@@ -494,6 +589,21 @@ class Reader:
         at, source = self.integer(given[1]), self.integer(given[3])
         return ir.CopyAsync(self.buffer(given[0]), at, _text(given[2]), source, valid, size)
 
+    def copy_tile(self, node: Node, template: Sequence[Node], given: Sequence[Node]) -> ir.Stmt:
+        if len(template) != 2:
+            refuse_node(node, "rows and stride of a tile")
+        rows, stride = map(self.number, template)
+        pipeline, item, buffer, at, name, param, source = given
+        if _text(param) not in self.params:
+            refuse_node(param, "a parameter")
+        view = ir.TensorMap(_text(param), rows, stride)
+        if view not in self.mapped:
+            self.mapped.append(view)
+        if _text(name) != f"map{self.mapped.index(view)}" or _text(name) not in self.maps:
+            refuse_node(name, "the tensor map of this parameter, rows and stride")
+        own = self.pipeline(pipeline, producer=True), self.integer(item), self.buffer(buffer), self.integer(at)
+        return ir.TileCopy(*own, view.param, self.integer(source), rows, stride)
+
     def mma(self, node: Node, template: Sequence[Node], given: Sequence[Node]) -> ir.Stmt:
         if len(template) != 1:
             refuse_node(node, "one element type")
@@ -521,6 +631,11 @@ class Reader:
     def tensor(self, node: Node) -> str:
         if (name := self.name(node)) not in self.shared and name not in self.params:
             refuse_node(node, "a tensor")
+        return name
+
+    def pipeline(self, node: Node, *, producer: bool) -> str:
+        if (name := self.name(node)) not in self.pipelines or self.producing != producer:
+            refuse_node(node, "a pipeline, which the producer fills and other threads consume")
         return name
 
     def buffer(self, node: Node) -> str:
