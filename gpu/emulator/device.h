@@ -409,6 +409,7 @@ static inline void warpgroup_mma(Floats<D>& d, int d_at, const Shared<T>& a, int
   multiply_warpgroup<Columns, Depth, Add>(
       [&](int r, int k) { return panel_element(a, a_at, APanel, AAcross, r, k, line); },
       [&](int n, int k) { return panel_element(b, b_at, BPanel, BAcross, n, k, line); });
+  emu::end_product(Deferred);
   emu::release();
 }
 
@@ -435,6 +436,7 @@ static inline void warpgroup_mma(Floats<D>& d, int d_at, Words<A>& a, int a_at, 
         return pair[k % 2];
       },
       [&](int n, int k) { return panel_element(b, b_at, BPanel, BAcross, n, k, line); });
+  emu::end_product(Deferred);
   emu::release();
 }
 
@@ -442,6 +444,7 @@ static inline void warpgroup_mma(Floats<D>& d, int d_at, Words<A>& a, int a_at, 
 template <int Columns, int D>
 static inline void warpgroup_wait(Floats<D>& d, int d_at, int line = __builtin_LINE()) {
   d.span(d_at, Columns / 2, true, line);
+  emu::machine.threads[emu::machine.current].open.clear();
 }
 
 }  // namespace mf

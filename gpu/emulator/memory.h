@@ -94,7 +94,7 @@ struct Counters {};
 namespace emu {
 
 template <class T>
-static void check_bounds(const Shared<T>& buffer, int index, int count, int thread, int line) {
+static void check_range(const Shared<T>& buffer, int index, int count, int thread, int line) {
   if (index < 0 || index > buffer.count - count) {
     fail(kOutOfBounds, buffer.name, index < 0 || index >= buffer.count ? index : buffer.count, thread, -1, line,
          "shared buffer");
@@ -103,6 +103,11 @@ static void check_bounds(const Shared<T>& buffer, int index, int count, int thre
   if (buffer.at(index + count) > (int)machine.shared.size()) {
     fail(kOutOfBounds, buffer.name, index, thread, -1, line, "the launch has less shared memory");
   }
+}
+
+template <class T>
+static void check_bounds(const Shared<T>& buffer, int index, int count, int thread, int line) {
+  check_range(buffer, index, count, thread, line);
   if (buffer.at(index) % (count * (int)sizeof(T)) != 0) {
     fail(kMisaligned, buffer.name, index, thread, -1, line, "an access must be aligned to its size");
   }
@@ -127,6 +132,7 @@ static void note_read(const Shared<T>& buffer, int index, int count, int reader,
   Cell* cell = &machine.cells[buffer.at(index) >> machine.launch.cell];
   for (int i = 0; i < count * step; ++i, ++cell) {
     const int element = index + i / step;
+    if (cell->item != 0) check_item(*cell, buffer.name, element, thread, true, line);
     if (cell->state == kInFlight) {
       fail(kPending, buffer.name, element, thread, cell->writer, line,
            "an asynchronous copy of the other thread to these bytes is still in flight");
@@ -153,6 +159,7 @@ static void note_write(const Shared<T>& buffer, int index, int count, CellState 
   Cell* cell = &machine.cells[buffer.at(index) >> machine.launch.cell];
   for (int i = 0; i < count * step; ++i, ++cell) {
     const int element = index + i / step;
+    if (cell->item != 0) check_item(*cell, buffer.name, element, thread, false, line);
     if (cell->state == kInFlight) {
       fail(kRace, buffer.name, element, thread, cell->writer, line,
            "written while an asynchronous copy of the other thread to these bytes is in flight");
@@ -169,6 +176,7 @@ static void note_write(const Shared<T>& buffer, int index, int count, CellState 
     cell->writer = thread;
     cell->owner = buffer.owner;
     cell->state = state;
+    cell->item = 0;
   }
 }
 

@@ -17,8 +17,7 @@ Machine machine;
 static std::vector<Fiber> fibers;
 static Fiber scheduler;
 
-static void record(Kind kind, const char* buffer, long long index, int thread, int other, int line,
-                   const char* detail) {
+void record(Kind kind, const char* buffer, long long index, int thread, int other, int line, const char* detail) {
   Fault& fault = *machine.fault;
   fault.kind = kind;
   fault.line = line;
@@ -81,8 +80,9 @@ static void resume(int next, Fiber& from) {
   switch_fiber(from, fibers[next]);
 }
 
-// Runs another thread until this one may go on; the scheduler takes over when none can run.
-static void yield() {
+void let_run(int thread) { resume(thread, fibers[machine.current]); }
+
+void yield() {
   const int self = machine.current, count = machine.launch.threads;
   for (int step = 1; step < count; ++step) {
     const int next = self + step < count ? self + step : self + step - count;
@@ -92,22 +92,23 @@ static void yield() {
 }
 
 [[noreturn, gnu::cold]] static void diverged(int a, int b) {
-  static const char* const where[] = {"runs", "waits at a barrier", "waits at a collective", "has ended"};
+  static const char* const where[] = {"runs", "waits at a barrier", "waits at a collective",
+                                      "waits at a pipeline", "has ended"};
   char detail[160];
   snprintf(detail, sizeof detail, "it %s at line %d; thread %d %s at line %d", where[machine.threads[a].state],
            machine.threads[a].line, b, where[machine.threads[b].state], machine.threads[b].line);
   fail(kDivergence, "", 0, a, b, machine.threads[a].line, detail);
 }
 
-void block_barrier(int line) {
+void block_barrier(int line, int count) {
   Thread& self = machine.threads[machine.current];
   self.state = kAtBarrier;
   self.line = line;
-  if (++machine.at_barrier < machine.launch.threads) return yield();
-  for (int i = 0; i < machine.launch.threads; ++i) {
+  if (++machine.at_barrier < count) return yield();
+  for (int i = 0; i < count; ++i) {
     if (machine.threads[i].line != line) diverged(machine.current, i);
   }
-  for (Thread& thread : machine.threads) thread.state = kRunning;
+  for (int i = 0; i < count; ++i) machine.threads[i].state = kRunning;
   machine.at_barrier = 0;
   ++machine.epoch;
 }
@@ -176,6 +177,8 @@ static void start_block(char* stacks) {
   machine.epoch = 1;
   machine.at_barrier = 0;
   machine.last_of = -1;
+  machine.pipelines.clear();
+  machine.tiles.clear();
   for (int& count : machine.arrived) count = 0;
   for (int i = 0; i < machine.launch.threads; ++i) {
     Thread& thread = machine.threads[i];
@@ -185,12 +188,14 @@ static void start_block(char* stacks) {
     thread.first_copy = 0;
     thread.closed_groups = 0;
     thread.unpublished = 0;
+    thread.open.clear();
     make_fiber(fibers[i], stacks + i * kStackBytes, fiber_entry);
   }
 }
 
 // Some threads wait for others that will not come.
 static void report_divergence() {
+  if (find_deadlock()) return;
   int waiting = -1, other = -1;
   for (int i = 0; i < machine.launch.threads && waiting < 0; ++i) {
     if (machine.threads[i].state != kDone) waiting = i;
@@ -221,6 +226,7 @@ static void run_block(char* stacks) {
   for (const Thread& thread : machine.threads) {
     if (thread.state != kDone) return report_divergence();
   }
+  check_items();
 }
 
 // The numbers of the blocks in the order in which they run: any order is right for a joined launch.
@@ -258,6 +264,7 @@ int run(const Launch& launch, void* const* data, Fault* fault, unsigned seed) {
   memset(fault, 0, sizeof *fault);
   machine.launch = launch;
   machine.fault = fault;
+  machine.seed = seed;
   machine.threads.assign(launch.threads, Thread());
   fibers.assign(launch.threads, Fiber());
   machine.arrived.assign(2 * ((launch.threads + 31) / 32), 0);
@@ -284,3 +291,5 @@ int run(const Launch& launch, void* const* data, Fault* fault, unsigned seed) {
 
 }  // namespace emu
 }  // namespace mf
+
+#include "pipeline.cpp"

@@ -77,6 +77,12 @@ class FaultKind(StrEnum):
     #: A group's counter that is not 0 behind the launch.
     COUNTER = "counter not reset"
     MEMORY = "out of memory"
+    #: Threads wait for an item of a pipeline, or for the slot of one, for ever.
+    DEADLOCK = "deadlock"
+    #: An item of a pipeline that is acquired, copied, awaited or released out of order.
+    ITEM_ORDER = "item out of order"
+    #: Copies of an item that have more or fewer bytes than were announced.
+    ITEM_BYTES = "bytes of an item"
     #: AddressSanitizer or UBSan stopped the program; only with sanitize=True.
     SANITIZER = "sanitizer"
 
@@ -167,7 +173,8 @@ def run_kernel(
         program: The kernel, or two in a joined launch, whose blocks run in random order.
         arrays: For the parameters that it reads, in order.
         sanitize: Build with AddressSanitizer and UBSan and run in a process of its own.
-        seed: Seed of the order of the blocks of a joined launch.
+        seed: Seed of the order of the blocks of a joined launch; and, where there is a producer, of whether it or the
+            other threads run first, and of when the bytes of its copies arrive.
 
     Returns:
         Arrays for the parameters that it writes, in order.
@@ -324,6 +331,10 @@ def _wrapper(program: Launchable) -> str:
         f"mf::{_view(program, param)}<{CTYPES[param.dtype]}>{{&mf_params[{i}]}}"
         for i, param in enumerate(program.params)
     ]
+    threads = program.threads
+    if isinstance(program, Program):
+        arguments += ["mf::TensorMap{}"] * len(program.maps)
+        threads = program.launch_threads
     counters, shared = 0, list(program.shared) if isinstance(program, Program) else []
     if isinstance(program, JoinedProgram):
         arguments.append("mf::Counters{}")
@@ -336,7 +347,7 @@ def _wrapper(program: Launchable) -> str:
         f"static mf::emu::Param mf_params[] = {{\n{params}}};\n"
         f"static void mf_body() {{ {program.name}({', '.join(arguments)}); }}\n"
         "static mf::emu::Launch mf_launch() {\n"
-        f"  return {{mf_body, mf_params, {len(program.params)}, {{{x}, {y}, {z}}}, {program.threads}, "
+        f"  return {{mf_body, mf_params, {len(program.params)}, {{{x}, {y}, {z}}}, {threads}, "
         f"{program.shared_bytes}, {int(all(buffer.dtype.bytes > 1 for buffer in shared))}, {counters}}};\n"
         '}\n#include "entry.h"\n'
     )

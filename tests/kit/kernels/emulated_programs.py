@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from mirage_formal.codegen.program.program import (
     UNARY_FUNCTIONS,
+    Acquire,
     Apply,
+    Await,
     Barrier,
     BinaryFn,
     Combine,
@@ -26,10 +28,12 @@ from mirage_formal.codegen.program.program import (
     Mma,
     Pack,
     Param,
+    Pipeline,
     Program,
     Real,
     Reg,
     Registers,
+    Release,
     Select,
     SetReg,
     SharedBuffer,
@@ -38,6 +42,7 @@ from mirage_formal.codegen.program.program import (
     SharedWrite,
     ShuffleReduce,
     Stmt,
+    TileCopy,
     Value,
     Var,
     WaitGroups,
@@ -376,6 +381,73 @@ def warpgroup_product(dtype: DType, columns: int, depth: int, a_across: bool | N
     return replace(made, threads=256)
 
 
+def tile_ring() -> Program:
+    """Y = X of 64 x 128 by two blocks of 64 columns: four tiles of 16 rows go through a pipeline of two slots."""
+    i, k = I("i"), I("k")
+    at = k * 256 + tid
+    tile = I("j") % 2 * 2
+    producer = (
+        Acquire("p", ix("j")),
+        TileCopy("p", ix("j"), "tile", ix(tile), "X", ix(bx * 64 + I("j") * 2048), 16, 128),
+    )
+    read = SharedRead("tile", ix(i % 2 * 1024 + (at ^ (at // 64 % 8) * 8)))
+    body: list[Stmt] = [
+        Await("p", ix(i)),
+        For("k", 4, (GlobalWrite("Y", ix(bx * 64 + (i * 16 + at // 64) * 128 + at % 64), (read,)),)),
+        Release("p", ix(i)),
+    ]
+    made = program(
+        "tile_ring",
+        [reads("X", 64 * 128, HALF), writes("Y", 64 * 128, HALF)],
+        [SharedBuffer("tile", HALF, 2048, 0)],
+        [For("i", 4, tuple(body))],
+        threads=256,
+        grid=(2, 1, 1),
+    )
+    return replace(made, producer=(For("j", 4, producer),), pipelines=(Pipeline("p", 2, 2048),), alone=True)
+
+
+def product_ring() -> Program:
+    """Y = X Z of 128 x 192 and 192 x 64 by two warpgroups: three tiles of each operand, through a pipeline of each.
+
+    Both are in registers and shared memory as in ``warpgroup_product``; Y[thread] holds the thread's accumulators.
+    """
+    i, j = I("i"), I("j")
+    producer: tuple[Stmt, ...] = (
+        Acquire("px", ix(j)),
+        *(
+            TileCopy("px", ix(j), "x", ix(j % 2 * 16 + 8 * half), "X", ix(j * 64 + half * 64 * 192), 64, 192)
+            for half in (0, 1)
+        ),
+        Acquire("pz", ix(j)),
+        TileCopy("pz", ix(j), "z", ix(j % 2 * 8), "Z", ix(j * 4096), 64, 64),
+    )
+    layouts = (16, False, 8, True, True, True)
+    product = ("d", ix(0), "x", ix(i % 2 * 16 + tid // 128 * 8), "z", ix(i % 2 * 8), 64, 64, BFLOAT, *layouts)
+    body: list[Stmt] = [
+        Await("px", ix(i)),
+        Await("pz", ix(i)),
+        WarpgroupMma(*product),
+        WarpgroupWait("d", ix(0), 64),
+        Release("px", ix(i)),
+        Release("pz", ix(i)),
+        Barrier(fenced=True),
+    ]
+    made = program(
+        "product_ring",
+        [reads("X", 128 * 192, BFLOAT), reads("Z", 192 * 64, BFLOAT), writes("Y", 256 * 32)],
+        [SharedBuffer("x", BFLOAT, 2 * 8192, 0), SharedBuffer("z", BFLOAT, 2 * 4096, 32768)],
+        [
+            Registers("d", 32, initial=0.0),
+            For("i", 3, tuple(body)),
+            *(GlobalWrite("Y", ix(tid * 32 + first), _registers("d", first, 4)) for first in range(0, 32, 4)),
+        ],
+        threads=256,
+    )
+    pipelines = (Pipeline("px", 2, 16384), Pipeline("pz", 2, 8192))
+    return replace(made, producer=(For("j", 3, producer),), pipelines=pipelines, alone=True)
+
+
 def _copied(param: str, buffer: str, elements: int) -> Iterator[Stmt]:
     """Copies of a parameter to a buffer by 256 threads."""
     at = I("c") * 2048 + tid * 8
@@ -449,6 +521,10 @@ WARPGROUP_PRODUCTS = (
     warpgroup_product(BFLOAT, 128, 64, True, True),
     warpgroup_product(HALF, 256, 32, False, False),
 )
+
+
+#: Programs with a producer.
+PIPELINES = (tile_ring(), product_ring())
 
 
 def every_kernel() -> list[Program]:
