@@ -21,7 +21,7 @@ from mirage_formal.revalidate.cuda_reader import read_cuda, text_of_program
 from mirage_formal.revalidate.rederive import derive_kernels, first_difference
 from mirage_formal.support.errors import FormatError
 from tests.codegen.test_golden import KERNELS, programs
-from tests.kit.kernels.emulated_programs import WARPGROUP_PRODUCTS
+from tests.kit.kernels.emulated_programs import PIPELINES, WARPGROUP_PRODUCTS
 from tests.kit.runs.small_runs import kernel_runs
 from tests.kit.runs.tampering import copy
 from tests.revalidate.test_kernel_evidence import in_source, sign_sources
@@ -32,7 +32,8 @@ pytest.importorskip("tree_sitter_cuda")
 @cache
 def each() -> list[ir.Program]:
     """Programs of each kind of kernel."""
-    return [*(program for made in KERNELS.values() for program in programs(made())), *WARPGROUP_PRODUCTS]
+    generated = (program for made in KERNELS.values() for program in programs(made()))
+    return [*generated, *WARPGROUP_PRODUCTS, *PIPELINES]
 
 
 def differs(program: ir.Program, text: str) -> bool:

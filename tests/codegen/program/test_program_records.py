@@ -41,7 +41,8 @@ def real() -> tuple[ir.Program, ...]:
         steps = generate(example_kernels.real(name), target).steps
         found += [step.program for step in steps if isinstance(step, GeneratedKernel)]
     by_hand = [getattr(safety_programs, name)() for name in ("gemm", "softmax", "elementwise", "generic", "ring")]
-    return (*found, *emulated_programs.every_kernel(), *emulated_programs.WARPGROUP_PRODUCTS, *by_hand)
+    hopper = (*emulated_programs.WARPGROUP_PRODUCTS, *emulated_programs.PIPELINES)
+    return (*found, *emulated_programs.every_kernel(), *hopper, *by_hand)
 
 
 def test_every_program_reads_as_it_was_written() -> None:
@@ -80,7 +81,12 @@ def test_every_class_has_an_entry_with_the_same_fields() -> None:
         assert set(TABLES[table]) == set(union.__args__)
         for kind, entry in TABLES[table].items():
             assert tuple(field.name for field in fields(kind)) == entry.__struct_fields__
-    for kind, entry in ((ir.Param, records.ParamEntry), (ir.SharedBuffer, records.SharedBufferEntry)):
+    parts = (
+        (ir.Param, records.ParamEntry),
+        (ir.SharedBuffer, records.SharedBufferEntry),
+        (ir.Pipeline, records.PipelineEntry),
+    )
+    for kind, entry in parts:
         assert tuple(field.name for field in fields(kind)) == entry.__struct_fields__
 
 
@@ -161,6 +167,15 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
         "expected an earlier entry",
     ),
     "a body beyond the table": (lambda: edited(lambda p: p.update(body=[60_000])), "expected an entry of statements"),
+    "a producer beyond the table": (
+        lambda: edited(lambda p: p.update(producer=[60_000])),
+        "expected an entry of statements",
+    ),
+    "a producer that says nothing": (lambda: edited(lambda p: p.update(producer=[])), "one text"),
+    "a pipeline without slots": (
+        lambda: edited(lambda p: p.update(pipelines=[{"name": "p", "slots": 0, "bytes": 16}])),
+        ">= 1",
+    ),
     "a negative reference": (lambda: edited(lambda p: p.update(body=[-1])), ">= 0"),
     "a boolean reference": (lambda: edited(lambda p: p.update(body=[True])), "expected a ProgramsRecord"),
     "a large number": (lambda: edited(lambda p: p["integers"].append({"is": "int", "value": 1 << 31})), "2147483647"),
