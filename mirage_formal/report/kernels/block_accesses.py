@@ -87,7 +87,9 @@ class BlockAccesses:
         """
         given = dict(fixed or {})
         loops = [(var, extent) for var, extent in access.context.loops if var not in given]
-        shape = (len(blocks), self.program.threads, *(extent for _, extent in loops))
+        producer = access.context.path.startswith("producer")  # one thread, behind those of the body
+        threads = [self.program.threads] if producer else range(self.program.threads)
+        shape = (len(blocks), len(threads), *(extent for _, extent in loops))
         if prod(shape) > _AT_ONCE:
             raise UnsupportedError(f"expected at most {_AT_ONCE:,} executions of a statement, got {prod(shape):,}")
         env: dict[str, Any] = dict(given)
@@ -97,7 +99,7 @@ class BlockAccesses:
 
         for axis, name in enumerate(GRID):
             env[name] = along(0, [block[axis] for block in blocks])
-        env["tid"] = along(1, range(self.program.threads))
+        env["tid"] = along(1, threads)
         for axis, (var, extent) in enumerate(loops, 2):
             env[var] = along(axis, range(extent))
         with np.errstate(all="ignore"):
@@ -108,7 +110,8 @@ class BlockAccesses:
         at = np.nonzero(mask)
         points = {var: np.asarray(at[axis], np.int64) for axis, (var, _) in enumerate(loops, 2)}
         points |= {var: np.full(len(at[0]), value, np.int64) for var, value in given.items()}
-        return ThreadElements(access, np.asarray(at[0]), np.asarray(at[1]), points, index[at])
+        first = self.program.threads if producer else 0
+        return ThreadElements(access, np.asarray(at[0]), np.asarray(at[1]) + first, points, index[at])
 
     def find_store(self, param: str, address: int, first: Block) -> tuple[Block, ThreadElements, int] | None:
         """Return the block, the statement and the execution that stores an element; None if there is none.

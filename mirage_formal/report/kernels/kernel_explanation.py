@@ -30,9 +30,11 @@ from mirage_formal.codegen.program.program import (
     SharedRead,
     ShuffleReduce,
     Stmt,
+    TileCopy,
     Value,
     WarpgroupMma,
     Where,
+    all_statements,
 )
 from mirage_formal.codegen.program.register_layout import MMA
 from mirage_formal.codegen.translation_validation.tile_addresses import tile_addresses
@@ -192,7 +194,7 @@ class _Explanation:
         """Yield the launch, and the tile of each tensor that a block and an iteration have."""
         grid, shared = self.program.grid, self.program.shared_bytes
         memory = f", with {shared:,} bytes of shared memory for each block" if shared else ""
-        yield f"The grid has {_times(grid)} blocks of {_count(self.program.threads, 'thread')}{memory}."
+        yield f"The grid has {_times(grid)} blocks of {_count(self.program.launch_threads, 'thread')}{memory}."
         if not isinstance(self.op, GraphDefined):
             return
         block = self.op.graph
@@ -275,7 +277,7 @@ class _Explanation:
             more = f" and {len(each) - _LISTED} more" if len(each) > _LISTED else ""
             shown.append(f"thread {thread} {does} {', '.join(each[:_LISTED])}{more}")
         if shown:
-            few = f"{len(active):,} of {self.program.threads:,} threads take part: "
+            few = f"{len(active):,} of {self.program.launch_threads:,} threads take part: "
             yield f"  {few if len(active) < self.program.threads else ''}{'; '.join(shown)}."
 
     def threads(self) -> Iterator[str]:
@@ -319,8 +321,26 @@ class _Explanation:
         copied = {one.target.name for one in self.accesses.of_mode(Mode.ASYNC)}
         if copied:
             yield f"Copies from device memory go to shared {_plural('buffer', sorted(copied))}."
+        yield from self._items()
         if written & read:
             yield f"Threads hand values to other threads through shared {_plural('buffer', sorted(written & read))}."
+
+    def _items(self) -> Iterator[str]:
+        """Yield what the producer copies, and how its items are handed to the other threads."""
+        threads = self.program.threads
+        for pipeline in self.program.pipelines:
+            copies = [one for one in all_statements(self.program.producer) if isinstance(one, TileCopy)]
+            own = [one for one in copies if one.pipeline == pipeline.name]
+            source = _list(list(dict.fromkeys(one.param for one in own)))
+            yield (
+                f"Thread {threads}, the producer, copies tiles of {source} to shared "
+                f"{_plural('buffer', list(dict.fromkeys(one.buffer for one in own)))} by the tensor memory accelerator."
+            )
+            yield (
+                f"They pass pipeline {pipeline.name} of {_count(pipeline.slots, 'slot')}, one item of "
+                f"{pipeline.bytes:,} bytes after another: threads 0 to {threads - 1} wait until an item has arrived, "
+                "and give its slot back when they have read it."
+            )
 
     def _matrix_reads(self) -> Iterator[tuple[str, str]]:
         """Yield each shared buffer of operands of products, and how the warps share it in a first iteration."""

@@ -16,12 +16,14 @@ import pytest
 from mirage_formal.codegen.executable import KernelLaunch
 from mirage_formal.codegen.program import program as ir
 from mirage_formal.codegen.program.integers import evaluate_expression
-from mirage_formal.graph.graph import KernelGraph
+from mirage_formal.graph.graph import Input, KernelGraph
+from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.kernel_build.build import build
 from mirage_formal.kernel_build.built_kernels import BuiltKernels
 from mirage_formal.report.kernels.directory_explanation import explain_kernels
 from mirage_formal.report.kernels.kernel_explanation import BuiltKernel, explain_kernel
 from mirage_formal.support.errors import FormatError, UnsupportedError
+from tests.kit.kernels.emulated_programs import tile_ring
 from tests.kit.kernels.example_kernels import TARGET, fastest
 from tests.kit.processes import Command
 from tests.kit.runs import small_runs
@@ -68,6 +70,16 @@ def stored(program: ir.Program, block: tuple[int, ...], thread: int) -> Iterator
                 yield from ((one.param, first + n) for n in range(len(one.values)))
 
     yield from walk(program.body, {"tid": thread, **dict(zip(("bx", "by", "bz"), block, strict=True))})
+
+
+def test_a_producer_is_explained() -> None:
+    shape = DTensor((64, 128), DType.FLOAT16)
+    graph = KernelGraph((Input("X", shape, row_major(shape.shape)),), (), (0,))
+    parts = told(BuiltKernel(tile_ring(), graph, -1, (0, 1), None))
+    assert "2 x 1 x 1 blocks of 384 threads" in parts["Blocks and tiles"]
+    exchanged = parts["What threads hold and exchange"]
+    assert "Thread 256, the producer, copies tiles of X to shared buffer tile" in exchanged
+    assert "pipeline p of 2 slots, one item of 2,048 bytes after another: threads 0 to 255 wait" in exchanged
 
 
 @pytest.mark.parametrize("name", NAMES)
