@@ -331,14 +331,12 @@ def _wrapper(program: Launchable) -> str:
         f"mf::{_view(program, param)}<{CTYPES[param.dtype]}>{{&mf_params[{i}]}}"
         for i, param in enumerate(program.params)
     ]
-    threads = program.threads
-    if isinstance(program, Program):
-        arguments += ["mf::TensorMap{}"] * len(program.maps)
-        threads = program.launch_threads
     counters, shared = 0, list(program.shared) if isinstance(program, Program) else []
     if isinstance(program, JoinedProgram):
         arguments.append("mf::Counters{}")
         counters, shared = program.groups.count, [*program.first.shared, *program.then.shared]
+    # The emulator copies tiles by the parameter, rows and stride that the text names beside a map.
+    arguments += ["mf::TensorMap{}"] * len(program.maps)
     x, y, z = program.grid
     return (
         '#include "prelude.h"\n'
@@ -347,7 +345,7 @@ def _wrapper(program: Launchable) -> str:
         f"static mf::emu::Param mf_params[] = {{\n{params}}};\n"
         f"static void mf_body() {{ {program.name}({', '.join(arguments)}); }}\n"
         "static mf::emu::Launch mf_launch() {\n"
-        f"  return {{mf_body, mf_params, {len(program.params)}, {{{x}, {y}, {z}}}, {threads}, "
+        f"  return {{mf_body, mf_params, {len(program.params)}, {{{x}, {y}, {z}}}, {program.launch_threads}, "
         f"{program.shared_bytes}, {int(all(buffer.dtype.bytes > 1 for buffer in shared))}, {counters}}};\n"
         '}\n#include "entry.h"\n'
     )

@@ -22,6 +22,7 @@ from mirage_formal.codegen.program.program import (
     LaunchDependents,
     Param,
     Program,
+    TensorMap,
     Var,
     all_statements,
 )
@@ -84,6 +85,16 @@ class JoinedProgram:
     def threads(self) -> int:
         """Return the threads of a block."""
         return self.first.threads
+
+    @property
+    def launch_threads(self) -> int:
+        """Return the threads of a block of the launch, which has no producer."""
+        return self.threads
+
+    @property
+    def maps(self) -> tuple[TensorMap, ...]:
+        """Return the tensor maps of the launch: none, as it has no producer."""
+        return ()
 
     @property
     def shared_bytes(self) -> int:
