@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -20,7 +20,7 @@ from mirage_formal.codegen.program.program import Program
 from mirage_formal.graph.formats.json import embed, from_json
 from mirage_formal.graph.graph import GraphDefined, KernelGraph
 from mirage_formal.graph.storage_views import StorageLocation, storage_locations
-from mirage_formal.graph.types import DTensor, row_major
+from mirage_formal.graph.types import DTensor, DType, row_major
 from mirage_formal.graph.verifier import kernel_types
 from mirage_formal.records import (
     LAUNCH_FILE,
@@ -31,16 +31,19 @@ from mirage_formal.records import (
     Launch,
     LaunchRecord,
     ProductLaunch,
+    TensorMapRecord,
     launched_kernels,
     write_atomic,
 )
 from mirage_formal.support import strict_json
-from mirage_formal.support.errors import FormatError, RunError
+from mirage_formal.support.errors import FormatError, RunError, UnsupportedError
 
 SCHEMA: Final = "mirage_formal.launch"
 VERSION: Final = 1
 #: Workspace tensors start at multiples of this many bytes.
 ALIGN: Final = 256
+#: Alignment in bytes of what a tensor map views.
+MAP_ALIGN: Final = 16
 #: Bytes of the counter of a group of blocks.
 COUNTER_BYTES: Final = 4
 _MAX_BYTES: Final = 64 << 20
@@ -174,11 +177,24 @@ def kernel_launch(
         for value, param in zip(values, program.params, strict=True)
     )
     digest = hashlib.sha256(text.encode()).hexdigest()
-    shared = program.shared_bytes
+    threads, shared = program.launch_threads, program.shared_bytes
     return KernelLaunch(
-        *(operator, program.name, program.grid, program.threads, shared, arguments, source, digest, cubins),
+        *(operator, program.name, program.grid, threads, shared, arguments, source, digest, cubins),
         dependent=program.dependent,
+        maps=_tensor_maps(program) or msgspec.UNSET,
     )
+
+
+def _tensor_maps(program: Program) -> tuple[TensorMapRecord, ...]:
+    """Return the tensor maps of a Program, in order, each of a parameter by its position."""
+    positions = {param.name: position for position, param in enumerate(program.params)}
+    found = []
+    for one in program.maps:
+        position = positions[one.param]
+        dtype: Literal["float16", "bfloat16"]
+        dtype = "bfloat16" if program.params[position].dtype is DType.BFLOAT16 else "float16"
+        found.append(TensorMapRecord(argument=position, dtype=dtype, rows=one.rows, stride=one.stride))
+    return tuple(found)
 
 
 def join_launch(
@@ -303,6 +319,8 @@ def _check(executable: Executable, where: str) -> None:
                 refuse(f"launch {number}: expected at most a counter for each block, got {launch.counters}")
             if launch.counters and len(launch.passed) == sum(len(one.arguments) for one in launch.kernels):
                 refuse(f"launch {number}: expected a joined kernel that reads what the launch writes")
+            if launch.counters and launch.tensor_maps:
+                refuse(f"launch {number}: expected a joined launch without tensor maps, got {len(launch.tensor_maps)}")
             if launch.dependent and not isinstance(before, KernelLaunch):
                 got = "of the first launch" if before is None else "behind a product"
                 refuse(f"launch {number}: expected dependent only behind a generated kernel, got it {got}")
@@ -324,6 +342,14 @@ def _check_kernel(executable: Executable, launch: KernelLaunch, number: int, ref
             refuse(f"launch {number}: expected {span} elements of value {argument.value}, got {got}")
         if argument.given and executable.base(argument.value) >= len(executable.graph.inputs):
             refuse(f"launch {number}: expected an input that is read ahead of the wait, got value {argument.value}")
+    for one in launch.tensor_maps:
+        viewed = launch.arguments[one.argument] if one.argument < len(launch.arguments) else None
+        if viewed is None or viewed.written or viewed.align % MAP_ALIGN:
+            what = f"an argument that is read and aligned to {MAP_ALIGN} bytes"
+            refuse(f"launch {number}: expected a tensor map of {what}, got argument {one.argument}")
+        elif executable.values[viewed.value].dtype.value != one.dtype or viewed.elements % one.stride:
+            got = f"{viewed.elements} of {executable.values[viewed.value].dtype.value}"
+            refuse(f"launch {number}: expected rows of {one.stride} elements of {one.dtype}, got {got}")
 
 
 def without_dependent_launches(executable: Executable) -> Executable:
@@ -336,6 +362,22 @@ def without_dependent_launches(executable: Executable) -> Executable:
         for launch in executable.launches
     )
     return replace(executable, launches=launches)
+
+
+def expect_no_tensor_maps(executable: Executable) -> None:
+    """Refuse an executable whose launches pass tensor maps, where other launch code than this package's is written.
+
+    Raises:
+        UnsupportedError: A launch has tensor maps; names its kernel.
+    """
+    for launch in executable.launches:
+        if isinstance(launch, KernelLaunch) and launch.tensor_maps:
+            what = f"expected kernels whose arguments are addresses, got {launch.name} with tensor maps"
+            hint = (
+                "its tensor maps are encoded by the driver for each address, which no loader does; name another one "
+                "with --candidate, or build this one with a schedule without a producer"
+            )
+            raise UnsupportedError(what, where=launch.name, hint=hint)
 
 
 def read_and_written_values(launch: Launch) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -371,6 +413,7 @@ __all__ = [
     "ALIGN",
     "COUNTER_BYTES",
     "LAUNCH_FILE",
+    "MAP_ALIGN",
     "SCHEMA",
     "VERSION",
     "Argument",
@@ -382,6 +425,7 @@ __all__ = [
     "ProductLaunch",
     "counter_offsets",
     "describe",
+    "expect_no_tensor_maps",
     "join_launch",
     "kernel_launch",
     "load_executable",

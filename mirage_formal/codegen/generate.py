@@ -139,7 +139,7 @@ def resident_blocks(program: Program | JoinedProgram, target: Target) -> int:
         target: The GPU.
     """
     there = -(-prod(program.grid) // target.sms)
-    return min(there, target.limits.held(program.threads, program.shared_bytes))
+    return min(there, target.limits.held(program.launch_threads, program.shared_bytes))
 
 
 #: Statements and expressions after the last of which the next launch may start.
@@ -380,7 +380,7 @@ def plan_record(kernel: GeneratedKernel, compiled: Mapping[str, Compiled]) -> Ke
         kernel=program.name,
         operator=kernel.operator,
         grid=program.grid,
-        threads=program.threads,
+        threads=program.launch_threads,
         loop=loop,
         schedule=None if kernel.asked is None else schedule_record(kernel.asked),
         early=kernel.early,

@@ -43,6 +43,7 @@ from mirage_formal.records.kernels import (
     RealizesRecord,
     ScheduleRecord,
     TargetRecord,
+    TensorMapRecord,
     launched_kernels,
 )
 from mirage_formal.records.measurement import (
@@ -210,6 +211,7 @@ __all__ = [
     "SpecialRecord",
     "SummaryRecord",
     "TargetRecord",
+    "TensorMapRecord",
     "TimesRecord",
     "TritonAccessRecord",
     "TritonLogRecord",

@@ -34,6 +34,9 @@ REALIZES_FILE: Final = "realizes.json"
 STABILIZED_FILE: Final = "stabilized.json"
 STABILIZED_PROOF_FILE: Final = "equivalence.json"
 
+#: Columns, and most rows, of what a copy by a tensor map takes; a row has 128 bytes of 16-bit elements.
+MAP_COLUMNS: Final = 64
+MAP_ROWS: Final = 256
 #: Number of a µGraph's operator; -1 is the copy of a value to an output.
 Operator = Annotated[int, msgspec.Meta(ge=-1)]
 #: Name of a kernel, of a buffer or of a file beside the record.
@@ -79,6 +82,24 @@ class Argument(Record, frozen=True):
     given: bool = False
 
 
+class TensorMapRecord(Record, frozen=True, kw_only=True):
+    """A tensor map of a launch: an argument, seen as a matrix whose rows the tensor memory accelerator copies.
+
+    The matrix has the argument's ``elements``, ``stride`` of them in a row. A copy takes ``rows`` rows of 128 bytes.
+
+    Attributes:
+        argument: Position of the argument, which the kernel reads.
+        dtype: Type of its elements.
+        rows: Rows of a copy.
+        stride: Elements from a row of the matrix to the next.
+    """
+
+    argument: Count
+    dtype: Literal["float16", "bfloat16"]
+    rows: Annotated[int, msgspec.Meta(ge=8, le=MAP_ROWS, multiple_of=8)]
+    stride: Annotated[int, msgspec.Meta(ge=MAP_COLUMNS, multiple_of=8)]
+
+
 class JoinedKernel(Record, frozen=True):
     """A generated kernel that the last blocks of another one's launch run.
 
@@ -113,6 +134,7 @@ class KernelLaunch(Record, frozen=True, tag_field="launch", tag="kernel"):
         cubins: Machine code by architecture.
         dependent: Whether it may be started while the launch before it still runs, for which it then waits itself.
         joined: The kernel that the last blocks of its groups run; left out if there is none.
+        maps: The tensor maps that the launch passes behind its arguments, in order; left out if there are none.
     """
 
     operator: Operator
@@ -126,6 +148,12 @@ class KernelLaunch(Record, frozen=True, tag_field="launch", tag="kernel"):
     cubins: dict[Arch, Binary] = msgspec.field(default_factory=dict)
     dependent: bool = False
     joined: JoinedKernel | msgspec.UnsetType = msgspec.UNSET
+    maps: Annotated[tuple[TensorMapRecord, ...], msgspec.Meta(min_length=1)] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def tensor_maps(self) -> tuple[TensorMapRecord, ...]:
+        """Return the tensor maps of the launch, none if they are left out."""
+        return () if isinstance(self.maps, msgspec.UnsetType) else self.maps
 
     @property
     def passed(self) -> tuple[Argument, ...]:

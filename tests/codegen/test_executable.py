@@ -31,6 +31,7 @@ from mirage_formal.kernel_build.built_kernels import BuiltKernels
 from mirage_formal.support.errors import FormatError, MirageError, RunError
 from tests.kit.graphs import workloads as w
 from tests.kit.kernels.device_kernels import predefined
+from tests.kit.runs.fake_devices import with_tensor_maps
 
 SIZE = {"b": 2, "m": 16, "d": 16, "n": 64, "e": 16}
 
@@ -160,6 +161,52 @@ def test_changes_are_refused(tmp_path: Path, split: Executable, name: str) -> No
     change, message = CHANGES[name]
     with pytest.raises(FormatError, match=message):
         load_executable(edited(tmp_path, split, change))
+
+
+@pytest.fixture(scope="module")
+def mapped() -> Executable:
+    """A kernel whose launch passes tensor maps of two inputs."""
+    graph = KernelGraph((w.tensor("X", 64, 256), w.tensor("Y", 64, 256)), (Op(OpKind.ADD, (0, 1)),), (2,))
+    return with_tensor_maps(build(graph, graph, load_target("h200"))).executable
+
+
+def _map(record: dict[str, Any], **values: Any) -> None:
+    record["launches"][0]["maps"][3].update(values)
+
+
+MAPS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
+    "a result": (lambda r: _map(r, argument=2), "argument that is read and aligned to 16 bytes, got argument 2"),
+    "no argument": (lambda r: _map(r, argument=3), "argument that is read and aligned to 16 bytes, got argument 3"),
+    "an odd place": (lambda r: _argument(r, 0, 1, align=8), "aligned to 16 bytes, got argument 1"),
+    "another type": (lambda r: _map(r, dtype="bfloat16"), "256 elements of bfloat16, got 16384 of float16"),
+    "half a row": (lambda r: _map(r, stride=96), "rows of 96 elements of float16, got 16384"),
+    "rows that no copy has": (lambda r: _map(r, rows=12), "maps.*rows"),
+    "no list": (lambda r: r["launches"][0].update(maps=[]), "maps"),
+    "an unknown field": (lambda r: _map(r, swizzle=0), "unknown field"),
+}
+
+
+def test_maps_are_read_back_and_stand_only_where_there_are_some(
+    tmp_path: Path, mapped: Executable, split: Executable
+) -> None:
+    save_executable(mapped, tmp_path / "mapped")
+    assert load_executable(tmp_path / "mapped") == mapped
+    (launch,) = json.loads((tmp_path / "mapped" / LAUNCH_FILE).read_text())["launches"]
+    assert launch["maps"] == [
+        {"argument": argument, "dtype": "float16", "rows": rows, "stride": 256}
+        for argument in (0, 1)
+        for rows in (8, 64)
+    ]
+    assert describe(mapped.launches[0], mapped.graph).endswith(f"blocks of {launch['threads']}, 0 bytes shared")
+    save_executable(split, tmp_path / "split")
+    assert '"maps"' not in (tmp_path / "split" / LAUNCH_FILE).read_text()
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_wrong_maps_are_refused(tmp_path: Path, mapped: Executable, name: str) -> None:
+    change, message = MAPS[name]
+    with pytest.raises(FormatError, match=message):
+        load_executable(edited(tmp_path, mapped, change))
 
 
 def test_a_launch_behind_a_product_is_not_dependent(tmp_path: Path, mixed: BuiltKernels) -> None:

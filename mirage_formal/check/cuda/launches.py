@@ -34,6 +34,8 @@ from mirage_formal.support.errors import FormatError
 
 _SCHEMA = ("mirage_formal.launch", 1)
 _MAX_THREADS = 1024
+#: Bytes of which the start of what a tensor map views is a multiple.
+_MAP_ALIGN = 16
 
 
 def check_launches(root: Path, record: LaunchRecord, graph: KernelGraph) -> None:
@@ -135,6 +137,12 @@ def _check_launch(
         expect_equal(f"elements of value {argument.value}", span, argument.elements)
         if argument.align < 1 or argument.align > 256 or argument.align & (argument.align - 1):
             raise FormatError(f"expected an alignment of a power of 2 up to 256, got {argument.align}")
+    for one in launch.tensor_maps:
+        expect_equal("argument of a tensor map", True, one.argument < len(reads))
+        viewed = launch.arguments[one.argument]
+        expect_equal("elements of a tensor map", values[viewed.value].dtype.value, one.dtype)
+        expect_equal("elements behind the last row of a tensor map", 0, viewed.elements % one.stride)
+        expect_equal("alignment of a tensor map", 0, viewed.align % _MAP_ALIGN)
 
 
 def _check_joined(launch: KernelLaunch, graph: KernelGraph) -> None:
@@ -143,6 +151,7 @@ def _check_joined(launch: KernelLaunch, graph: KernelGraph) -> None:
         return
     defined = [part.operator >= 0 and isinstance(graph.ops[part.operator], GraphDefined) for part in launch.kernels]
     expect_equal("graph-defined kernels that are joined", [True, True], defined)
+    expect_equal("tensor maps of a joined launch", 0, len(launch.tensor_maps))
     if launch.counters > prod(launch.grid):
         raise FormatError(f"expected at most {prod(launch.grid)} counters, got {launch.counters}")
 

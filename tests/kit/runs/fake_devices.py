@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import struct
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,8 +24,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from mirage_formal.codegen.executable import Binary, KernelLaunch
+from mirage_formal.codegen.executable import Binary, KernelLaunch, kernel_launch
 from mirage_formal.codegen.joined_launches.block_groups import JoinedProgram
+from mirage_formal.codegen.program.program import Acquire, Int, Param, Pipeline, TileCopy
 from mirage_formal.device.emulate import Launchable
 from mirage_formal.device.emulate import run_kernel as emulate
 from mirage_formal.graph.types import DType
@@ -36,6 +38,9 @@ _RAW: dict[DType, Any] = {
     DType.FLOAT32: np.float32,
     DType.BOOL: np.uint8,
 }
+
+#: What ``FakeCupy.encode`` writes: address, type, columns and rows, bytes of a row, columns and rows of a tile.
+_MAP = struct.Struct("<7Q")
 
 
 class ndarray:
@@ -97,6 +102,8 @@ class FakeCupy:
         devices: How many there are.
         capability: Their compute capability.
         driver: The driver's version; 0 has no dependent launches.
+
+    ``encode`` is the driver's cuTensorMapEncodeTiled, which logs the addresses and returns ``refusal``.
     """
 
     __name__ = "cupy"
@@ -114,6 +121,9 @@ class FakeCupy:
         self.functions: list[str] = []
         self.keep: list[Any] = []
         self.fault: Callable[[], None] = lambda: None
+        self.refusal = 0
+        p, u = ctypes.c_void_p, ctypes.c_uint
+        self.encode = ctypes.CFUNCTYPE(ctypes.c_int, p, u, u, p, p, p, p, p, u, u, u, u)(self._encode)
         fake = self
 
         class Module:
@@ -198,13 +208,24 @@ class FakeCupy:
             raise RuntimeError("CUDA_ERROR_INVALID_VALUE")
         self.log.append(("attribute", self.functions[function], attribute, value))
 
+    def _encode(self, place: int, kind: int, rank: int, address: int, *more: int) -> int:
+        extents, strides, box, steps, *modes = more
+        assert (place % 64, address % 16, rank, modes) == (0, 0, 2, [0, 3, 2, 0])
+        assert (ctypes.c_uint32 * 2).from_address(steps)[:] == [1, 1]
+        matrix = (ctypes.c_uint64 * 2).from_address(extents)[:], (ctypes.c_uint64 * 1).from_address(strides)[:]
+        self.log.append(("encode", address))
+        if self.refusal == 0:
+            encoded = _MAP.pack(address, kind, *matrix[0], *matrix[1], *(ctypes.c_uint32 * 2).from_address(box))
+            ctypes.memmove(place, encoded, _MAP.size)
+        return self.refusal
+
     def _launch(self, function: int, *arguments: int) -> None:
         self.fault()
         program = self.programs[self.functions[function]]
         x, y, z, threads, one, also, shared, stream, address, extra = arguments
         assert ((x, y, z), threads, one, also, shared, extra) == (
             program.grid,
-            program.threads,
+            program.launch_threads,
             1,
             1,
             program.shared_bytes,
@@ -212,8 +233,15 @@ class FakeCupy:
         )
         count = len(program.params)
         joined = isinstance(program, JoinedProgram)
-        slots = (ctypes.c_void_p * (count + joined)).from_address(address)
-        pointers = [ctypes.c_uint64.from_address(slot or 0).value for slot in slots]
+        slots = (ctypes.c_void_p * (count + joined + len(program.maps))).from_address(address)
+        pointers = [ctypes.c_uint64.from_address(slot or 0).value for slot in slots[: count + joined]]
+        names = [param.name for param in program.params]
+        for slot, matrix in zip(slots[count + joined :], program.maps, strict=True):
+            number = names.index(matrix.param)
+            rows = program.params[number].elements // matrix.stride
+            kind = 6 if program.params[number].dtype is DType.FLOAT16 else 9
+            wanted = (pointers[number], kind, matrix.stride, rows, 2 * matrix.stride, 64, matrix.rows)
+            assert _MAP.unpack(ctypes.string_at(slot or 0, _MAP.size)) == wanted
         if isinstance(program, JoinedProgram):
             counters = at(pointers.pop(), program.groups.count, DType.FLOAT32).view(np.uint32)
             self.log.append(("counters", counters.ctypes.data, counters.tolist()))
@@ -225,6 +253,27 @@ class FakeCupy:
                 result = next(results)
                 view[:] = (result.view(np.uint32) >> 16).astype(np.uint16) if param.dtype is DType.BFLOAT16 else result
         self.log.append(("launch", program.name, stream))
+
+
+def _matrix_copies(param: Param) -> Iterator[TileCopy]:
+    """Copies of two kinds of tiles of a parameter, seen as a matrix of 256 columns."""
+    for rows in (8, 64):
+        yield TileCopy("p0", Int(0), "s0", Int(0), param.name, Int(0), rows, 256)
+
+
+def with_tensor_maps(built: BuiltKernels) -> BuiltKernels:
+    """The same kernels with a producer that copies tiles of all that they read: right launches of what cannot run."""
+    programs, launches = {}, []
+    for launch in built.executable.launches:
+        assert isinstance(launch, KernelLaunch)
+        program = built.programs[launch.name]
+        copies = [one for param in program.params if not param.written for one in _matrix_copies(param)]
+        program = replace(program, producer=(Acquire("p0", Int(0)), *copies), pipelines=(Pipeline("p0", 1, 128),))
+        programs[program.name] = program
+        values, text = tuple(one.value for one in launch.arguments), built.executable.sources[launch.source]
+        launches.append(kernel_launch(program, launch.operator, values, launch.source, text, launch.cubins))
+    executable = replace(built.executable, launches=tuple(launches))
+    return replace(built, executable=executable, programs=programs)
 
 
 def with_code(built: BuiltKernels) -> BuiltKernels:
