@@ -34,8 +34,8 @@ from mirage_formal.codegen.executable import (
     without_dependent_launches,
 )
 from mirage_formal.device.cupy_runner import DeviceRuns, InputSets
+from mirage_formal.device.driver.programmatic_launch import launcher
 from mirage_formal.device.measure import host_overhead
-from mirage_formal.device.programmatic_launch import launcher
 from mirage_formal.device.runtime import device_name
 from mirage_formal.support.errors import MirageError
 

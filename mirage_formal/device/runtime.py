@@ -1,7 +1,8 @@
 """An executable loaded on one device: modules, workspace and argument arrays.
 
 A launch writes the addresses of the call's tensors into one table, to which the kernels' argument arrays point, and
-calls the driver once for each kernel: through CuPy, or directly if the launch is dependent (``dependent``).
+calls the driver once for each kernel: through CuPy, or directly if the launch is dependent (``dependent``). Tensor maps
+of a launch stand behind the kernel's other arguments, and are encoded for the addresses of the call.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from mirage_formal.codegen.executable import (
     counter_offsets,
     workspace,
 )
-from mirage_formal.device import programmatic_launch
 from mirage_formal.device.cublas import WORKSPACE_BYTES, Cublas
+from mirage_formal.device.driver import programmatic_launch
+from mirage_formal.device.driver.tensor_maps import TensorMapArgument, tensor_map_function
 from mirage_formal.device.host_products import HostProducts
 from mirage_formal.support.errors import UnsupportedError
 
@@ -67,7 +69,7 @@ class LoadedExecutable:
         library: Whether cuBLAS computes predefined products; else the host does, which cannot be captured.
 
     Raises:
-        UnsupportedError: The device cannot hold a kernel.
+        UnsupportedError: The device cannot hold a kernel, or device or driver have no tensor maps.
         CompileError: Machine code is missing, and so is NVRTC.
     """
 
@@ -83,8 +85,8 @@ class LoadedExecutable:
             self._table = (ctypes.c_uint64 * len(executable.values))()
             self._allocate()
             self._products = self._library() if library else HostProducts()
-            capability = str(self._cupy.cuda.Device(device).compute_capability)
-            self._launch_dependent = programmatic_launch.launcher(self._cupy.cuda.runtime, capability)
+            self._capability = str(self._cupy.cuda.Device(device).compute_capability)
+            self._launch_dependent = programmatic_launch.launcher(self._cupy.cuda.runtime, self._capability)
             numbered = enumerate(executable.launches)
             self._calls = [call for number, launch in numbered for call in self._prepare(number, launch)]
         self._last_stream: int | None = None
@@ -182,7 +184,8 @@ class LoadedExecutable:
         return [run]
 
     def _kernel(self, launch: KernelLaunch, counters: ctypes.c_uint64 | None) -> Callable[[int], None]:
-        driver = self._cupy.cuda.driver
+        driver, records = self._cupy.cuda.driver, launch.tensor_maps
+        encode = tensor_map_function(self._capability, launch.name) if records else None
         module = self._module(self._cubin(launch))
         function = module.get_function(launch.name)
         self._modules.append((module, function))
@@ -196,18 +199,23 @@ class LoadedExecutable:
         places = [start + self.executable.base(a.value) * size for a in launch.passed]
         if counters is not None:
             places.append(ctypes.addressof(counters))
-        pointers = (ctypes.c_void_p * len(places))(*places)
+        maps = [
+            (position, TensorMapArgument(encode, launch, one, ctypes.c_uint64.from_address(places[one.argument])))
+            for position, one in enumerate(records, len(places))
+        ]
+        pointers = (ctypes.c_void_p * (len(places) + len(maps)))(*places)
         self._modules.append(pointers)
         address, handle, shared = ctypes.addressof(pointers), int(function.ptr), launch.block_bytes
         if launch.dependent and self._launch_dependent is not None:
-            return programmatic_launch.prepare(launch, self._launch_dependent, handle, address)
+            run_dependent = programmatic_launch.prepare(launch, self._launch_dependent, handle, address)
+            return _with_tensor_maps(run_dependent, maps, pointers)
         (x, y, z), threads = launch.grid, launch.threads
         launch_kernel = driver.launchKernel
 
         def run(stream: int) -> None:
             launch_kernel(handle, x, y, z, threads, 1, 1, shared, stream, address, 0)
 
-        return run
+        return _with_tensor_maps(run, maps, pointers)
 
     def _module(self, cubin: bytes) -> Any:
         kept = _MODULES.setdefault(self._cupy, {})
@@ -226,3 +234,24 @@ class LoadedExecutable:
         from mirage_formal.device.compile import compile
 
         return compile(self.executable.files[launch.source].decode(), arch).cubin
+
+
+def _with_tensor_maps(
+    run: Callable[[int], None], maps: Sequence[tuple[int, TensorMapArgument]], pointers: ctypes.Array[ctypes.c_void_p]
+) -> Callable[[int], None]:
+    """Return a launch that first points its arguments to the maps of the tensors' present addresses, if it has maps.
+
+    Args:
+        run: The launch, as a function of the stream's handle.
+        maps: Its maps, each with its position among the arguments.
+        pointers: The addresses of its arguments.
+    """
+    if not maps:
+        return run
+
+    def run_mapped(stream: int) -> None:
+        for position, one in maps:
+            pointers[position] = one.place()
+        run(stream)
+
+    return run_mapped

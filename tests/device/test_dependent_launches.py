@@ -20,9 +20,11 @@ from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.numerics.result_comparison import draw_all
 from mirage_formal.codegen.target import load_target
 from mirage_formal.device import compile as nvrtc
-from mirage_formal.device import programmatic_launch, runtime, tensors
+from mirage_formal.device import runtime, tensors
+from mirage_formal.device.driver import programmatic_launch
+from mirage_formal.device.driver.driver_library import driver_function
+from mirage_formal.device.driver.programmatic_launch import LaunchError
 from mirage_formal.device.launch import Optimized
-from mirage_formal.device.programmatic_launch import LaunchError, library_function
 from mirage_formal.kernel_build.build import build
 from mirage_formal.kernel_build.built_kernels import BuiltKernels
 from mirage_formal.semantics import float64_reference
@@ -119,7 +121,7 @@ def install(monkeypatch: pytest.MonkeyPatch, built: BuiltKernels, **options: Any
     fake = FakeCupy(built.programs, **options)
     driver = FakeDriver(fake)
     monkeypatch.setitem(sys.modules, "cupy", fake)
-    monkeypatch.setattr(programmatic_launch, "library_function", lambda: driver.function)
+    monkeypatch.setattr(programmatic_launch, "driver_function", lambda _: driver.function)
     tensors.adapter.cache_clear()
     return fake, driver
 
@@ -178,8 +180,8 @@ def test_a_driver_that_is_not_there_is_none(monkeypatch: pytest.MonkeyPatch) -> 
         raise OSError(name)
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
-    library_function.cache_clear()
+    driver_function.cache_clear()
     try:
-        assert library_function() is None
+        assert driver_function("cuLaunchKernelEx") is None
     finally:
-        library_function.cache_clear()
+        driver_function.cache_clear()

@@ -15,9 +15,9 @@ import pytest
 from mirage_formal.codegen.executable import KernelLaunch, load_executable, without_dependent_launches
 from mirage_formal.codegen.numerics.result_comparison import Inputs, check, draw_all
 from mirage_formal.device.cupy_runner import DeviceRuns
+from mirage_formal.device.driver.programmatic_launch import launcher
 from mirage_formal.device.launch import Optimized
 from mirage_formal.device.measure import TorchRecorder, measure
-from mirage_formal.device.programmatic_launch import launcher
 from mirage_formal.device.runtime import device_count
 from mirage_formal.device.tensors import TensorError
 from mirage_formal.semantics import float64_reference

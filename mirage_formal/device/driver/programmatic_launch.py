@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import cache
 from typing import Any, Final
 
 from mirage_formal.codegen.executable import KernelLaunch
+from mirage_formal.device.driver.driver_library import driver_function
 from mirage_formal.support.errors import MirageError
 
 #: The first driver whose graphs have programmatic edges, as cuDriverGetVersion counts.
@@ -55,16 +55,7 @@ def launcher(runtime: Any, capability: str) -> Any | None:
     """
     if not capability.isdecimal() or int(capability) < OLDEST_CAPABILITY:
         return None
-    return library_function() if int(runtime.driverGetVersion()) >= OLDEST_DRIVER else None
-
-
-@cache
-def library_function() -> Any | None:
-    """Return ``cuLaunchKernelEx`` of the driver's library; None if there is none."""
-    try:
-        return ctypes.CDLL("libcuda.so.1").cuLaunchKernelEx
-    except (OSError, AttributeError):
-        return None
+    return driver_function("cuLaunchKernelEx") if int(runtime.driverGetVersion()) >= OLDEST_DRIVER else None
 
 
 def prepare(launch: KernelLaunch, launch_kernel: Any, function: int, arguments: int) -> Callable[[int], None]:
