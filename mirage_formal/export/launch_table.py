@@ -16,6 +16,7 @@ from mirage_formal.codegen.executable import (
     Executable,
     KernelLaunch,
     ProductLaunch,
+    expect_no_tensor_maps,
     read_and_written_values,
     workspace,
 )
@@ -93,8 +94,9 @@ def launch_table(executable: Executable, name: str, headers: tuple[str, ...]) ->
     """Return the launch table of an executable.
 
     Raises:
-        UnsupportedError: A launch is joined.
+        UnsupportedError: A launch is joined, or has tensor maps.
     """
+    expect_no_tensor_maps(executable)
     for launch in executable.launches:
         if isinstance(launch, KernelLaunch) and launch.counters:
             names = " and ".join(one.name for one in launch.kernels)

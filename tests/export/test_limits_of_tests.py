@@ -20,6 +20,7 @@ from mirage_formal.frontend.tensor import Tensor
 from mirage_formal.kernel_build.build import build
 from mirage_formal.support.errors import UnsupportedError
 from tests.export.test_stored_values import nothing, run_test
+from tests.kit.runs.fake_devices import with_tensor_maps
 
 
 def executable(function: Callable[[mf.Graph, Tensor, Tensor], Tensor]) -> Executable:
@@ -47,6 +48,18 @@ def test_an_output_without_a_known_element_has_no_test() -> None:
     made = executable(lambda graph, x, w: graph.mul(graph.mul(graph.exp(graph.relu(x)), 60000.0), 60000.0))
     with pytest.raises(UnsupportedError, match="exact values are known"):
         stored_test(made)
+
+
+def test_kernels_with_tensor_maps_are_not_exported() -> None:
+    """Loaders pass addresses only; the error says what to do instead."""
+    graph = mf.new_kernel_graph()
+    x = graph.new_input(dims=(64, 256), dtype=mf.float16, name="x")
+    graph.mark_output(graph.exp(x))
+    made = build(program := graph.freeze(), program, load_target("h200"))
+    assert len(tables.launch_table(made.executable, "exponential", ()).launches) == 1
+    with pytest.raises(UnsupportedError, match="arguments are addresses, got op0_exp with tensor maps") as caught:
+        tables.launch_table(with_tensor_maps(made).executable, "exponential", ())
+    assert "--candidate" in caught.value.hint
 
 
 def test_elements_that_overflow_are_not_compared() -> None:

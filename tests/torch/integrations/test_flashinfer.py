@@ -54,6 +54,20 @@ def written(out: Path) -> dict[str, Any]:
     return found
 
 
+def test_a_candidate_with_tensor_maps_is_skipped(run: Path, tmp_path: Path) -> None:
+    """As by the other exports; the summary says why."""
+    root = tmp_path / "run"
+    shutil.copytree(run, root)
+    (path,) = root.glob("kernels/*/launch.json")
+    record = json.loads(path.read_text())
+    for launch in record["launches"]:
+        launch["maps"] = [{"argument": 0, "dtype": "float16", "rows": 8, "stride": 64}]
+    path.write_text(json.dumps(record))
+    name = path.parent.name
+    made = export_best(root, tmp_path / "out", 1, "fused")
+    assert [one for one in made.skipped if one.startswith(f"{name}: ") and "with tensor maps" in one]
+
+
 def test_a_run_is_written_as_the_documents_say(run: Path, tmp_path: Path) -> None:
     made = export_best(run, tmp_path, 2, "fused")
     found = written(tmp_path)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from mirage_formal.codegen.cost import estimate
-from mirage_formal.codegen.executable import LAUNCH_FILE, Executable, load_executable
+from mirage_formal.codegen.executable import LAUNCH_FILE, Executable, expect_no_tensor_maps, load_executable
 from mirage_formal.codegen.target import load_target
 from mirage_formal.graph.graph import KernelGraph
 from mirage_formal.kernel_build.build import build, candidates_of
@@ -28,7 +28,7 @@ from mirage_formal.records import (
 from mirage_formal.records.measurement import MEASURE_FILE, NUMERICS_FILE
 from mirage_formal.records.partition import WHOLE_FILE, WholeRecord
 from mirage_formal.run.settings import versions
-from mirage_formal.support.errors import RunError
+from mirage_formal.support.errors import RunError, UnsupportedError
 from mirage_formal.torch.integrations.flashinfer.record_conversion import (
     AUTHOR,
     definition,
@@ -48,7 +48,7 @@ class ExportSummary:
         definition: Name of the definition.
         solutions: Names of the solutions.
         traces: Number of measurements.
-        skipped: Candidates without kernels, each with the reason.
+        skipped: Candidates without kernels, or with tensor maps, each with the reason.
     """
 
     definition: str
@@ -85,6 +85,11 @@ def export_best(root: Path, out: Path, count: int, op_type: str) -> ExportSummar
         try:
             made = _kernels(root / KERNELS / name, read_graph, program, target)
         except KernelRejected as error:
+            skipped.append(f"{name}: {error.what}")
+            continue
+        try:
+            expect_no_tensor_maps(made)
+        except UnsupportedError as error:
             skipped.append(f"{name}: {error.what}")
             continue
         solved = solution(given, made, target, _describe_candidate(root, name, made, target), op_type)
