@@ -120,6 +120,8 @@ class JoinedProgram:
         first, then = self.first, self.then
         if first.threads != then.threads:
             yield f"expected kernels of equal numbers of threads, got {first.threads} and {then.threads}"
+        if first.producer or then.producer:
+            yield "expected kernels without a producer, whose threads end before the second kernel's blocks begin"
         names = [*(param.name for param in self.params), GROUP, ROUND, *GRID]
         if len(set(names)) < len(names) or len({first.name, then.name, *map(block_name, (first, then))}) < 4:
             yield "expected distinct names of kernels and parameters"

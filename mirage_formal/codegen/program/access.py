@@ -12,6 +12,7 @@ from mirage_formal.codegen.program.integers import add, fold, less_than, multipl
 from mirage_formal.codegen.program.program import (
     PANEL,
     PANEL_UNIT,
+    TILE_COLUMNS,
     WARPGROUP_COLUMNS,
     WARPGROUP_ROWS,
     Acquire,
@@ -37,6 +38,7 @@ from mirage_formal.codegen.program.program import (
     Mma,
     Pack,
     Param,
+    Pipeline,
     Program,
     Real,
     Reg,
@@ -67,6 +69,11 @@ MAX_THREADS = 1024
 _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 VECTOR_BYTES = frozenset((1, 2, 4, 8, 16))
 COPY_BYTES = frozenset((4, 8, 16))
+#: The most rows of a tile that one instruction copies, and the most bytes that an mbarrier can expect.
+MAX_TILE_ROWS = 256
+MAX_ITEM_BYTES = 2**20 - 1
+#: The path of the producer's statements, before their positions.
+PRODUCER = "producer"
 
 
 class Mode(StrEnum):
@@ -78,11 +85,13 @@ class Mode(StrEnum):
     ASYNC = "asynchronous write"
     #: A row of a matrix that all lanes of the warp, or all threads of the warpgroup, read.
     MATRIX = "matrix read"
+    #: A write by the producer, from its issue until the consumers have awaited its item.
+    TILE = "copy of a tile"
 
     @property
     def writes(self) -> bool:
         """Return whether the access changes memory."""
-        return self is Mode.WRITE or self is Mode.ASYNC
+        return self in (Mode.WRITE, Mode.ASYNC, Mode.TILE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,17 +160,26 @@ class RegisterUse:
 
 
 @dataclass(frozen=True, slots=True)
+class TileUse:
+    """A copy of a tile; each of its rows must lie in one row of the parameter, and its place has an alignment."""
+
+    context: Context
+    copy: TileCopy
+
+
+@dataclass(frozen=True, slots=True)
 class StatementAccesses:
-    """A statement's accesses to shared memory, in program order."""
+    """A statement's accesses to shared memory, in program order; ``tile`` is the statement if it copies a tile."""
 
     accesses: tuple[Access, ...]
+    tile: TileCopy | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """A statement that orders others: a barrier, or a commit or wait of asynchronous copies."""
+    """A statement that orders others: a barrier, a commit or wait of asynchronous copies, or one about an item."""
 
-    statement: Barrier | Commit | WaitGroups
+    statement: Barrier | Commit | WaitGroups | Acquire | Await | Release
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +222,9 @@ class ProgramAccesses:
         registers: The uses of register arrays.
         accesses: The memory accesses.
         uniform: Conditions that must be the same for all threads.
+        tiles: The producer's copies of tiles.
         tree: The statements that access or synchronise shared memory, with their loops and branches.
+        producer: The same of the producer.
     """
 
     faults: list[tuple[str, str, str]] = field(default_factory=list)
@@ -213,7 +233,9 @@ class ProgramAccesses:
     registers: list[RegisterUse] = field(default_factory=list)
     accesses: list[Access] = field(default_factory=list)
     uniform: list[ExpressionUse] = field(default_factory=list)
+    tiles: list[TileUse] = field(default_factory=list)
     tree: tuple[Node, ...] = ()
+    producer: tuple[Node, ...] = ()
 
 
 def list_accesses(program: Program) -> ProgramAccesses:
@@ -227,6 +249,7 @@ def list_accesses(program: Program) -> ProgramAccesses:
     walker.found.tree = walker.body(program.body, Context(), {})
     if walker.unfenced and walker.warpgroups:
         walker.fault(Context(), program.name, "expected fenced barriers beside products of warpgroups")
+    walker.found.producer = walker.produce()
     return walker.found
 
 
@@ -236,8 +259,9 @@ class _Walker:
         self.found = ProgramAccesses()
         self.shared: Mapping[str, SharedBuffer] = {buffer.name: buffer for buffer in program.shared}
         self.params: Mapping[str, Param] = {param.name: param for param in program.params}
+        self.pipelines: Mapping[str, Pipeline] = {pipeline.name: pipeline for pipeline in program.pipelines}
         self.pending: list[Access] = []
-        self.coordinates = ("tid", *GRID)
+        self.coordinates: tuple[str, ...] = ("tid", *GRID)
         #: Whether a ``GridWait`` is still to come: until then, results of the previous launch are not visible.
         self.early = program.dependent
         #: Whether there is a barrier that is not fenced, or a product of warpgroups.
@@ -251,8 +275,10 @@ class _Walker:
     def header(self) -> None:
         program, top = self.program, Context()
         names = [program.name, *self.coordinates, *(b.name for b in program.shared), *(p.name for p in program.params)]
+        names += [p.name for p in program.pipelines] + [f"map{number}" for number in range(len(program.maps))]
         for name in sorted({name for name in names if names.count(name) > 1}):
-            self.fault(top, name, "expected distinct names of the kernel, its buffers and its parameters")
+            self.fault(top, name, "expected distinct names of the kernel, its buffers, parameters and pipelines")
+        self.roles(top)
         if not 1 <= program.threads <= MAX_THREADS:
             self.fault(top, program.name, f"expected 1..{MAX_THREADS} threads, got {program.threads}")
         if not all(1 <= n <= most for n, most in zip(program.grid, (2**31 - 1, 65535, 65535), strict=True)):
@@ -266,9 +292,25 @@ class _Walker:
             if param.given and param.written:
                 self.fault(top, param.name, "expected a parameter that is written, or one that no launch writes")
 
+    def roles(self, top: Context) -> None:
+        """Check the numbers of the producer, the pipelines and the consumers."""
+        program = self.program
+        if bool(program.producer) is not bool(program.pipelines):
+            self.fault(top, program.name, "expected a producer and pipelines, or none of both")
+        if program.producer and (program.threads % WARPGROUP or program.launch_threads > MAX_THREADS):
+            what = f"expected whole warpgroups of consumers, with the producer at most {MAX_THREADS} threads"
+            self.fault(top, program.name, f"{what}, got {program.threads} and {program.launch_threads}")
+        for pipeline in program.pipelines:
+            if _IDENTIFIER.fullmatch(pipeline.name) is None:
+                self.fault(top, pipeline.name, "expected a name of a pipeline")
+            if pipeline.slots < 1 or not 1 <= pipeline.bytes <= MAX_ITEM_BYTES:
+                what = f"expected at least one slot and 1..{MAX_ITEM_BYTES} bytes"
+                self.fault(top, pipeline.name, f"{what}, got {pipeline.slots} and {pipeline.bytes}")
+
     def taken(self, at: Context, scope: Mapping[str, tuple[int, Content]]) -> Set[str]:
         """Return the names that a new declaration must not have."""
-        return {*self.coordinates, *(name for name, _ in at.loops), *scope, *self.shared, *self.params}
+        loops = (name for name, _ in at.loops)
+        return {"tid", *self.coordinates, *loops, *scope, *self.shared, *self.params, *self.pipelines}
 
     # --- statements ---
 
@@ -294,10 +336,10 @@ class _Walker:
                     if at.path or self.early:
                         what = "expected outside of loops and conditions, behind the wait for the launch before"
                         self.fault(here, "LaunchDependents", what)
-                case Await() | Release() | Acquire() | TileCopy():
-                    self.item(stmt, here)
-                case Barrier() | Commit() | WaitGroups():
+                case Barrier() | Commit() | WaitGroups() | Await() | Release():
                     nodes.append(self.synchronisation(stmt, here))
+                case Acquire() | TileCopy():
+                    self.fault(here, type(stmt).__name__, "expected in the producer")
                 case _:
                     self.pending = []
                     self.simple(stmt, here, inner)
@@ -308,14 +350,91 @@ class _Walker:
             self.deferred = before
         return tuple(nodes)
 
-    def item(self, stmt: Await | Release | Acquire | TileCopy, at: Context) -> None:
-        self.collective(at, type(stmt).__name__, warp=True)
-        self.use(at, "item", stmt.item)
-        if isinstance(stmt, Acquire | TileCopy):
-            self.fault(at, type(stmt).__name__, "expected in the producer")
+    def produce(self) -> tuple[Node, ...]:
+        """Return the tree of the producer's statements.
 
-    def synchronisation(self, stmt: Barrier | Commit | WaitGroups, at: Context) -> Node:
+        Sound: one thread runs them and has no registers, so nothing in them is collective, and their variables are
+        those of the block and of their loops. It waits for the launch before by itself: until it does, it reads only
+        parameters that are given.
+        """
+        self.coordinates = GRID
+        self.early = self.program.dependent
+        return self.production(self.program.producer, Context(PRODUCER))
+
+    def production(self, body: tuple[Stmt, ...], at: Context) -> tuple[Node, ...]:
+        nodes: list[Node] = []
+        for position, stmt in enumerate(body):
+            here = replace(at, path=f"{at.path}/{position}")
+            match stmt:
+                case For():
+                    inside = self.inside(stmt, here, {})
+                    nodes.append(Loop(stmt.var, max(stmt.extent, 1), self.production(stmt.body, inside)))
+                case GridWait():
+                    if at.loops or not self.early:
+                        self.fault(here, "GridWait", "expected once, outside of loops, and in the body too")
+                    self.early = False
+                case Acquire():
+                    self.item(stmt, here)
+                    nodes.append(Sync(stmt))
+                case TileCopy():
+                    self.item(stmt, here)
+                    self.pending = []
+                    self.tile(stmt, here)
+                    nodes.append(StatementAccesses(tuple(self.pending), stmt))
+                case _:
+                    what = "expected loops, acquisitions, copies of tiles and a wait for the launch before"
+                    self.fault(here, type(stmt).__name__, f"{what} in the producer")
+        return tuple(nodes)
+
+    def item(self, stmt: Acquire | TileCopy | Await | Release, at: Context) -> None:
+        """Check the pipeline of a statement, and that the item is the same in all threads and blocks."""
+        self.use(at, "item", stmt.item)
+        if stmt.pipeline not in self.pipelines:
+            self.fault(at, stmt.pipeline, "expected a pipeline of that name")
+        if variables(stmt.item) - {name for name, _ in at.loops}:
+            self.fault(at, stmt.pipeline, "expected an item that depends on variables of loops alone")
+
+    def tile(self, stmt: TileCopy, at: Context) -> None:
+        """List what a copy of a tile reads and writes: chunks of 8 elements, all by one thread.
+
+        Sound: the chunks of a row of 64 are permuted within it, and every chunk of every row is listed, so these are
+        the bytes that are written. A tile's own chunks are distinct. That a row of it lies in one row of the parameter
+        is an obligation (``tiles``), for the tensor map fills with zeros what lies beyond; so is an even place.
+        """
+        self.use(at, f"position in {stmt.buffer}", stmt.at)
+        self.use(at, f"source in {stmt.param}", stmt.source)
+        buffer, param = self.shared.get(stmt.buffer), self.params.get(stmt.param)
+        if buffer is None or param is None or buffer.dtype is not param.dtype or buffer.offset % (2 * PANEL_UNIT):
+            what = f"expected a buffer at a multiple of {2 * PANEL_UNIT} bytes and a parameter of one type"
+            self.fault(at, stmt.buffer, f"{what}, got {stmt.param}")
+            return
+        self.halves(at, stmt.buffer, buffer.dtype.bytes)
+        if stmt.rows % 8 or not 8 <= stmt.rows <= MAX_TILE_ROWS:
+            self.fault(at, stmt.buffer, f"expected a multiple of 8 up to {MAX_TILE_ROWS} rows, got {stmt.rows}")
+            return
+        if stmt.stride % 8 or stmt.stride < TILE_COLUMNS or param.elements % stmt.stride:
+            what = f"expected whole rows of at least {TILE_COLUMNS} elements, a multiple of 8"
+            self.fault(at, stmt.param, f"{what}, got {stmt.stride}")
+            return
+        self.found.tiles.append(TileUse(at, stmt))
+        row, chunk = Var("tile.row"), Var("tile.chunk")  # names that no loop can have
+        inside = replace(at, loops=(*at.loops, (row.name, stmt.rows), (chunk.name, TILE_COLUMNS // 8)))
+        index = add(multiply(stmt.at, PANEL_UNIT), multiply(row, TILE_COLUMNS))
+        self.access(inside, Mode.TILE, stmt.buffer, add(index, multiply(chunk, 8)), 8, shared=True)
+        source = add(add(stmt.source, multiply(row, stmt.stride)), multiply(chunk, 8))
+        self.access(inside, Mode.READ, stmt.param, source, 8, shared=False)
+
+    def synchronisation(self, stmt: Barrier | Commit | WaitGroups | Await | Release, at: Context) -> Node:
+        """Check a statement that orders others.
+
+        Sound: products that are not complete still read shared memory, so neither a barrier nor the release of a slot
+        lies before the wait for them.
+        """
         self.collective(at, type(stmt).__name__)
+        if isinstance(stmt, Await | Release):
+            self.item(stmt, at)
+            if isinstance(stmt, Release) and self.deferred:
+                self.fault(at, "Release", "expected behind the wait for products of warpgroups")
         if isinstance(stmt, Barrier):
             self.unfenced |= not stmt.fenced
             if self.deferred:
@@ -325,12 +444,15 @@ class _Walker:
         return Sync(stmt)
 
     def loop(self, stmt: For, at: Context, scope: Mapping[str, tuple[int, Content]]) -> Node:
+        return Loop(stmt.var, max(stmt.extent, 1), self.body(stmt.body, self.inside(stmt, at, scope), scope))
+
+    def inside(self, stmt: For, at: Context, scope: Mapping[str, tuple[int, Content]]) -> Context:
+        """Return the position inside a loop."""
         if stmt.var in self.taken(at, scope) or stmt.extent < 1 or _IDENTIFIER.fullmatch(stmt.var) is None:
             self.fault(at, stmt.var, "expected a new variable and an extent of at least 1")
         unrolled = at.unrolled | {stmt.var} if stmt.unroll else at.unrolled - {stmt.var}
         path = f"{at.path}:for {stmt.var}"
-        inside = replace(at, path=path, loops=(*at.loops, (stmt.var, max(stmt.extent, 1))), unrolled=unrolled)
-        return Loop(stmt.var, max(stmt.extent, 1), self.body(stmt.body, inside, scope))
+        return replace(at, path=path, loops=(*at.loops, (stmt.var, max(stmt.extent, 1))), unrolled=unrolled)
 
     def branch(self, stmt: If, at: Context, scope: Mapping[str, tuple[int, Content]]) -> Node:
         self.use(at, "condition", stmt.condition)
@@ -523,7 +645,7 @@ class _Walker:
         self.found.registers.append(RegisterUse(at, name, e, used, declared[0]))
 
     def access(self, at: Context, mode: Mode, name: str, index: IntExpr, count: int, *, shared: bool) -> None:
-        if mode is not Mode.MATRIX:
+        if mode not in (Mode.MATRIX, Mode.TILE):
             self.use(at, f"index of {name}", index)
         target: SharedBuffer | Param | None = self.shared.get(name) if shared else self.params.get(name)
         if target is None:

@@ -16,7 +16,9 @@ import numpy as np
 
 from mirage_formal.codegen.program.integers import add, conjuncts, fold, less_than, make_binary, negate, variables
 from mirage_formal.codegen.program.program import (
+    Acquire,
     Apply,
+    Await,
     Barrier,
     Combine,
     Commit,
@@ -39,6 +41,7 @@ from mirage_formal.codegen.program.program import (
     Real,
     Reg,
     Registers,
+    Release,
     Select,
     SetReg,
     SharedRead,
@@ -46,6 +49,7 @@ from mirage_formal.codegen.program.program import (
     SharedWrite,
     ShuffleReduce,
     Stmt,
+    TileCopy,
     Value,
     Var,
     WaitGroups,
@@ -212,6 +216,8 @@ class _Lister:
                 self.exchange(stmt)
             case CopyAsync() | Commit() | WaitGroups() | Barrier() | GridWait() | LaunchDependents():
                 pass
+            case Acquire() | TileCopy() | Await() | Release():
+                pass  # of no registers; the first two stand in the producer, which has none
             case _:
                 assert_never(stmt)
 

@@ -10,7 +10,16 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.codegen.program.access import GRID, MAX_THREADS, Access, Branch, Loop, Node, ProgramAccesses
+from mirage_formal.codegen.program.access import (
+    GRID,
+    MAX_THREADS,
+    Access,
+    Branch,
+    Loop,
+    Mode,
+    Node,
+    ProgramAccesses,
+)
 from mirage_formal.codegen.program.integers import conjuncts, fold, variables
 from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Program, Var
 from mirage_formal.codegen.safety.happens_before import (
@@ -19,6 +28,7 @@ from mirage_formal.codegen.safety.happens_before import (
     TimelineError,
     decided_guards,
     distinct_blocks,
+    every_node,
     shared_memory_statements,
     shares_bytes,
 )
@@ -30,6 +40,7 @@ from mirage_formal.codegen.safety.obligation_types import (
     UndecidedObligation,
     ViolatedObligation,
 )
+from mirage_formal.codegen.safety.pipelines import with_arrivals
 
 #: The most points that one question enumerates.
 MAX_POINTS = 1 << 22
@@ -192,7 +203,8 @@ def check_liveness(program: Program, listing: ProgramAccesses) -> dict[str, Find
 
     Sound: all threads' accesses are followed in program order, statement by statement (loops that write and read the
     same bytes iteration by iteration), and each unit of shared memory remembers through which buffer it was written
-    last. Where conflicts are excluded (their own obligations), every order that can happen gives the same. Conditions
+    last. Where conflicts are excluded (their own obligations), every order that can happen gives the same: the copies
+    of an item count as done where the consumers await it, for until then nobody else touches the bytes. Conditions
     on the block are looked at block by block, or, with too many blocks, taken to fail for writes and to hold for reads.
     Of blocks that differ in nothing but in conditions of branches that one class of them shares, one is looked at
     (``distinct_blocks``).
@@ -227,7 +239,7 @@ def _integers(block: Mapping[str, IntExpr]) -> dict[str, int]:
 def _shared_names(listing: ProgramAccesses, deciding: frozenset[IntExpr]) -> frozenset[str]:
     """Return the variables of shared-memory accesses, except those in conditions that decide about synchronisation."""
     found: frozenset[str] = frozenset()
-    for node in listing.tree:
+    for node in (*listing.tree, *listing.producer):
         for leaf in shared_memory_statements(node):
             for access in leaf.accesses:
                 guards = (guard for guard in conjuncts(access.context.guards) if guard not in deciding)
@@ -243,13 +255,15 @@ def _check_block(
     touched: dict[int, NDArray[np.int64] | None],
 ) -> dict[str, Finding]:
     try:
+        values: dict[str, IntExpr] = {name: Int(value) for name, value in blocks.items()}
         timeline = run.follow(listing.tree)
+        produced = Interpreter(every_node, values, earlier=run).follow(listing.producer)
     except TimelineError as error:
         return {path: UndecidedObligation(str(error)) for path in _readers(listing)}
     fixed = {**{name: 0 for name, extent in zip(GRID, program.grid, strict=True) if extent == 1}, **blocks}
     memory = _Memory(program, fixed, touched)
     findings: dict[str, Finding] = dict.fromkeys(_readers(listing), DischargedObligation(DischargeMethod.ENUMERATION))
-    for step in timeline.steps:
+    for step in with_arrivals(timeline, produced):
         try:
             finding = memory.follow(step)
         except TooManyPointsError:
@@ -320,7 +334,8 @@ class _Memory:
 
     def _free(self, access: Access) -> tuple[Extents, list[IntExpr], list[IntExpr]]:
         """Return the variables of an access's points, the conditions on them, and the conditions on the block."""
-        extents = [("tid", self._program.threads), *access.context.loops, *((name, 1) for name in self._fixed)]
+        threads = [] if access.mode is Mode.TILE else [("tid", self._program.threads)]
+        extents = [*threads, *access.context.loops, *((name, 1) for name in self._fixed)]
         blocks = {name for name in GRID if name not in self._fixed}
         guards = conjuncts(access.context.guards)
         own = [guard for guard in guards if not variables(guard) & blocks]

@@ -1,12 +1,14 @@
 """The happens-before order of shared-memory accesses: barriers, copy groups and waits, followed through all iterations.
 
-Loops that contain barriers, commits or waits are run; all others keep their variables. An epoch is the interval between
-two barriers. Threads meet at barriers, so accesses of different epochs are ordered and those of one epoch are not.
+Loops that contain barriers, commits, waits or statements about items are run; all others keep their variables. An epoch
+is the interval between two barriers. Threads meet at barriers, so accesses of different epochs are ordered and those of
+one epoch are not. Copies of the producer are ordered with accesses of consumers by items that these await and release.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import IntFlag
 from itertools import product
@@ -15,7 +17,19 @@ from typing import assert_never
 
 from mirage_formal.codegen.program.access import GRID, Access, Branch, Loop, Mode, Node, StatementAccesses, Sync
 from mirage_formal.codegen.program.integers import conjuncts, fold, variables
-from mirage_formal.codegen.program.program import Barrier, Commit, Int, IntExpr, Param, SharedBuffer, WaitGroups
+from mirage_formal.codegen.program.program import (
+    Acquire,
+    Await,
+    Barrier,
+    Commit,
+    Int,
+    IntExpr,
+    Param,
+    Release,
+    SharedBuffer,
+    TileCopy,
+    WaitGroups,
+)
 
 #: The most steps that are followed.
 MAX_STEPS = 400_000
@@ -62,6 +76,44 @@ class _Copy:
     waited: tuple[int, int] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class PipelineEvent:
+    """A statement about an item, in one iteration of its loops.
+
+    Attributes:
+        statement: The statement.
+        item: The value of its item.
+        position: Its position in a thread's program order, which no access shares but that of a copy.
+        step: The access of a copy; else None.
+    """
+
+    statement: Acquire | TileCopy | Await | Release
+    item: int
+    position: int
+    step: LoopAccess | None = None
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Return the pipeline and the item."""
+        return self.statement.pipeline, self.item
+
+
+@dataclass(frozen=True, slots=True)
+class ItemCopy:
+    """The copy of a tile, and where it stands between the statements of each consumer.
+
+    Attributes:
+        step: The access.
+        released: The position in a consumer's program order of the last release that the producer has waited for when
+            it issues the copy; -1 if there is none.
+        awaited: The position at which a consumer awaits the copy's item; None if it never does.
+    """
+
+    step: LoopAccess
+    released: int
+    awaited: int | None
+
+
 @dataclass(slots=True)
 class Timeline:
     """A run of all loops that order accesses.
@@ -71,16 +123,23 @@ class Timeline:
         epochs: The steps of each epoch.
         copies: Asynchronous copies, with the wait that completes each.
         distinct: One access for each number.
+        events: The statements about items in order.
     """
 
     steps: list[LoopAccess] = field(default_factory=list)
     epochs: list[list[LoopAccess]] = field(default_factory=lambda: [[]])
     copies: list[_Copy] = field(default_factory=list)
     distinct: list[Access] = field(default_factory=list)
+    events: list[PipelineEvent] = field(default_factory=list)
+
+
+def every_node(_: Node) -> bool:
+    """Return that a loop is run, whatever it contains: so are the producer's."""
+    return True
 
 
 def synchronises(node: Node) -> bool:
-    """Return whether a node contains a barrier, commit or wait."""
+    """Return whether a node contains a barrier, commit or wait, or a statement about an item that copies nothing."""
     match node:
         case Sync():
             return True
@@ -181,9 +240,11 @@ class Interpreter:
                 if not isinstance(self._condition(node), Int) and synchronises(node):
                     raise TimelineError(f"{path}: synchronisation depends on more than loop and block variables")
                 self._body(body)
-            case StatementAccesses():
+            case StatementAccesses(tile=tile):
                 self._item += 1
                 self._leaf(node)
+                if tile is not None:
+                    self._event(tile, self.timeline.steps[-1])
             case _:
                 assert_never(node)
 
@@ -191,7 +252,7 @@ class Interpreter:
         for inner in body:
             self._node(inner)
 
-    def _sync(self, statement: Barrier | Commit | WaitGroups) -> None:
+    def _sync(self, statement: Barrier | Commit | WaitGroups | Acquire | Await | Release) -> None:
         match statement:
             case Barrier():
                 self._item += 1
@@ -201,8 +262,19 @@ class Interpreter:
             case WaitGroups(left):
                 self._item += 1
                 self._wait(self._commits - left)
+            case Acquire() | Await() | Release():
+                self._item += 1
+                self._event(statement, None)
             case _:
                 assert_never(statement)
+
+    def _event(self, statement: Acquire | TileCopy | Await | Release, step: LoopAccess | None) -> None:
+        item = fold(statement.item, self._values)
+        if not isinstance(item, Int):
+            raise TimelineError(f"an item of {statement.pipeline} depends on more than loop variables")
+        if len(self.timeline.events) >= MAX_STEPS:
+            raise TimelineError(f"more than {MAX_STEPS} statements about items")
+        self.timeline.events.append(PipelineEvent(statement, item.value, self._item, step))
 
     def _condition(self, node: Branch) -> IntExpr:
         """Return a branch's condition, with the values of loops that are run, and its value where that is decided."""
@@ -336,7 +408,9 @@ def _branch_conditions(
                 yield from _branch_conditions(node.body, values | {node.var: Int(value)}, synchronising=synchronising)
 
 
-def unordered_pairs(timeline: Timeline, apart: Callable[[int, int], bool]) -> Mapping[tuple[int, int], ThreadRelation]:
+def unordered_pairs(
+    timeline: Timeline, apart: Callable[[int, int], bool], copies: Sequence[ItemCopy] = ()
+) -> Mapping[tuple[int, int], ThreadRelation]:
     """Return pairs of accesses (by number), at least one a write, that can happen in either order or at once.
 
     Sound: two plain accesses by different threads are ordered exactly if a barrier lies between them, that is, if their
@@ -345,9 +419,19 @@ def unordered_pairs(timeline: Timeline, apart: Callable[[int, int], bool]) -> Ma
     with other threads' accesses of all epochs from that of its issue to that of the wait, and with its own thread's
     accesses from its own item to the wait. A matrix read reads for the whole warp: it counts as anybody's.
 
+    A copy of a tile writes at any time between its issue by the producer and the arrival of its item. A consumer's read
+    is ordered before it if the producer has waited for a release that comes behind the read in the consumer's own
+    order: the mbarrier counts all warps' releases, and a read is complete at its end, or before the next release if it
+    is that of a product of warpgroups (a fault otherwise). An access is ordered behind the copy if it comes behind the
+    consumer's own wait for the item. A consumer's write is of another proxy, and only this second order counts for it.
+    Of two copies the second is behind the first only if the producer has waited for a release that comes behind the
+    consumers' wait for the first one's item. Awaits and releases do not order consumers with each other. The producer
+    is no consumer, so threads do not matter for these pairs. One copy's own chunks are distinct.
+
     Args:
         timeline: The timeline of a run of only synchronising loops.
         apart: Whether two accesses certainly touch different bytes; such pairs are left out.
+        copies: The producer's copies, in the order of their issue.
     """
     found: dict[tuple[int, int], ThreadRelation] = {}
 
@@ -355,10 +439,7 @@ def unordered_pairs(timeline: Timeline, apart: Callable[[int, int], bool]) -> Ma
         if not (a.access.mode.writes or b.access.mode.writes):
             return
         pair = (a.number, b.number) if a.number <= b.number else (b.number, a.number)
-        if Mode.MATRIX in (a.access.mode, b.access.mode):
-            who = ThreadRelation.OTHERS | ThreadRelation.SAME
-        if who & ThreadRelation.SAME and a is not b and a.number == b.number:
-            who |= ThreadRelation.AGAIN
+        who = _all_relations(a, b, who)
         if found.get(pair, ThreadRelation(0)) | who != found.get(pair, ThreadRelation(0)) and not apart(*pair):
             found[pair] = found.get(pair, ThreadRelation(0)) | who
 
@@ -379,4 +460,30 @@ def unordered_pairs(timeline: Timeline, apart: Callable[[int, int], bool]) -> Ma
                 meet(copy.step, other, ThreadRelation.OTHERS)
                 if other.item >= copy.step.item and (last_item is None or other.item < last_item):
                     meet(copy.step, other, ThreadRelation.SAME)
+    for one, other in _meetings_of_tiles(timeline, copies):
+        meet(one, other, ThreadRelation.OTHERS)
     return found
+
+
+def _all_relations(a: LoopAccess, b: LoopAccess, who: ThreadRelation) -> ThreadRelation:
+    """Return the threads by which two accesses can meet, with those that their modes and equality add."""
+    modes = a.access.mode, b.access.mode
+    if Mode.MATRIX in modes or Mode.TILE in modes:
+        who = ThreadRelation.OTHERS | ThreadRelation.SAME
+    if Mode.TILE in modes or (who & ThreadRelation.SAME and a is not b and a.number == b.number):
+        who |= ThreadRelation.AGAIN
+    return who
+
+
+def _meetings_of_tiles(timeline: Timeline, copies: Sequence[ItemCopy]) -> Iterator[tuple[LoopAccess, LoopAccess]]:
+    """Yield each copy of a tile with each access, and each earlier copy, that it is unordered with."""
+    steps = timeline.steps
+    writes = [step for step in steps if step.access.mode.writes]
+    positions = [step.item for step in steps]
+    for number, copy in enumerate(copies):
+        end = len(steps) if copy.awaited is None else bisect_right(positions, copy.awaited)
+        yield from ((copy.step, steps[n]) for n in range(bisect_right(positions, copy.released), end))
+        yield from ((copy.step, one) for one in writes if copy.awaited is None or one.item < copy.awaited)
+        for earlier in copies[:number]:
+            if earlier.awaited is None or earlier.awaited > copy.released:
+                yield earlier.step, copy.step

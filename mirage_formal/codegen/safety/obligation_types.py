@@ -24,11 +24,13 @@ class ObligationKind(StrEnum):
     ALIGNMENT = "alignment"
     #: A condition called uniform is the same for all threads.
     UNIFORM = "uniform"
-    #: Two accesses to shared memory that no barrier (or wait and barrier) keeps apart do not meet.
+    #: Two accesses to shared memory that no barrier (or wait and barrier, or item) keeps apart do not meet.
     CONFLICT = "conflict"
     #: The bytes that a read of shared memory returns were last written through the same buffer: live buffers do not
     #: overlap.
     LIVE = "live"
+    #: Items pass through a pipeline in order, with all their bytes, and nobody waits forever.
+    ITEMS = "pipeline"
     #: Elements read from a register array were written before, by the same thread.
     ASSIGNMENT = "definite assignment"
     #: Two threads never write one element of a parameter.

@@ -17,6 +17,7 @@ from mirage_formal.codegen.safety.happens_before import (
     TimelineError,
     copies_among_others,
     distinct_blocks,
+    every_node,
     unordered_pairs,
 )
 from mirage_formal.codegen.safety.obligation_types import (
@@ -27,6 +28,7 @@ from mirage_formal.codegen.safety.obligation_types import (
     ObligationKind,
     UndecidedObligation,
 )
+from mirage_formal.codegen.safety.pipelines import item_copies
 
 #: The most accesses that write one parameter for which pairs are listed one by one.
 MAX_WRITES = 512
@@ -36,7 +38,8 @@ def conflict_obligations(program: Program, listing: ProgramAccesses) -> Iterator
     """Yield one obligation for each two accesses to shared memory that are unordered.
 
     Sound: ``unordered_pairs`` lists every pair that can happen in either order (with loops that synchronise run, so
-    with the very groups, waits and barriers of each iteration) except those whose bounds are disjoint.
+    with the very groups, waits, barriers and items of each iteration) except those whose bounds are disjoint. The
+    producer does the same in every block.
     """
     pairs = PairAnalysis(program, ("tid",), whole=True)
     found: dict[tuple[int, int], ThreadRelation] = {}
@@ -45,7 +48,10 @@ def conflict_obligations(program: Program, listing: ProgramAccesses) -> Iterator
     try:
         for blocks in distinct_blocks(listing.tree, extents(program)):
             run = Interpreter(copies_among_others, decided=blocks.decided, earlier=run)
-            for pair, who in unordered_pairs(run.follow(listing.tree), apart).items():
+            timeline = run.follow(listing.tree)
+            produced = Interpreter(every_node, earlier=run).follow(listing.producer)
+            copies = item_copies(program, produced, timeline)
+            for pair, who in unordered_pairs(timeline, apart, copies).items():
                 found[pair] = found.get(pair, ThreadRelation(0)) | who
     except TimelineError as error:
         yield Obligation(
@@ -61,6 +67,8 @@ def conflict_obligations(program: Program, listing: ProgramAccesses) -> Iterator
 
 
 def _threads(a: Access, b: Access, who: ThreadRelation) -> str:
+    if Mode.TILE in (a.mode, b.mode):
+        return "items of the producer" if a.mode is b.mode else "the producer and a thread"
     if Mode.MATRIX in (a.mode, b.mode) or (who & ThreadRelation.OTHERS and who & ThreadRelation.SAME):
         return "threads"
     return "two threads" if who & ThreadRelation.OTHERS else "a thread's own accesses"

@@ -2,8 +2,9 @@
 
 A Program is safe if no integer overflows and no divisor is 0; every access is in bounds and aligned; barriers, waits
 and collectives stand in uniform control flow; unordered accesses to shared memory never overlap, where an asynchronous
-copy is unordered until its thread has waited for its group and a barrier follows; a read of shared memory was written
-through the same buffer, and a read of registers was written before; and every element of a written parameter is
+copy is unordered until its thread has waited for its group and a barrier follows, and a copy of the producer until its
+item is awaited; a read of shared memory was written through the same buffer, and a read of registers was written
+before; items pass through pipelines in order, and nobody waits forever; and every element of a written parameter is
 written, by one thread. Obligations are about the very expressions that are printed; those about two accesses leave out
 divisions that their conditions make unnecessary. Most hold by bounds or digits; the others go to z3 and cvc5.
 """
@@ -23,6 +24,7 @@ from mirage_formal.codegen.program.access import (
     Mode,
     ProgramAccesses,
     RegisterUse,
+    TileUse,
     list_accesses,
 )
 from mirage_formal.codegen.program.integers import (
@@ -36,7 +38,7 @@ from mirage_formal.codegen.program.integers import (
     negate,
     variables,
 )
-from mirage_formal.codegen.program.program import Int, IntBin, IntExpr, IntOp, Param, Program, Var
+from mirage_formal.codegen.program.program import TILE_COLUMNS, Int, IntBin, IntExpr, IntOp, Param, Program, Var
 from mirage_formal.codegen.safety.access_disjointness import SECOND, extents, not_equal, query_variables, remainder
 from mirage_formal.codegen.safety.arith import INT_MAX, Query, SolverReplies, solve_query
 from mirage_formal.codegen.safety.assignment import assignment_obligations
@@ -56,6 +58,7 @@ from mirage_formal.codegen.safety.obligation_types import (
     Unsafe,
     ViolatedObligation,
 )
+from mirage_formal.codegen.safety.pipelines import pipeline_obligations
 from mirage_formal.codegen.safety.race_obligations import conflict_obligations, liveness_obligations, writer_obligations
 from mirage_formal.graph.verdict import Unknown
 from mirage_formal.logic.session import Satisfiability
@@ -93,6 +96,8 @@ def safety_obligations(program: Program | JoinedProgram) -> tuple[Obligation, ..
         *(_access_obligation(program, access) for access in found.accesses),
         *(_alignment_obligation(program, access) for access in found.accesses if _is_vector(access)),
         *(_uniformity_obligation(program, use) for use in found.uniform),
+        *(one for use in found.tiles for one in _tile_obligations(program, use)),
+        *pipeline_obligations(program, found),
         *conflict_obligations(program, found),
         *liveness_obligations(program, found),
         *assignment_obligations(program),
@@ -223,7 +228,7 @@ def _access_obligation(program: Program, access: Access) -> Obligation:
 
 
 def _is_vector(access: Access) -> bool:
-    return access.count > 1 or access.mode in (Mode.ASYNC, Mode.MATRIX)
+    return access.count > 1 or access.mode in (Mode.ASYNC, Mode.MATRIX, Mode.TILE)
 
 
 def _alignment_obligation(program: Program, access: Access) -> Obligation:
@@ -245,6 +250,28 @@ def _alignment_obligation(program: Program, access: Access) -> Obligation:
     query = Query(query_variables(names, sizes), true, show=(("index", access.index), ("address", address)))
     finding = DischargedObligation(DischargeMethod.INTERVAL) if divisor(address) % size == 0 else None
     return Obligation(ObligationKind.ALIGNMENT, at.path, name, claim, query, finding)
+
+
+def _tile_obligations(program: Program, use: TileUse) -> Iterator[Obligation]:
+    """Yield the obligations of a tile's place: an even one, and columns that lie in one row of the parameter.
+
+    Sound: the rows below have the same first column, ``source % stride``; that they lie within the parameter is the
+    bounds of the access.
+    """
+    at, copy, sizes = use.context, use.copy, _sizes(program, use.context)
+    stated = Obligation(
+        ObligationKind.BOUNDS,
+        at.path,
+        copy.param,
+        f"{TILE_COLUMNS} columns of the tile lie within a row of {copy.stride} elements",
+    )
+    column = remainder(copy.source, copy.stride)
+    yield bounds_obligation(sizes, at.guards, column, TILE_COLUMNS, copy.stride, stated)
+    true = (not_equal(remainder(copy.at, 2), Int(0)),)
+    query = Query(query_variables(variables(copy.at), sizes), true, show=(("at", copy.at),))
+    finding = DischargedObligation(DischargeMethod.INTERVAL) if divisor(copy.at) % 2 == 0 else None
+    claim = "the tile starts at an even position"
+    yield Obligation(ObligationKind.ALIGNMENT, at.path, copy.buffer, claim, query, finding)
 
 
 def _uniformity_obligation(program: Program, use: ExpressionUse) -> Obligation:
