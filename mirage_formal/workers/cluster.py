@@ -21,6 +21,7 @@ import uuid
 from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import IO, Any, Final
 
 from mirage_formal.support.errors import ClusterError
@@ -108,9 +109,11 @@ class Cluster(Executor[_Thread]):
                 self._stop(slot)
         self._slots.clear()
         if self._client is not None:
-            with suppress(Exception):  # the scheduler may be gone
-                self._client.unsubscribe_topic(TOPIC)
-            self._client.close(timeout=_END_S)
+            # The scheduler may be gone. The client then closes itself, too, and two closings at once can be in each
+            # other's way; what this process has found is complete without either.
+            for leave in (partial(self._client.unsubscribe_topic, TOPIC), partial(self._client.close, timeout=_END_S)):
+                with suppress(Exception):
+                    leave()
             self._client = None
         if self._host is not None:
             self._host.close()

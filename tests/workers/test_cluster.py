@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -344,6 +345,24 @@ def test_a_lost_scheduler_is_explained() -> None:
         with pytest.raises(ClusterError, match="lost the scheduler") as caught:
             list(outcomes)
     assert "--resume" in caught.value.hint
+
+
+def test_closings_of_the_client_that_meet_do_not_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that has lost its scheduler closes itself; then its own ``close`` may raise."""
+    with Cluster("local:1") as cluster:
+        assert [outcome for outcome in cluster.run(nap, [0.0], limit_s=HUNG_S) if isinstance(outcome, TaskDone)]
+        close, closed = cluster._client.close, []
+
+        def meet(**given: Any) -> None:
+            close(**given)
+            closed.append(given)
+            raise RuntimeError("Cannot change state of expiring Timeout")
+
+        monkeypatch.setattr(cluster._client, "close", meet)
+        host = cluster._host
+        assert host is not None
+    assert closed
+    assert gone([host._process.pid])
 
 
 # Mistakes

@@ -112,7 +112,8 @@ def statements(plan: Plan) -> list[Owned]:
     inside: list[Owned] = []
     if plan.loop:
         cx.paired = _runs_in_pairs(plan, begun)
-        count = plan.forloop_range // (1 + cx.paired)
+        overlaps = any(isinstance(step, OverlapProducts) for step in plan.loop)
+        count = plan.forloop_range // (1 + cx.paired) - overlaps
         variable = cx.ix.named("it", count)
         cx.iteration = cx.ix.mul(variable, 2) if cx.paired else variable
         inside = _skip_iterations(cx, _lower_steps(cx, plan.loop))
@@ -122,6 +123,9 @@ def statements(plan: Plan) -> list[Owned]:
             for steps, one in _lower_steps(cx, plan.loop):
                 inside[0].append((steps, mma_lowering.exchange_products(one, results)))
         body.append(((), For(variable.name, count, tuple(one for _, one in inside[0]))))
+        if overlaps:  # the last iteration begins nothing of a next one
+            cx.iteration = Int(plan.forloop_range - 1)
+            body += _lower_steps(cx, plan.loop)
         cx.iteration = ZERO
     body += _lower_steps(cx, plan.after)
     found = [body, *inside]
@@ -196,6 +200,8 @@ def _step(cx: LoweringContext, step: Step) -> Iterable[Stmt]:
         case AwaitTiles():
             return (Await(copies.PIPELINE, cx.iteration),)
         case OverlapProducts():
+            if cx.iteration == Int(cx.plan.forloop_range - 1):
+                return mma_lowering.compute_products(cx, (step.last,))
             wait = Await(copies.PIPELINE, cx.ix.add(cx.iteration, ONE))
             return mma_lowering.overlap_products(cx, step, wait)
         case ReleaseTiles():

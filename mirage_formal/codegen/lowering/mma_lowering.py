@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 
-from mirage_formal.codegen.lowering.context import TID, LoweringContext, make_conditional, make_loop
+from mirage_formal.codegen.lowering.context import TID, LoweringContext, make_loop
 from mirage_formal.codegen.lowering.register_reductions import combine_across_threads
 from mirage_formal.codegen.lowering.registers import array_name
 from mirage_formal.codegen.program.integers import ONE, ZERO
@@ -408,20 +408,16 @@ def begin_product(cx: LoweringContext, step: MatrixMultiply) -> tuple[Stmt, ...]
 def overlap_products(cx: LoweringContext, step: OverlapProducts, wait: Stmt) -> tuple[Stmt, ...]:
     """Multiply at the end of an iteration, and begin the next one's first product before that is complete.
 
-    In the last iteration the second product multiplies what is in the next stage, which nothing uses.
-
     Args:
-        cx: The context.
+        cx: The context, at any iteration but the last one, behind which there is no product.
         step: The products.
-        wait: The wait for the tiles of the next iteration, which the last iteration has not.
+        wait: The wait for the tiles of the next iteration.
     """
-    this, following = cx.iteration, cx.ix.add(cx.iteration, ONE)
-    last = _ProductWriter(cx, step.last)
+    last, this = _ProductWriter(cx, step.last), cx.iteration
     out = last.by_warpgroups(deferred=True)
-    cx.iteration = following
+    cx.iteration = cx.ix.add(this, ONE)
     first = _ProductWriter(cx, step.first)
-    awaited = make_conditional(cx.ix.less(following, cx.plan.forloop_range), (wait,), uniform=True)
-    out = (*out, *awaited, *first.by_warpgroups(deferred=True))
+    out = (*out, wait, *first.by_warpgroups(deferred=True))
     cx.iteration = this
     sizes = ((last.into, step.last.over.count), (first.into, step.first.over.count))
     return (*out, *(WarpgroupWait(array, ZERO, 2 * count) for array, count in sizes))

@@ -127,7 +127,7 @@ def products(slots: int = 2, items: int = 4, *, apart: bool = False) -> Program:
         SharedBuffer("k", HALF, size, 4 * TILE),
         SharedBuffer("v", HALF, size, 4 * TILE + 2 * size),
     )
-    pipelines = (Pipeline("p", slots, 4 * TILE),)
+    pipelines: tuple[Pipeline, ...] = (Pipeline("p", slots, 4 * TILE),)
     if apart:
         pipelines = Pipeline("p", slots, 2 * TILE), Pipeline("q", slots, 2 * TILE)
     return Program(
