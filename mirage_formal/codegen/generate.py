@@ -36,7 +36,9 @@ from mirage_formal.codegen.program.program import (
     Program,
     Registers,
     Stmt,
+    TileCopy,
     WarpgroupMma,
+    all_statements,
 )
 from mirage_formal.codegen.target import Target
 from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
@@ -186,7 +188,7 @@ def _add_wait(program: Program, values: tuple[int, ...], inputs: Set[int]) -> Pr
     """Return a kernel that waits for the previous launch, and starts its first copies of inputs before that.
 
     So weights are loaded while the previous launch ends. Copies that are moved ahead join the same or an earlier group
-    than before, so waits for them stay valid.
+    than before, so waits for them stay valid. A producer waits by itself, if it copies anything but inputs.
     """
     pairs = zip(program.params, values, strict=True)
     params = tuple(replace(param, given=value in inputs) for param, value in pairs)
@@ -198,7 +200,9 @@ def _add_wait(program: Program, values: tuple[int, ...], inputs: Set[int]) -> Pr
         begin = begin and all(isinstance(one, _BEGIN) for one in _nested_nodes(statement) if isinstance(one, Stmt))
         copied = {one.param for one in _nested_nodes(statement) if isinstance(one, CopyAsync)}
         (ahead if begin and copied and copied <= given else behind).append(statement)
-    return replace(program, params=params, body=(*ahead, GridWait(), *behind))
+    copied = {one.param for one in all_statements(program.producer) if isinstance(one, TileCopy)}
+    producer = program.producer if copied <= given else (GridWait(), *program.producer)
+    return replace(program, params=params, body=(*ahead, GridWait(), *behind), producer=producer)
 
 
 def _add_launch_permission(body: tuple[Stmt, ...], at: int | None) -> tuple[Stmt, ...]:

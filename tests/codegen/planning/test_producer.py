@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from mirage_formal.codegen.generate import generate
+from mirage_formal.codegen.generate import _add_wait, generate
 from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.planning.planner import make_plan, schedules
 from mirage_formal.codegen.program import program as ir
@@ -181,6 +181,17 @@ def test_other_copies_compute_something_else() -> None:
 
 def _change_copy(change: Callable[[ir.TileCopy], ir.TileCopy], one: ir.Stmt) -> ir.Stmt:
     return change(one) if isinstance(one, ir.TileCopy) else one
+
+
+@pytest.mark.parametrize("given", [{0, 1, 2}, {0, 1}])
+def test_a_producer_waits_for_the_launch_before_unless_it_copies_inputs(given: set[int]) -> None:
+    graph = attention()
+    made = kernel(graph, produced(graph)[0])
+    program = _add_wait(made.program, made.values, given)
+    assert isinstance(program.producer[0], ir.GridWait) == (given != {0, 1, 2})
+    assert isinstance(discharge_safety(program).verdict, Safe)
+    early = replace(program, producer=made.program.producer)
+    assert isinstance(discharge_safety(early).verdict, Safe) == (given == {0, 1, 2})
 
 
 def test_norms_of_tiles_need_a_barrier_so_there_is_no_producer() -> None:
