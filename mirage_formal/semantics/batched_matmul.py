@@ -51,6 +51,32 @@ def batched_product(a: Array, b: Array, product: Product) -> Array:
     return split.transpose([order.index(i) for i in range(rank + 2)])
 
 
+def summed_product(a: Array, b: Array, axis: int, multiply: Product) -> Array | None:
+    """Return the sum of a matrix product along a leading axis that both operands vary along, kept with extent 1.
+
+    It is one product over a longer inner axis. Where exact arithmetic sums the products of a loop's chunks, this is the
+    product that other loops have, too.
+
+    Args:
+        a: Left operand [..., m, k].
+        b: Right operand [..., k, n], of the same rank.
+        axis: The leading axis.
+        multiply: Multiplies arrays with broadcast leading axes, as ``batched_product`` does.
+
+    Returns:
+        The sum; None if a large operand would have to be copied.
+    """
+    rank = a.ndim - 2
+    if not (_merges_cheaply(a, [axis, rank + 1]) and _merges_cheaply(b, [axis, rank])):
+        return None
+    rest = [i for i in range(rank) if i != axis]
+    inner = a.shape[axis] * a.shape[-1]
+    left = a.transpose([*rest, rank, axis, rank + 1]).reshape(*(a.shape[i] for i in [*rest, rank]), inner)
+    right = b.transpose([*rest, axis, rank, rank + 1]).reshape(*(b.shape[i] for i in rest), inner, b.shape[-1])
+    whole = multiply(left, right)
+    return whole.reshape(*whole.shape[:axis], 1, *whole.shape[axis:])
+
+
 def _merges_cheaply(array: Array, axes: Sequence[int]) -> bool:
     """Return whether the axes merge into one without a copy, or the copy costs little."""
     if array.size < FREE_COPY:

@@ -7,6 +7,7 @@ an element depends on (cone).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from fractions import Fraction
@@ -75,12 +76,22 @@ class ConstantStep(Struct, frozen=True):
 
 
 class Matmul(Struct, frozen=True):
-    """Step for a product over the last two axes, broadcasting the axes before them."""
+    """Step for a product over the last two axes, broadcasting the axes before them.
+
+    Attributes:
+        a: Left operand.
+        b: Right operand.
+        inner: Extent of the axis that is summed.
+        shape: Shape of the result.
+        summed: An axis before the last two that both operands vary along and that is summed as well, see
+            ``join_sums_of_products``; None in what is recorded.
+    """
 
     a: int
     b: int
     inner: int
     shape: Shape
+    summed: int | None = None
 
 
 class SumStep(Struct, frozen=True):
@@ -316,6 +327,26 @@ def record_tape(graph: KernelGraph) -> Tape:
     ]
     outputs = evaluate(graph, loads, domain)
     return Tape(tuple(domain.steps), outputs)
+
+
+def join_sums_of_products(tape: Tape) -> tuple[Step, ...]:
+    """Return a tape's steps; a sum of a product along an axis that both operands vary along is one product.
+
+    The numbers of the steps stay. The product alone is not read any more; where another step reads it, it stays.
+    """
+    readers = Counter(operand for step in tape.steps for operand in step_operands(step))
+    readers.update(tape.outputs)
+
+    def joined(step: Step) -> Step:
+        if not isinstance(step, SumStep) or step.kept != 1 or readers[step.a] != 1:
+            return step
+        product, axis = tape.steps[step.a], step.axis
+        if not isinstance(product, Matmul) or axis >= len(product.shape) - 2:
+            return step
+        varies = all(tape.steps[operand].shape[axis] == step.extent for operand in (product.a, product.b))
+        return Matmul(product.a, product.b, product.inner, step.shape, axis) if varies else step
+
+    return tuple(map(joined, tape.steps))
 
 
 class NotLax(Struct, frozen=True):

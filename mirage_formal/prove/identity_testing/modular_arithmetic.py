@@ -185,14 +185,15 @@ class Modulus:
             b: Right operand.
             product: A function with the results of ``product``.
         """
-        return batched_product(as_floats(a), as_floats(b), product or self.product)
+        return batched_product(a, b, product or self.product)
 
     def product(self, a: Residues, b: Residues) -> Words:
-        """Return the product of stacks of float64 matrices.
+        """Return the product of stacks of matrices.
 
         Stacks are multiplied in groups that stay in a processor's cache: the system would clear the memory of large
         intermediate arrays, which takes longer than the products of matrices with short sums.
         """
+        a, b = as_floats(a), as_floats(b)
         limbs, width, chunk = self._plan(a.shape[-1])
         rows, columns = a.shape[-2], b.shape[-1]
         axis = -2 if a.size <= b.size else -1
@@ -256,7 +257,7 @@ def _limbs(x: Residues, limbs: int, width: int, axis: int) -> NDArray[np.float64
 
     Scaling by powers of two, and differences of integers below 2^53, are exact in float64.
     """
-    rest, parts = as_floats(x), list[NDArray[np.float64]]()
+    rest, parts = x, list[NDArray[np.float64]]()
     for place in range(limbs - 1, 0, -1):
         high = np.floor(rest * 2.0 ** (-width * place))
         rest = rest - high * 2.0 ** (width * place)

@@ -47,6 +47,7 @@ from mirage_formal.semantics.straight_line_trace import (
     Tape,
     Transpose,
     UnaryStep,
+    join_sums_of_products,
     needed_steps,
     read_part,
     step_operands,
@@ -157,6 +158,7 @@ def run_tape(tape: Tape, wanted: Needs, point: FieldPoint, inputs: Inputs, kept:
         kept: The cache of values that tapes computed with these fields, omega, keys and inputs; steps that only lead to
             such values are skipped. They have values, so the first step without one is the same.
     """
+    tape = Tape(join_sums_of_products(tape), tape.outputs)
     last = _last_uses(tape, wanted)
     kept = ValueCache(0) if kept is None else kept
     values, todo = kept.begin(tape, wanted)
@@ -166,7 +168,7 @@ def run_tape(tape: Tape, wanted: Needs, point: FieldPoint, inputs: Inputs, kept:
                 continue
             value: Residues | UndefinedStep | Unrepresentable
             if isinstance(step, Matmul):
-                value = kept.matmul(point.fields[part], values[step.a, part], values[step.b, part])
+                value = kept.matmul(point.fields[part], values[step.a, part], values[step.b, part], step.summed)
             else:
                 value = _value(number, step, part, point, values, inputs)
             if isinstance(value, UndefinedStep | Unrepresentable):

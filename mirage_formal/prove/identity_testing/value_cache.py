@@ -4,20 +4,21 @@ Candidates for one program often have kernels in common, or differ only after a 
 products and sums are nearly all of an evaluation's work, so their values are cached. A tape is evaluated from its
 outputs backwards: steps that only lead to cached values are not computed again.
 
-Kernels that cut one product of inputs over different grids have different steps. Put together as ``batched_product``
-does, their operands are the same parts of the same arrays, by which their products are cached as well.
+Kernels that cut one product over different grids and loops have different steps. Put together as ``batched_product``
+and ``summed_product`` do, their operands are the same parts of the same values, by which products are cached as well.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from typing import Final
+from weakref import ReferenceType, ref
 
 import numpy as np
 
 from mirage_formal.prove.identity_testing.modular_arithmetic import Modulus, Residues, Words
+from mirage_formal.semantics.batched_matmul import summed_product
 from mirage_formal.semantics.straight_line_trace import (
-    LoadStep,
     Matmul,
     Needs,
     ResiduePart,
@@ -35,7 +36,7 @@ KEPT_BYTES: Final = 1 << 28
 
 #: Values by the number of their step in a tape and their part.
 Values = dict[tuple[int, ResiduePart], Residues]
-#: Field, leading axes and operands of a product of parts of inputs.
+#: Field, leading axes and operands of a product of parts of values.
 _ProductKey = tuple[object, ...]
 #: Names of the values to be computed, by the number of their step in a tape and their part.
 Todo = dict[tuple[int, ResiduePart], int]
@@ -53,7 +54,7 @@ class ValueCache:
         self._left = most_bytes
         self._names: dict[Step, int] = {}
         self._values: OrderedDict[tuple[int, ResiduePart] | _ProductKey, Residues] = OrderedDict()
-        self._inputs: dict[int, Residues] = {}
+        self._arrays: dict[int, tuple[ReferenceType[Residues], int, ResiduePart]] = {}
 
     def begin(self, tape: Tape, wanted: Needs) -> tuple[Values, Todo]:
         """Return a tape's known values, and the further steps that its outputs need.
@@ -62,6 +63,7 @@ class ValueCache:
             tape: The program.
             wanted: The parts that its outputs need (``tape.needs``).
         """
+        self._arrays.clear()
         names: list[int] = []
         for step in tape.steps:
             names.append(self._names.setdefault(rename_operands(step, names), len(self._names)))
@@ -76,26 +78,26 @@ class ValueCache:
                 if found is not None:
                     self._values.move_to_end((names[number], part))
                     known[number, part] = found
+                    self._recognize(names[number], part, found)
                     continue
                 todo[number, part] = names[number]
                 read.update((operand, read_part(step, part)) for operand in step_operands(step))
         return known, todo
 
     def add(self, step: Step, name: int, part: ResiduePart, value: Residues) -> None:
-        """Cache the value of a product or sum; other steps are not worth it. Inputs are known by their arrays."""
-        if isinstance(step, LoadStep):
-            array = _owner(value)
-            self._inputs[id(array)] = array
+        """Cache the value of a product or sum; other steps are not worth it."""
+        self._recognize(name, part, value)
         if isinstance(step, Matmul | SumStep) and (name, part) not in self._values:
             self._keep((name, part), value)
 
-    def matmul(self, field: Modulus, a: Residues, b: Residues) -> Words:
-        """Return ``field.matmul``; if both operands are parts of inputs, also from the cache."""
+    def matmul(self, field: Modulus, a: Residues, b: Residues, summed: int | None = None) -> Words:
+        """Return ``field.matmul``, summed along an axis if one is given; for parts of values, also from the cache."""
 
         def product(x: Residues, y: Residues) -> Words:
-            if id(_owner(x)) not in self._inputs or id(_owner(y)) not in self._inputs:
+            left, right = self._place(x), self._place(y)
+            if left is None or right is None:
                 return field.product(x, y)
-            key = _product_key(field, x, y)
+            key = (field.m, _leading_axes(x, y), left, right)
             found = self._values.get(key)
             if found is None:
                 found = field.product(x, y)
@@ -105,7 +107,32 @@ class ValueCache:
             lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
             return found.reshape(*lead, x.shape[-2], y.shape[-1])
 
-        return field.matmul(a, b, product)
+        def multiply(x: Residues, y: Residues) -> Words:
+            return field.matmul(x, y, product)
+
+        if summed is None:
+            return multiply(a, b)
+        whole = summed_product(a, b, summed, multiply)
+        return field.sum(multiply(a, b), summed, 1) if whole is None else whole
+
+    def _recognize(self, name: int, part: ResiduePart, value: Residues) -> None:
+        """Note the array of a value, so that its parts are recognized as operands of products.
+
+        An array that several values share, as that of a reshape does, stands for the first of them.
+        """
+        owner = _owner(value)
+        known = self._arrays.get(id(owner))
+        if (known is None or known[0]() is not owner) and value.size == owner.size and value.flags.c_contiguous:
+            self._arrays[id(owner)] = ref(owner), name, part
+
+    def _place(self, x: Residues) -> tuple[object, ...] | None:
+        """Return which part of which value the matrices of an array are; None if the array is not known."""
+        owner = _owner(x)
+        array, *value = self._arrays.get(id(owner), (None,))
+        if array is None or array() is not owner:
+            return None
+        offset = x.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
+        return (*value, offset, x.shape[-2:], x.strides[-2:])
 
     def _keep(self, key: tuple[int, ResiduePart] | _ProductKey, value: Residues) -> None:
         self._values[key] = value
@@ -122,12 +149,10 @@ def _owner(array: Residues) -> Residues:
     return array
 
 
-def _product_key(field: Modulus, a: Residues, b: Residues) -> _ProductKey:
-    """Return a key that is equal for products of the same parts of arrays; leading axes of extent 1 do not matter."""
+def _leading_axes(a: Residues, b: Residues) -> tuple[tuple[int, int, int, int], ...]:
+    """Return extents and strides of the leading axes of two operands, without axes of extent 1."""
     lead = zip(a.shape[:-2], a.strides[:-2], b.shape[:-2], b.strides[:-2], strict=True)
-    axes = tuple((m, s if m > 1 else 0, n, t if n > 1 else 0) for m, s, n, t in lead if m > 1 or n > 1)
-    inner = tuple((x.ctypes.data, x.shape[-2:], x.strides[-2:]) for x in (a, b))
-    return (field.m, axes, *inner)
+    return tuple((m, s if m > 1 else 0, n, t if n > 1 else 0) for m, s, n, t in lead if m > 1 or n > 1)
 
 
 __all__ = ["KEPT_BYTES", "Todo", "ValueCache", "Values"]

@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mirage_formal.graph.graph import KernelGraph, Op
+from mirage_formal.graph.graph import GraphDefined, KernelGraph, Op
 from mirage_formal.graph.ops import OpKind
 from mirage_formal.graph.types import Shape
 from mirage_formal.graph.verdict import Different, Probable
@@ -22,7 +22,13 @@ from mirage_formal.prove.identity_testing.point import Point
 from mirage_formal.prove.identity_testing.primes import field_pair
 from mirage_formal.prove.identity_testing.tape_evaluation import Inputs, Outcome, UndefinedStep, run_tape
 from mirage_formal.prove.identity_testing.value_cache import KEPT_BYTES, ValueCache
-from mirage_formal.semantics.straight_line_trace import NotLax, ResiduePart, needed_parts, record_tape
+from mirage_formal.semantics.straight_line_trace import (
+    NotLax,
+    ResiduePart,
+    join_sums_of_products,
+    needed_parts,
+    record_tape,
+)
 from tests.kit.graphs import workloads as w
 from tests.kit.graphs.random_graphs import EXPONENTIALS, ORDERED, ROOTS, random_graph
 
@@ -155,6 +161,58 @@ def test_one_product_of_inputs_is_computed_once_however_kernels_cut_it(monkeypat
     found = [evaluated(graph, inputs, kept) for graph in graphs]
     assert calls == [(8, 6), (4, 6), (4, 6)]
     assert all(same(evaluated(graph, inputs, None), mine) for graph, mine in zip(graphs, found, strict=True))
+
+
+def test_one_product_is_computed_once_however_loops_cut_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An accumulator sums the products of its loop's chunks: of inputs, and of values computed alike."""
+    calls: list[tuple[int, ...]] = []
+    product = Modulus.product
+
+    def counted(self: Modulus, a: Residues, b: Residues) -> Residues:
+        calls.append((*a.shape, b.shape[-1]))
+        return product(self, a, b)
+
+    monkeypatch.setattr(Modulus, "product", counted)
+    shapes = ((4, 12), (12, 6))
+    loads = (w.load((None, None, None), 1), w.load((1, None, None), 0))
+    inner = (w.op(K.MATMUL, 0, 1), w.op(K.ACCUM_SUM, 2))
+
+    def graphs(*before: Op) -> list[KernelGraph]:
+        """The product of the last tensor and the second input, by kernels with different grids and loops."""
+        operands = (len(before) + 1 if before else 0, 1)
+        kernels = [
+            w.kernel(operands, (grid, 1, 1), loop, loads, inner, [(3, (1, None, None))])
+            for grid, loop in ((1, 2), (2, 4), (3, 3), (6, 1))
+        ]
+        return [program(shapes, *before, w.op(K.MATMUL, *operands)), *(built(*before, one) for one in kernels)]
+
+    def built(*ops: Op | GraphDefined) -> KernelGraph:
+        return KernelGraph(program(shapes).inputs, ops, (len(shapes) + len(ops) - 1,))
+
+    for some in (graphs(), graphs(w.op(K.SQUARE, 0), w.op(K.ADD, 2, 0))):
+        inputs, kept = read(some[0]), ValueCache()
+        found = [evaluated(graph, inputs, kept) for graph in some]
+        assert calls == [(4, 12, 6)]
+        calls.clear()
+        assert all(same(evaluated(graph, inputs, None), mine) for graph, mine in zip(some, found, strict=True))
+        calls.clear()
+
+
+def test_a_product_that_a_loop_reads_otherwise_is_summed_apart() -> None:
+    """A sum of products is one product only where nothing else reads the products and both operands vary."""
+    shapes = ((4, 12), (12, 6))
+    loads = (w.load((None, None, None), 1), w.load((1, None, None), 0))
+    square = (w.op(K.MATMUL, 0, 1), w.op(K.SQUARE, 2))
+    both = (*square, w.op(K.ACCUM_SUM, 2), w.op(K.ACCUM_SUM, 3), w.op(K.ADD, 4, 5))
+    one = w.kernel((0, 1), (2, 1, 1), 3, loads, both, [(6, (1, None, None))])
+    fixed = (w.load((None, None, None), 0), w.load((None, None, None)))
+    rows = w.kernel(
+        (0, 1), (1, 1, 1), 2, fixed, (w.op(K.MATMUL, 0, 1), w.op(K.ACCUM_SUM, 2)), [(3, (None, None, None))]
+    )
+    for kernel in (one, rows):
+        graph = KernelGraph(program(shapes).inputs, (kernel,), (2,))
+        tape = record_tape(graph)
+        assert join_sums_of_products(tape) == tape.steps
 
 
 def test_a_point_that_is_drawn_anew_keeps_nothing_of_what_it_was() -> None:
