@@ -85,10 +85,10 @@ class DecisionSample:
 
         Args:
             kept: Whether the engine kept the tensor.
-            decision: Called if it is drawn.
+            decision: Called if it is in the sample in the end.
         """
         if self.is_drawn(kept):
-            self.draw(kept, decision())
+            self.draw(kept, decision)
 
     def is_drawn(self, kept: bool) -> bool:
         """Count a decision, and return whether it is drawn; if so, call ``draw`` with it.
@@ -101,12 +101,12 @@ class DecisionSample:
         reservoir.offered = position + 1
         return position == reservoir.next
 
-    def draw(self, kept: bool, decision: PruningDecision) -> None:
+    def draw(self, kept: bool, decision: Callable[[], PruningDecision]) -> None:
         """Keep a decision that is drawn.
 
         Args:
             kept: Whether the engine kept the tensor.
-            decision: The decision.
+            decision: Called if it is in the sample in the end: most of what is drawn is not.
         """
         self._reservoirs[kept].draw(decision)
 
@@ -119,7 +119,7 @@ class DecisionSample:
 
     def _draw(self, reservoir: _Reservoir, size: int) -> list[PruningDecision]:
         """Return that many decisions of a reservoir at random: its first ones are not a uniform sample."""
-        return self._random.sample(reservoir.drawn, min(size, len(reservoir.drawn)))
+        return [decision() for decision in self._random.sample(reservoir.drawn, min(size, len(reservoir.drawn)))]
 
 
 class _Reservoir:
@@ -129,11 +129,11 @@ class _Reservoir:
         self.offered = 0
         self._size = size
         self._random = random
-        self.drawn: list[PruningDecision] = []
+        self.drawn: list[Callable[[], PruningDecision]] = []
         self._weight = 1.0
         self.next = 0 if size else -1
 
-    def draw(self, decision: PruningDecision) -> None:
+    def draw(self, decision: Callable[[], PruningDecision]) -> None:
         """Keep a decision, and choose the position of the next one."""
         if len(self.drawn) < self._size:
             self.drawn.append(decision)

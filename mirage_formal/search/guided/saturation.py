@@ -13,7 +13,7 @@ from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache, reduce
+from functools import cache, partial, reduce
 from itertools import islice, product
 from operator import or_
 from typing import Final, NewType
@@ -263,7 +263,7 @@ class Saturator:
         for (form, _, _), number in decided:
             kept = number != PRUNED or form == target or known[form]  # it may be kept, and pruned as a diagonal
             if self._sample.is_drawn(kept):
-                self._sample.draw(kept, self._decision(kept, form, target, frame))
+                self._sample.draw(kept, partial(self._decision, kept, form, target, frame))
 
     def _tile(self, dims: Dims, after: bool) -> int:
         """Return the number of the dims of a tile, and of whether it is behind an accumulator."""
@@ -347,7 +347,7 @@ class Saturator:
                 else:
                     self._algebra.queries += 1
                 if self._sample is not None and self._sample.is_drawn(kept):
-                    self._sample.draw(kept, self._decision(kept, cls[0], context.target, context.frame))
+                    self._sample.draw(kept, partial(self._decision, kept, cls[0], context.target, context.frame))
                 if not kept:
                     out.index[cls] = PRUNED
                     return

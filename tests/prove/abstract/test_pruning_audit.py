@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -60,7 +61,7 @@ def drawn(size: int, items: int, seed: str) -> list[int]:
     sample = DecisionSample(2 * size, seed)
     for number in range(items):
         sample.offer(True, lambda number=number: decision(True, const(number)))  # type: ignore[misc]
-    return [one.expression.value.numerator for one in sample._reservoirs[True].drawn]  # type: ignore[union-attr]
+    return [one().expression.value.numerator for one in sample._reservoirs[True].drawn]  # type: ignore[union-attr]
 
 
 def test_every_decision_is_drawn_equally_often() -> None:
@@ -92,6 +93,20 @@ def test_one_decision_of_so_many_is_asked_about() -> None:
         assert len(sample.decisions()) == asked
 
 
+def test_no_decision_is_expressed_that_is_not_asked_about() -> None:
+    expressed: list[int] = []
+
+    def express(number: int) -> PruningDecision:
+        expressed.append(number)
+        return decision(number % 2 == 0, const(number))
+
+    sample = DecisionSample(100, "")
+    for number in range(DECISIONS_PER_QUESTION):
+        sample.offer(number % 2 == 0, partial(express, number))
+    asked = sample.decisions()
+    assert [one.expression for one in asked] == [const(number) for number in expressed]
+
+
 def audited(name: str, size: int = 40) -> tuple[Counter[AuditFinding], tuple[str, ...]]:
     """Findings about a guided search, however few its states."""
     program = PROGRAMS[name]()
@@ -101,7 +116,7 @@ def audited(name: str, size: int = 40) -> tuple[Counter[AuditFinding], tuple[str
     method = SearchOptions(sample=sample)
     for unit in engine.units(job.sought.program, space, method)[:2]:
         engine.run(job.sought.program, space, method, unit)
-    found = audit_decisions([one for kept in (True, False) for one in sample._reservoirs[kept].drawn])
+    found = audit_decisions([one() for kept in (True, False) for one in sample._reservoirs[kept].drawn])
     return Counter(found.findings), found.contradictions
 
 
@@ -125,7 +140,7 @@ def test_the_exhaustive_engine_is_audited_too() -> None:
     first, second = (one for one in pruner.inputs[:2])
     assert pruner.keeps(first)
     assert not pruner.keeps(unary("exp", add(first, second)))
-    kept, pruned = (sample._reservoirs[kept].drawn for kept in (True, False))
+    kept, pruned = ([one() for one in sample._reservoirs[kept].drawn] for kept in (True, False))
     assert not any(one.indexed for one in (*kept, *pruned))
     findings = Counter(audit_decisions([*kept, *pruned]).findings)
     assert findings[AuditFinding.AGREED] >= 1
