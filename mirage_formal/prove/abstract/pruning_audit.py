@@ -7,18 +7,20 @@ decisions, drawn at random. A contradiction is a fault of the engine or an axiom
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import floor, log
 from random import Random
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 
 from mirage_formal.logic.added_axioms import USUAL_AXIOMS, AxiomChoice, axioms_in_force
 from mirage_formal.logic.session import AxiomSession, SubexpressionAnswer
 from mirage_formal.logic.terms import Expr
+
+T = TypeVar("T")
 
 #: Decisions of an engine for which one is drawn. A decision takes about 20 us, a question about 8 ms: docs/proof.md
 #: ("Audit of pruning") has the measurements. So the audit takes less than a tenth of the search.
@@ -85,30 +87,23 @@ class DecisionSample:
 
         Args:
             kept: Whether the engine kept the tensor.
-            decision: Called if it is in the sample in the end.
-        """
-        if self.is_drawn(kept):
-            self.draw(kept, decision)
-
-    def is_drawn(self, kept: bool) -> bool:
-        """Count a decision, and return whether it is drawn; if so, call ``draw`` with it.
-
-        Args:
-            kept: Whether the engine kept the tensor.
-        """
-        reservoir = self._reservoirs[kept]
-        position = reservoir.offered
-        reservoir.offered = position + 1
-        return position == reservoir.next
-
-    def draw(self, kept: bool, decision: Callable[[], PruningDecision]) -> None:
-        """Keep a decision that is drawn.
-
-        Args:
-            kept: Whether the engine kept the tensor.
             decision: Called if it is in the sample in the end: most of what is drawn is not.
         """
-        self._reservoirs[kept].draw(decision)
+        self.offer_all(kept, (decision,), _called)
+
+    def offer_all(self, kept: bool, tensors: Sequence[T], express: Callable[[T], PruningDecision]) -> None:
+        """Count decisions, one after another, and keep those that are drawn.
+
+        Args:
+            kept: Whether the engine kept the tensors.
+            tensors: The tensor of each decision.
+            express: Called with the tensors of decisions that are in the sample in the end.
+        """
+        reservoir = self._reservoirs[kept]
+        begin = reservoir.offered
+        reservoir.offered = begin + len(tensors)
+        while begin <= reservoir.next < reservoir.offered:
+            reservoir.draw(partial(express, tensors[reservoir.next - begin]))
 
     def decisions(self) -> list[PruningDecision]:
         """Return drawn decisions: some in any case, and one more for ``DECISIONS_PER_QUESTION`` that were offered."""
@@ -120,6 +115,10 @@ class DecisionSample:
     def _draw(self, reservoir: _Reservoir, size: int) -> list[PruningDecision]:
         """Return that many decisions of a reservoir at random: its first ones are not a uniform sample."""
         return [decision() for decision in self._random.sample(reservoir.drawn, min(size, len(reservoir.drawn)))]
+
+
+def _called(decision: Callable[[], PruningDecision]) -> PruningDecision:
+    return decision()
 
 
 class _Reservoir:

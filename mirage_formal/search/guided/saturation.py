@@ -100,7 +100,7 @@ class Closure:
         producers: For each class, every operator application found that computes it.
         tried: Number of operator applications tried.
         branches: For each class that is a boolean mask, the classes that a selection from two tensors may take by it.
-        diagonals: Number of classes that were pruned because a term has one index of the kernel under two names.
+        diagonals: Classes that were pruned because a term has one index of the kernel under two names.
     """
 
     inputs: int
@@ -109,14 +109,14 @@ class Closure:
     producers: list[list[Producer]]
     branches: dict[ClassId, _Branches] = field(default_factory=dict)
     tried: int = 0
-    diagonals: int = 0
+    diagonals: set[BlockClass] = field(default_factory=set)
 
     @property
     def dropped(self) -> dict[str, int]:
         """Return the number of pruned classes by reason; each class counts once."""
         counts = {
-            "diagonal": self.diagonals,
-            "expression": len(self.index) - len(self.classes) - self.diagonals,
+            "diagonal": len(self.diagonals),
+            "expression": len(self.index) - len(self.classes) - len(self.diagonals),
         }
         return {reason: count for reason, count in counts.items() if count}
 
@@ -229,6 +229,7 @@ class Saturator:
             for number in range(done, end):
                 self._extend(out, ClassId(number), tiles, context)
             done = end
+        self._offer_decisions(out, target, frame)
         return out
 
     @property
@@ -255,15 +256,19 @@ class Saturator:
             frame: The frame inside the kernel.
             loose: See ``Algebra.within``.
         """
-        decided = list(islice(closure.index.items(), closure.inputs, None))
-        self._algebra.repeat_queries((cls[0] for cls, _ in decided), made_by._algebra, target, loose=loose)
-        if self._sample is None:
+        forms = (form for form, _, _ in islice(closure.index, closure.inputs, None))
+        self._algebra.repeat_queries(forms, made_by._algebra, target, loose=loose)
+        self._offer_decisions(closure, target, frame)
+
+    def _offer_decisions(self, closure: Closure, target: Form, frame: Frame) -> None:
+        """Offer the decisions of a closure to the sample, in their order: that of ``Closure.index`` behind the inputs."""
+        if self._sample is None or not self._prune:
             return
-        known = self._algebra.answers(target, loose=loose)
-        for (form, _, _), number in decided:
-            kept = number != PRUNED or form == target or known[form]  # it may be kept, and pruned as a diagonal
-            if self._sample.is_drawn(kept):
-                self._sample.draw(kept, partial(self._decision, kept, form, target, frame))
+        forms: dict[bool, list[Form]] = {True: [], False: []}
+        for cls, number in islice(closure.index.items(), closure.inputs, None):
+            forms[number != PRUNED or cls in closure.diagonals].append(cls[0])
+        for kept, decided in forms.items():
+            self._sample.offer_all(kept, decided, partial(self._decision, kept, target, frame))
 
     def _tile(self, dims: Dims, after: bool) -> int:
         """Return the number of the dims of a tile, and of whether it is behind an accumulator."""
@@ -346,14 +351,12 @@ class Saturator:
                     kept = self.keeps(cls[0], context.target, context.frame, loose=context.loose)
                 else:
                     self._algebra.queries += 1
-                if self._sample is not None and self._sample.is_drawn(kept):
-                    self._sample.draw(kept, partial(self._decision, kept, cls[0], context.target, context.frame))
                 if not kept:
                     out.index[cls] = PRUNED
                     return
             if context.same and self._independent and self._diagonal(cls[0], context.same):
                 out.index[cls] = PRUNED
-                out.diagonals += 1
+                out.diagonals.add(cls)
                 return
             number = out.index[cls] = ClassId(len(out.classes))
             out.classes.append(cls)
@@ -361,7 +364,7 @@ class Saturator:
         if number != PRUNED:
             out.producers[number].append(Producer(*made))
 
-    def _decision(self, kept: bool, form: Form, target: Form, frame: Frame) -> PruningDecision:
+    def _decision(self, kept: bool, target: Form, frame: Frame, form: Form) -> PruningDecision:
         """Return a decision as abstract expressions."""
         expression, whole = self._expressions(frame, form, target)
         return PruningDecision(kept, expression, whole, indexed=True)
