@@ -8,7 +8,7 @@ never occur: a reduction binds parts, and "all parts bound" stands for "lengths 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass, field
@@ -76,6 +76,9 @@ class _Context(Struct, frozen=True):
         carried: Inputs that may be copied unchanged behind the loop.
         looped: All of the loop's parts.
         known: Whether a form is part of the target, for those that were asked about; see ``Algebra.answers``.
+        own: What operators of one operand make of a form in a tile that may be copied behind the loop or not. It is the
+            same for all kernels with this frame and loop.
+        pairs: What operators of two operands make of forms in tiles; the same for all kernels with this frame.
     """
 
     frame: Frame
@@ -87,6 +90,8 @@ class _Context(Struct, frozen=True):
     carried: frozenset[ClassId]
     looped: PartMask
     known: Mapping[Form, bool]
+    own: dict[tuple[Form, int, bool], list[_Result]]
+    pairs: dict[tuple[Form, int, Form, int], list[_Result]]
 
 
 @dataclass(slots=True)
@@ -135,6 +140,8 @@ _INTO_STORES: Final = frozenset({OpKind.ACCUM_SUM, OpKind.ACCUM_MAX})
 _OF_TWO_MASKS: Final = frozenset({OpKind.MUL, OpKind.MAXIMUM, OpKind.EQ})
 #: An operator application that is tried: its kind, its operands, and its attributes.
 _Application = tuple[OpKind, tuple[ClassId, ...], Attrs]
+#: A class that an operator makes, the operator with its attributes, and whether it takes the second operand first.
+_Result = tuple[BlockClass, OpKind, Attrs, bool]
 #: The dims of a matrix product's result, and the parts that it sums over.
 _Contraction = tuple[Dims, PartMask]
 #: Of two tiles: the dims of an elementwise operator's result, and the product of the first with the second and of the
@@ -168,9 +175,11 @@ class Saturator:
         self._exact = self._refuter.exact
         self._tiles: dict[tuple[Dims, bool], int] = {}
         self._tile_of: list[tuple[Dims, bool]] = []
-        self._pairings: dict[tuple[int, int], _Pairing] = {}
+        self._pairings: dict[int, _Pairings] = {}
         self._own_values: dict[Form, list[tuple[OpKind, Form, Attrs]]] = {}
         self._pair_values: dict[tuple[Form, Form, bool], list[tuple[OpKind, Form, bool]]] = {}
+        self._own: dict[tuple[Frame, tuple[PartMask, ...]], dict[tuple[Form, int, bool], list[_Result]]] = {}
+        self._pairs_of: dict[Frame, dict[tuple[Form, int, Form, int], list[_Result]]] = {}
         self._independent = "diagonal" not in options.off
         kinds = axes.kinds
         self._functions = sorted(k for k in FUNCTIONS & axes.functions if k in block_ops)
@@ -214,7 +223,8 @@ class Saturator:
         parts = structure.loop_parts
         looped = PartMask(reduce(or_, parts, NO_PARTS))
         known = self._algebra.answers(target, loose=several) if self._exact else {}
-        context = _Context(frame, parts, structure.same, target, views, several, carried, looped, known)
+        own, pairs = self._own.setdefault((frame, parts), {}), self._pairs_of.setdefault(frame, {})
+        context = _Context(frame, parts, structure.same, target, views, several, carried, looped, known, own, pairs)
         out = Closure(len(inputs), [], {}, [])
         for form, dims in inputs:
             out.index[form, dims, False] = ClassId(len(out.classes))
@@ -242,6 +252,8 @@ class Saturator:
         other = copy(self)
         other._algebra, other._sample = algebra, sample
         other._own_values, other._pair_values = dict(self._own_values), dict(self._pair_values)
+        other._own = {key: dict(found) for key, found in self._own.items()}
+        other._pairs_of = {key: dict(found) for key, found in self._pairs_of.items()}
         return other
 
     def repeat(self, closure: Closure, made_by: Saturator, target: Form, frame: Frame, *, loose: bool) -> None:
@@ -261,7 +273,7 @@ class Saturator:
         self._offer_decisions(closure, target, frame)
 
     def _offer_decisions(self, closure: Closure, target: Form, frame: Frame) -> None:
-        """Offer the decisions of a closure to the sample, in their order: that of ``Closure.index`` behind the inputs."""
+        """Offer the decisions of a closure to the sample, in the order of ``Closure.index``."""
         if self._sample is None or not self._prune:
             return
         forms: dict[bool, list[Form]] = {True: [], False: []}
@@ -280,24 +292,60 @@ class Saturator:
         return number
 
     def _extend(self, out: Closure, number: ClassId, tiles: list[int], context: _Context) -> None:
-        for cls, made in self._unary(out, number, context):
-            self._put(out, cls, made, context)
+        if context.views is not None:
+            for cls, made in self._unary(out, number, context):
+                self._put(out, cls, made, context)
+        else:
+            self._extend_alone(out, number, tiles[number], context)
         if context.views is not None or self._masked:
             for other in range(number + 1):
                 for cls, made in self._binary(out, number, ClassId(other), context):
                     self._put(out, cls, made, context)
         else:
-            mine, pairings = tiles[number], self._pairings
-            for other in range(number + 1):
-                key = (mine, tiles[other])
-                pairing = pairings.get(key)
-                if pairing is None:
-                    pairing = pairings[key] = self._pairing(*key)
-                if pairing is not _APART:
-                    self._put_pair(out, (number, ClassId(other)), pairing, context)
+            self._extend_pairs(out, number, tiles, context)
         if self._of_three:
             for cls, made in self._selection(out, number, context):
                 self._put(out, cls, made, context)
+
+    def _extend_alone(self, out: Closure, number: ClassId, tile: int, context: _Context) -> None:
+        """Add what operators make of a class, where no axis has twins: kernels have most classes in common.
+
+        What is found first is added at once: the numbers of forms follow their order.
+        """
+        key = (out.classes[number][0], tile, number in context.carried)
+        results = context.own.get(key)
+        operands = (number,)
+        if results is not None:
+            self._put_results(out, results, operands, context)
+            return
+        results = []
+        for cls, (kind, _, attrs) in self._unary(out, number, context):
+            result = (cls, kind, attrs, False)
+            self._put_results(out, (result,), operands, context)
+            results.append(result)
+        context.own[key] = results
+
+    def _extend_pairs(self, out: Closure, number: ClassId, tiles: list[int], context: _Context) -> None:
+        """Add what binary operators make of a class and those before it, without masks, where no axis has twins."""
+        form, mine, pairs = out.classes[number][0], tiles[number], context.pairs
+        pairings = map(self._pairings_of(mine).__getitem__, tiles[: number + 1])
+        for other, pairing in enumerate(pairings):
+            if pairing is _APART:
+                continue
+            pair = (number, ClassId(other))
+            key = (form, mine, out.classes[other][0], tiles[other])
+            results = pairs.get(key)
+            if results is None:
+                pairs[key] = self._put_pair(out, pair, pairing, context)
+            else:
+                self._put_results(out, results, pair, context)
+
+    def _pairings_of(self, tile: int) -> _Pairings:
+        """Return what binary operators make of a tile and others, by the other's number."""
+        found = self._pairings.get(tile)
+        if found is None:
+            found = self._pairings[tile] = _Pairings(partial(self._pairing, tile))
+        return found
 
     def _pairing(self, one: int, other: int) -> _Pairing:
         """Return the dims of what binary operators make of two tiles; ``_APART`` if they take neither."""
@@ -311,58 +359,81 @@ class Saturator:
             left, right = _contraction(dims, dims2), _contraction(dims2, dims)
         return _APART if joined is None and left is None and right is None else (joined, left, right)
 
-    def _put_pair(self, out: Closure, pair: tuple[ClassId, ClassId], pairing: _Pairing, context: _Context) -> None:
-        """Add what binary operators make of two classes without masks, where no axis has twins."""
+    def _put_pair(
+        self, out: Closure, pair: tuple[ClassId, ClassId], pairing: _Pairing, context: _Context
+    ) -> list[_Result]:
+        """Add what binary operators make of two classes without masks, where no axis has twins, and return it."""
         a, b = pair
         form, _, after = out.classes[a]
         form2 = out.classes[b][0]
         joined, left, right = pairing
+        found: list[_Result] = []
         if joined is not None:
             key = (form, form2, a == b)
             values = self._pair_values.get(key)
             if values is None:
                 values = self._pair_values[key] = list(self._elementwise_values(*key))
-            for kind, value, swapped in values:
-                operands = (b, a) if swapped else pair
-                self._put(out, (value, joined, after), (kind, operands, NO_ATTRS), context)
+            found += [((value, joined, after), kind, NO_ATTRS, swapped) for kind, value, swapped in values]
+            self._put_results(out, found, pair, context)
         algebra = self._algebra
-        if left is not None:
-            product = algebra.mul(form, form2)
-            total = None if product is None else algebra.sum(left[1], product, context.frame)
+        for contraction, one, other, swapped in ((left, form, form2, False), (right, form2, form, True)):
+            if contraction is None or (swapped and a == b):
+                continue
+            product = algebra.mul(one, other)
+            total = None if product is None else algebra.sum(contraction[1], product, context.frame)
             if total is not None:
-                self._put(out, (total, left[0], after), (OpKind.MATMUL, pair, NO_ATTRS), context)
-        if right is not None and a != b:
-            product = algebra.mul(form2, form)
-            total = None if product is None else algebra.sum(right[1], product, context.frame)
-            if total is not None:
-                self._put(out, (total, right[0], after), (OpKind.MATMUL, (b, a), NO_ATTRS), context)
+                result = ((total, contraction[0], after), OpKind.MATMUL, NO_ATTRS, swapped)
+                self._put_results(out, (result,), pair, context)
+                found.append(result)
+        return found
 
     def _put(self, out: Closure, cls: BlockClass, made: _Application, context: _Context) -> None:
-        out.tried += 1
+        """Add what an operator makes of classes."""
         if context.views is not None:
             # If a grid index has the canonical name already, the class is a diagonal and keeps its present names.
             with suppress(ValueError):
                 cls = (*context.views.canonical(cls[0], cls[1]), cls[2])
-        number = out.index.get(cls)
-        if number is None:
-            if self._prune:
-                kept = context.known.get(cls[0])
-                if kept is None:
-                    kept = self.keeps(cls[0], context.target, context.frame, loose=context.loose)
-                else:
-                    self._algebra.queries += 1
-                if not kept:
-                    out.index[cls] = PRUNED
-                    return
-            if context.same and self._independent and self._diagonal(cls[0], context.same):
-                out.index[cls] = PRUNED
-                out.diagonals.add(cls)
-                return
-            number = out.index[cls] = ClassId(len(out.classes))
-            out.classes.append(cls)
-            out.producers.append([])
-        if number != PRUNED:
-            out.producers[number].append(Producer(*made))
+        kind, operands, attrs = made
+        self._put_results(out, ((cls, kind, attrs, False),), operands, context)
+
+    def _put_results(
+        self, out: Closure, results: Sequence[_Result], operands: tuple[ClassId, ...], context: _Context
+    ) -> None:
+        """Add what operators make of classes that have their canonical names."""
+        index, known, answered = out.index, context.known, 0
+        out.tried += len(results)
+        for cls, kind, attrs, swapped in results:
+            number = index.get(cls)
+            if number is None:
+                kept = known.get(cls[0])
+                answered += kept is not None
+                if kept is False:  # nearly all of them
+                    index[cls] = PRUNED
+                    continue
+                number = index[cls] = self._decided(out, cls, kept, context)
+            if number != PRUNED:
+                out.producers[number].append(Producer(kind, operands[::-1] if swapped else operands, attrs))
+        self._algebra.queries += answered
+
+    def _decided(self, out: Closure, cls: BlockClass, kept: bool | None, context: _Context) -> ClassId:
+        """Return the number of a new class, which is added, or PRUNED.
+
+        Args:
+            out: The closure.
+            cls: The class.
+            kept: Whether its form is part of the target, if that is known.
+            context: The parameters of the closure.
+        """
+        if kept is None and self._prune:
+            kept = self.keeps(cls[0], context.target, context.frame, loose=context.loose)
+        if kept is False:
+            return PRUNED
+        if context.same and self._independent and self._diagonal(cls[0], context.same):
+            out.diagonals.add(cls)
+            return PRUNED
+        out.classes.append(cls)
+        out.producers.append([])
+        return ClassId(len(out.classes) - 1)
 
     def _decision(self, kept: bool, target: Form, frame: Frame, form: Form) -> PruningDecision:
         """Return a decision as abstract expressions."""
@@ -649,6 +720,17 @@ class Saturator:
         value = None if product is None else self._algebra.sum(mask(dims_a[-1]), product, context.frame)
         if value is not None:
             yield (value, (*dims_a[:-1], dims_b[-1]), after), (OpKind.MATMUL, (i, j), NO_ATTRS)
+
+
+class _Pairings(dict[int, _Pairing]):
+    """Pairings of a tile with others by the other's number, each made when it is first asked for."""
+
+    def __init__(self, make: Callable[[int], _Pairing]) -> None:
+        self._make = make
+
+    def __missing__(self, other: int) -> _Pairing:
+        found = self[other] = self._make(other)
+        return found
 
 
 @cache

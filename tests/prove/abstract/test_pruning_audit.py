@@ -107,6 +107,21 @@ def test_no_decision_is_expressed_that_is_not_asked_about() -> None:
     assert [one.expression for one in asked] == [const(number) for number in expressed]
 
 
+def test_decisions_offered_at_once_are_those_offered_one_after_another() -> None:
+    for counts in ((3, 0, 1, 40, 7), (1,) * 30, (200,)):
+        one, other = DecisionSample(20, "a"), DecisionSample(20, "a")
+        for begin, count in enumerate(counts):
+            numbers = range(1000 * begin, 1000 * begin + count)
+            for kept in (True, False):
+                for number in numbers:
+                    one.offer(kept, lambda number=number, kept=kept: decision(kept, const(number)))  # type: ignore[misc]
+                other.offer_all(kept, numbers, lambda number, kept=kept: decision(kept, const(number)))  # type: ignore[misc]
+        assert [[each() for each in reservoir.drawn] for reservoir in one._reservoirs.values()] == [
+            [each() for each in reservoir.drawn] for reservoir in other._reservoirs.values()
+        ]
+        assert one.decisions() == other.decisions()
+
+
 def audited(name: str, size: int = 40) -> tuple[Counter[AuditFinding], tuple[str, ...]]:
     """Findings about a guided search, however few its states."""
     program = PROGRAMS[name]()
