@@ -32,7 +32,7 @@ from mirage_formal.codegen.program.program import (
 from mirage_formal.codegen.program.step import (
     Accumulation,
     AdvanceStep,
-    AwaitTiles,
+    AwaitTile,
     BeginProduct,
     BlockReduce,
     Computation,
@@ -44,7 +44,7 @@ from mirage_formal.codegen.program.step import (
     OtherIteration,
     OverlapProducts,
     Prefetch,
-    ReleaseTiles,
+    ReleaseTile,
     Rescale,
     Step,
     StoreResult,
@@ -61,8 +61,8 @@ _DOES: Final[dict[type, str]] = {
     Load: "reads into registers",
     MultiplyAccumulate: "computes and adds an iteration's part",
     Prefetch: "starts copies ahead of their iteration",
-    AwaitTiles: "waits for the tiles that the producer copies",
-    ReleaseTiles: "gives the tiles back to the producer",
+    AwaitTile: "waits for a tile that the producer copies",
+    ReleaseTile: "gives a tile back to the producer",
     BeginProduct: "begins the product of the next iteration",
     EndProduct: "waits for the product of the next iteration",
     OverlapProducts: "computes the last product, and begins the next iteration's first",
@@ -147,19 +147,19 @@ class _LineAnnotator:
 
     def _nodes(
         self,
-        step: Computation | Fetch | Load | StoreResult | Prefetch | AwaitTiles | ReleaseTiles | OtherIteration,
+        step: Computation | Fetch | Load | StoreResult | Prefetch | AwaitTile | ReleaseTile | OtherIteration,
     ) -> Iterator[str]:
         match step:
             case BeginProduct(product) | EndProduct(product):
                 yield from self._nodes(product)
-            case OverlapProducts(last, first):
+            case OverlapProducts(last, first, _):
                 yield from self._nodes(last)
                 yield from self._nodes(first)
             case AdvanceStep(ahead):
                 yield from self._nodes(ahead)
-            case Fetch(tensor) | Load(tensor):
+            case Fetch(tensor) | Load(tensor) | AwaitTile(tensor) | ReleaseTile(tensor):
                 yield self.tensors[tensor]
-            case Prefetch() | AwaitTiles() | ReleaseTiles():
+            case Prefetch():
                 yield from (self.tensors[n] for n in self.plan.ring)
             case StoreResult(saver):
                 yield f"sv{saver}"

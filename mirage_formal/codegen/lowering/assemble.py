@@ -32,7 +32,7 @@ from mirage_formal.codegen.program.program import (
 from mirage_formal.codegen.program.step import (
     Accumulation,
     AdvanceStep,
-    AwaitTiles,
+    AwaitTile,
     BeginProduct,
     BlockReduce,
     Computation,
@@ -48,7 +48,7 @@ from mirage_formal.codegen.program.step import (
     OverlapProducts,
     Prefetch,
     Reduction,
-    ReleaseTiles,
+    ReleaseTile,
     Rescale,
     RunningMaximum,
     Step,
@@ -79,8 +79,7 @@ def _produced(plan: Plan) -> tuple[tuple[Stmt, ...], tuple[Pipeline, ...]]:
     """Return the producer's statements and its pipelines; none if the schedule has no producer."""
     if not plan.schedule.producer:
         return (), ()
-    body, pipeline = copies.produce_tiles(LoweringContext(plan, plan.ops))
-    return body, (pipeline,)
+    return copies.produce_tiles(LoweringContext(plan, plan.ops))
 
 
 def _with_fences(statement: Stmt) -> Stmt:
@@ -197,15 +196,17 @@ def _step(cx: LoweringContext, step: Step) -> Iterable[Stmt]:
     match step:
         case Barrier() | WaitGroups() | Commit():
             return (step,)
-        case AwaitTiles():
-            return (Await(copies.PIPELINE, cx.iteration),)
+        case AwaitTile(tensor):
+            return (Await(copies.pipeline_name(tensor), cx.iteration),)
+        case ReleaseTile(tensor, iterations):
+            item = cx.ix.add(cx.iteration, Int(iterations))
+            return () if item == Int(cx.plan.forloop_range) else (Release(copies.pipeline_name(tensor), item),)
         case OverlapProducts():
-            if cx.iteration == Int(cx.plan.forloop_range - 1):
+            following = cx.ix.add(cx.iteration, ONE)
+            if following == Int(cx.plan.forloop_range):
                 return mma_lowering.compute_products(cx, (step.last,))
-            wait = Await(copies.PIPELINE, cx.ix.add(cx.iteration, ONE))
-            return mma_lowering.overlap_products(cx, step, wait)
-        case ReleaseTiles():
-            return (Release(copies.PIPELINE, cx.iteration),)
+            waits = tuple(Await(copies.pipeline_name(number), following) for number in step.awaited)
+            return mma_lowering.overlap_products(cx, step, waits)
         case Prefetch():
             at = Int(step.iteration) if step.iteration is not None else cx.ix.add(cx.iteration, Int(cx.plan.stages - 1))
             return (*copies.prefetch(cx, cx.plan.ring, at), Commit())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from mirage_formal.codegen.lowering.context import TID, LoweringContext, make_conditional, make_loop
 from mirage_formal.codegen.program.integers import ONE
@@ -28,9 +27,6 @@ from mirage_formal.codegen.program.program import (
     TileCopy,
     Value,
 )
-
-#: The pipeline of the tiles of an iteration.
-PIPELINE: Final = "p0"
 
 #: Copies of one thread that are unrolled.
 _UNROLL = 32
@@ -131,14 +127,23 @@ def prefetch(cx: LoweringContext, numbers: tuple[int, ...], iteration: IntExpr) 
     )
 
 
-def produce_tiles(cx: LoweringContext) -> tuple[tuple[Stmt, ...], Pipeline]:
-    """Return the producer's statements, and the pipeline of the tiles of all iterations: item i is of iteration i."""
+def pipeline_name(number: int) -> str:
+    """Return the name of the pipeline of a tensor's tiles."""
+    return f"p{number}"
+
+
+def produce_tiles(cx: LoweringContext) -> tuple[tuple[Stmt, ...], tuple[Pipeline, ...]]:
+    """Return the producer's statements, and the pipelines, one for each tensor: item i is its tile of iteration i."""
     plan = cx.plan
     item = cx.ix.named("item", plan.forloop_range)
-    copies = [copy for number in plan.ring for copy in _tile_copies(cx, number, item)]
-    size = sum(copy.rows * TILE_COLUMNS * cx.tensor(plan.ring[0]).dtype.bytes for copy in copies)
-    loop = For(item.name, plan.forloop_range, (Acquire(PIPELINE, item), *copies))
-    return (loop,), Pipeline(PIPELINE, plan.stages, size)
+    body: list[Stmt] = []
+    pipelines: list[Pipeline] = []
+    for number in plan.ring:
+        copies = _tile_copies(cx, number, item)
+        size = sum(copy.rows for copy in copies) * TILE_COLUMNS * cx.tensor(number).dtype.bytes
+        pipelines.append(Pipeline(pipeline_name(number), plan.stages, size))
+        body += [Acquire(pipeline_name(number), item), *copies]
+    return (For(item.name, plan.forloop_range, tuple(body)),), tuple(pipelines)
 
 
 def _tile_copies(cx: LoweringContext, number: int, item: IntExpr) -> list[TileCopy]:
@@ -156,5 +161,7 @@ def _tile_copies(cx: LoweringContext, number: int, item: IntExpr) -> list[TileCo
             at = ix.add(cx.stage(placement, item, PANEL_UNIT), Int(begin))
             place = (Int(first), Int(row)) if placement.transposed else (Int(row), Int(first))
             source = cx.device_index(tile, cx.coordinates(tensor.shape, *place), item)
-            copies.append(TileCopy(PIPELINE, item, placement.buffer, at, param.name, source, height, stride))
+            copies.append(
+                TileCopy(pipeline_name(number), item, placement.buffer, at, param.name, source, height, stride)
+            )
     return copies

@@ -405,19 +405,19 @@ def begin_product(cx: LoweringContext, step: MatrixMultiply) -> tuple[Stmt, ...]
     return out
 
 
-def overlap_products(cx: LoweringContext, step: OverlapProducts, wait: Stmt) -> tuple[Stmt, ...]:
+def overlap_products(cx: LoweringContext, step: OverlapProducts, waits: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
     """Multiply at the end of an iteration, and begin the next one's first product before that is complete.
 
     Args:
         cx: The context, at any iteration but the last one, behind which there is no product.
         step: The products.
-        wait: The wait for the tiles of the next iteration.
+        waits: The waits for tiles of the next iteration.
     """
     last, this = _ProductWriter(cx, step.last), cx.iteration
     out = last.by_warpgroups(deferred=True)
     cx.iteration = cx.ix.add(this, ONE)
     first = _ProductWriter(cx, step.first)
-    out = (*out, wait, *first.by_warpgroups(deferred=True))
+    out = (*out, *waits, *first.by_warpgroups(deferred=True))
     cx.iteration = this
     sizes = ((last.into, step.last.over.count), (first.into, step.first.over.count))
     return (*out, *(WarpgroupWait(array, ZERO, 2 * count) for array, count in sizes))

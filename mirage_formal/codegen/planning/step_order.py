@@ -25,7 +25,7 @@ from mirage_formal.codegen.program.program import Barrier, Commit, WaitGroups
 from mirage_formal.codegen.program.register_layout import Distribution, ThreadDigit, lanes_per_slot, split_by_warp
 from mirage_formal.codegen.program.step import (
     Accumulation,
-    AwaitTiles,
+    AwaitTile,
     BeginProduct,
     BlockReduce,
     Computation,
@@ -41,7 +41,7 @@ from mirage_formal.codegen.program.step import (
     OverlapProducts,
     Prefetch,
     Reduction,
-    ReleaseTiles,
+    ReleaseTile,
     Rescale,
     RunningMaximum,
     Step,
@@ -222,9 +222,11 @@ class KernelSteps:
         self._add_waits()
         if self.producer:
             self.before.append(Item(Barrier()))  # what is in shared memory for all iterations is there
+            uses = {n: [at for at, _ in self._readers_in_loop(n)] for n in self.ring}
             if self.placements.schedule.ahead:
-                self._overlap_products()
-            self.loop.append(Item(ReleaseTiles()))
+                self._overlap_products(uses)
+            else:
+                self.loop = self._take_tiles(self.loop, 0, uses)
 
     def _copies(self) -> None:
         """Add the copies of inputs: loop-invariant ones before the loop, then the first pipeline stages."""
@@ -247,11 +249,9 @@ class KernelSteps:
     def _copy_ring(self) -> None:
         """Add the first pipeline stages, and the beginning of an iteration.
 
-        With a producer, whose copies are not steps, an iteration begins with the wait for its tiles: no other barrier
-        is needed for these, as ``ReleaseTiles`` ends it.
+        With a producer, whose copies are no steps, each tile is awaited by itself, and no barrier is needed for it.
         """
         if self.producer:
-            self.loop.append(Item(AwaitTiles()))
             return
         accesses = tuple(a for n in self.ring for a in self._write(n))
         count = self.stages if self.resident else self.stages - 1
@@ -269,17 +269,36 @@ class KernelSteps:
         """
         others = [n for n in self.placements.copied if self.tensors[n].phase is Phase.LOOP and n not in self.ring]
         written = any(access.write for item in self.loop for part in item.parts for access in part)
-        if not self.ring or others or written:
+        unread = any(not self._readers_in_loop(n) for n in self.ring)
+        if not self.ring or others or written or unread:
             what = "expected pipelined tiles, and no exchange through shared memory in an iteration"
             raise UnsupportedError(what, where="schedule", hint=_OTHER_SCHEDULE)
 
-    def _overlap_products(self) -> None:
+    def _take_tiles(self, items: Sequence[Item], start: int, uses: Mapping[int, Sequence[int]]) -> list[Item]:
+        """Return steps with the wait for each tile ahead of its first reader, and its release behind its last one.
+
+        Args:
+            items: Steps of an iteration.
+            start: The position of the first of them in the iteration.
+            uses: For each pipelined tensor the positions of its readers.
+        """
+        found: list[Item] = []
+        for at, item in enumerate(items, start):
+            found += [Item(AwaitTile(n)) for n in self.ring if uses[n][0] == at]
+            found.append(item)
+            found += [Item(ReleaseTile(n)) for n in self.ring if uses[n][-1] == at]
+        return found
+
+    def _overlap_products(self, uses: Mapping[int, Sequence[int]]) -> None:
         """Begin the first product of an iteration beside the last one of the iteration before.
+
+        Args:
+            uses: For each pipelined tensor the positions of its readers.
 
         Raises:
             UnsupportedError: These are not computed by warpgroups from tiles and registers.
         """
-        wait, begin, *others, end = self.loop
+        begin, *others, end = self.loop
         first, last = begin.step, end.step
         if (
             not isinstance(first, MatrixMultiply)
@@ -291,8 +310,12 @@ class KernelSteps:
         ):
             what = "expected a product of tiles at the beginning of an iteration and one at its end, by warpgroups"
             raise UnsupportedError(what, where="schedule", hint=_OTHER_SCHEDULE)
-        self.before += [wait, begin]
-        self.loop = [*others, Item(OverlapProducts(last, first), ((*end.parts[0], *begin.parts[0]),))]
+        place = len(others) + 1
+        self.before += self._take_tiles([begin], 0, uses)
+        both = OverlapProducts(last, first, tuple(n for n in self.ring if uses[n][0] == 0))
+        item = Item(both, ((*end.parts[0], *begin.parts[0]),))
+        later = [Item(ReleaseTile(n, 1)) for n in self.ring if uses[n][-1] == 0]
+        self.loop = [*self._take_tiles(others, 1, uses), *self._take_tiles([item], place, uses), *later]
 
     # --- steps of later iterations
 

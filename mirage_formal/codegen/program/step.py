@@ -185,13 +185,18 @@ class Prefetch:
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitTiles:
-    """A wait for the pipelined tiles of an iteration, which the producer copies."""
+class AwaitTile:
+    """A wait for a pipelined tensor's tile of an iteration, which the producer copies."""
+
+    tensor: int
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseTiles:
-    """The return of the pipelined tiles of an iteration to the producer."""
+class ReleaseTile:
+    """The return of a pipelined tensor's tile to the producer; ``iterations`` says how much later than this one it is."""
+
+    tensor: int
+    iterations: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,10 +215,17 @@ class EndProduct:
 
 @dataclass(frozen=True, slots=True)
 class OverlapProducts:
-    """The last product of an iteration and the first one of the next, which is begun before that one is complete."""
+    """The last product of an iteration and the first one of the next, which is begun before that one is complete.
+
+    Attributes:
+        last: The product of this iteration.
+        first: The product of the next one.
+        awaited: The pipelined tensors whose tiles of the next iteration it is the first to read.
+    """
 
     last: MultiplyAccumulate
     first: MatrixMultiply
+    awaited: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +247,8 @@ Step = (
     | Load
     | StoreResult
     | Prefetch
-    | AwaitTiles
-    | ReleaseTiles
+    | AwaitTile
+    | ReleaseTile
     | OtherIteration
     | Barrier
     | WaitGroups

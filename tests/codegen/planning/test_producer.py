@@ -14,7 +14,7 @@ from mirage_formal.codegen.generated_launches import GeneratedKernel
 from mirage_formal.codegen.planning.planner import make_plan, schedules
 from mirage_formal.codegen.program import program as ir
 from mirage_formal.codegen.program.plan import Schedule
-from mirage_formal.codegen.program.step import AwaitTiles, OverlapProducts, ReleaseTiles
+from mirage_formal.codegen.program.step import AwaitTile, OverlapProducts, ReleaseTile
 from mirage_formal.codegen.safety.safety import Safe, Unsafe, discharge_safety
 from mirage_formal.codegen.target import load_target
 from mirage_formal.codegen.translation_validation.realization import Deviates, Realizes, decide_realizes
@@ -106,14 +106,19 @@ def test_threads_do_not_meet_in_an_iteration(ahead: bool) -> None:
     plan = make_plan(graph, 0, TARGET, schedule)
     program = kernel(graph, schedule).program
     assert not any(isinstance(step, ir.Barrier | ir.WaitGroups) for step in plan.loop)
-    assert isinstance(plan.loop[-1], ReleaseTiles)
-    assert isinstance(plan.loop[-2], OverlapProducts) == ahead
-    assert any(isinstance(step, AwaitTiles) for step in (plan.before if ahead else plan.loop))
+    assert isinstance(plan.loop[-1], ReleaseTile)
+    assert any(isinstance(step, OverlapProducts) for step in plan.loop) == ahead
+    assert any(isinstance(step, AwaitTile) for step in plan.before) == ahead
+    # Each tile is awaited by itself: that of the second product while the first one is computed.
+    places = [at for at, step in enumerate(plan.loop) if isinstance(step, AwaitTile)]
+    assert len(places) == 2 - ahead
+    assert places[-1] >= 2
     assert program.launch_threads == program.threads + 128 == 384
     assert not any(isinstance(one, ir.CopyAsync) and one.param != "in0_x0" for one in ir.all_statements(program.body))
-    (pipeline,) = program.pipelines
-    assert pipeline.slots == schedule.stages
-    assert pipeline.bytes == sum(128 * one.rows for one in copies(program)) == 2 * 2 * 64 * 64
+    assert [pipeline.slots for pipeline in program.pipelines] == [schedule.stages] * 2
+    for pipeline in program.pipelines:
+        own = [one for one in copies(program) if one.pipeline == pipeline.name]
+        assert pipeline.bytes == sum(128 * one.rows for one in own) == 2 * 64 * 64
     assert len(program.maps) == 2
 
 
@@ -160,7 +165,7 @@ def test_a_slot_too_few_is_found_unsafe() -> None:
     graph = attention(512, 4)
     schedule = next(one for one in produced(graph) if one.stages == 3 and one.cut == 1)
     program = kernel(graph, schedule).program
-    more = replace(program, pipelines=(replace(program.pipelines[0], slots=4),))
+    more = replace(program, pipelines=tuple(replace(one, slots=4) for one in program.pipelines))
     assert isinstance(discharge_safety(more).verdict, Unsafe)
 
 
