@@ -193,7 +193,7 @@ class AwaitTile:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseTile:
-    """The return of a pipelined tensor's tile to the producer; ``iterations`` says how much later than this one it is."""
+    """The return of a pipelined tensor's tile to the producer: of this iteration, or of one later by ``iterations``."""
 
     tensor: int
     iterations: int = 0
