@@ -27,6 +27,7 @@ from mirage_formal.codegen.program.program import (
     Program,
     Release,
     Stmt,
+    TileCopy,
     WaitGroups,
 )
 from mirage_formal.codegen.program.step import (
@@ -90,10 +91,14 @@ def kernel_lines(program: Program, plan: Plan, op: GraphDefined, operands: Seque
     """
     cut = replace(op.graph, forloop_range=op.graph.forloop_range * plan.schedule.cut)
     tensors = node_names(op.graph, flatten(replace(op, graph=cut), tuple(operands)).makers)
-    end = emit_cuda(program).count("\n") - 1  # the last line closes the kernel
+    text = emit_cuda(program).splitlines()
+    end = len(text) - 1  # the last line closes the kernel
     about = _LineAnnotator(plan, tensors)
     levels = statements(plan)
     found: list[LineRange] = []
+    if program.producer:
+        behind = next(number for number, line in enumerate(text) if line.startswith("  MF_CONSUMERS("))
+        _add_producer(found, program, about, (program.producer, 2, behind - 1))
 
     def annotate(body: Sequence[Stmt], depth: int, end: int) -> None:
         for one, steps, first, last in _number_lines(program, body, levels[depth], end, depth + 1):
@@ -104,6 +109,23 @@ def kernel_lines(program: Program, plan: Plan, op: GraphDefined, operands: Seque
 
     annotate(program.body, 0, end)
     return tuple(found)
+
+
+def _add_producer(
+    found: list[LineRange], program: Program, about: _LineAnnotator, part: tuple[Sequence[Stmt], int, int]
+) -> None:
+    """Add the lines of the producer's copies; a part is statements, their nesting depth, and their last line."""
+    body, depth, last = part
+    sizes = line_counts(program, body, depth)
+    at = last - sum(sizes)
+    for one, size in zip(body, sizes, strict=True):
+        if isinstance(one, For):
+            _add_producer(found, program, about, (one.body, depth + 1, at + size - 1))
+        elif isinstance(one, TileCopy):
+            places = ((n, about.plan.tensors[n].placement.shared) for n in about.plan.ring)
+            copied = (Fetch(n, asynchronous=True) for n, place in places if place and place.buffer == one.buffer)
+            about.add(found, tuple(copied), at + 1, at + size)
+        at += size
 
 
 def _number_lines(

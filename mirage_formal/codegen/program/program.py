@@ -485,7 +485,7 @@ class TileCopy:
 
     For r < rows and c < TILE_COLUMNS, buffer[e ^ 8 (e / 64 % 8)] = param[source + stride r + c], where e = 512 at + 64
     r + c: a panel of a matrix that ``WarpgroupMma`` reads. Elements are of 16 bits. The parameter is seen as a matrix
-    of rows of ``stride`` elements, of which each row of the tile lies in one.
+    with rows of ``stride`` elements, and each row of the tile lies in one of these.
 
     Attributes:
         pipeline, item: The item that it belongs to; it is complete behind the ``Await`` of this item.

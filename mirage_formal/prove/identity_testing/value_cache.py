@@ -126,7 +126,7 @@ class ValueCache:
             self._arrays[id(owner)] = ref(owner), name, part
 
     def _place(self, x: Residues) -> tuple[object, ...] | None:
-        """Return which part of which value the matrices of an array are; None if the array is not known."""
+        """Return the value and the part of it that an array's matrices are; None if the array is not known."""
         owner = _owner(x)
         array, *value = self._arrays.get(id(owner), (None,))
         if array is None or array() is not owner:

@@ -32,11 +32,14 @@ SAID = {
     "mf::rsqrt(": {"rms_norm", "layer_norm", "rsqrt"},
     "mf::sqrt(": {"sqrt", "accum_rms_last"},
     "mf::copy_async": {"iterator"},
+    "mf::copy_tile": {"iterator"},
 }
 #: Lines that may belong to no operator.
 FREE = re.compile(
     r"\s*(//.*|#.*|extern.*|MF_.*|\).*|}|const int .*|for \(int it = .*|"
-    r"mf::((fenced_)?barrier|commit|wait_groups<\d+>|grid_wait|launch_dependents)\(\);|)"
+    r"mf::((fenced_)?barrier|commit|wait_groups<\d+>|grid_wait|launch_dependents)\(\);|"
+    r"mf::((fenced_)?consumer_barrier<\d+>\(\)|start_pipelines\(.*\)|acquire\(.*\));|"
+    r"if \(mf::is_producer<\d+>\(\)\) {|for \(int item = .*|)"
 )
 GRAPHS: dict[str, Callable[[], KernelGraph | list[KernelGraph]]] = {
     **{name: partial(lambda name: example(name).candidate, name) for name in NAMES},

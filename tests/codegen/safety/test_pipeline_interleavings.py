@@ -26,7 +26,7 @@ from mirage_formal.codegen.program.program import (
     TileCopy,
 )
 from mirage_formal.codegen.safety.safety import Safe, Unsafe, discharge_safety
-from tests.kit.kernels.safety_pipelines import CONSUMERS, TILE, UNITS
+from tests.codegen.safety.pipeline_programs import CONSUMERS, TILE, UNITS
 from tests.kit.kernels.safety_programs import HALF, SINGLE, add, mul, tid
 from tests.kit.sampling import number
 

@@ -37,8 +37,8 @@ from mirage_formal.codegen.program.program import (
 from mirage_formal.codegen.safety.obligation_types import ObligationKind, ViolatedObligation
 from mirage_formal.codegen.safety.safety import Safe, Unsafe, discharge_safety
 from mirage_formal.graph.types import DType
-from tests.kit.kernels import safety_pipelines as kit
-from tests.kit.kernels.safety_pipelines import CONSUMERS, ITEM, JOB, TILE, UNITS, products, sums, tile
+from tests.codegen.safety import pipeline_programs as kit
+from tests.codegen.safety.pipeline_programs import CONSUMERS, ITEM, JOB, TILE, UNITS, products, sums, tile
 from tests.kit.kernels.safety_programs import HALF, add, less, mod, mul, sub, tid
 
 SLOTS, ITEMS = 3, 6
