@@ -375,7 +375,7 @@ def expect_no_tensor_maps(executable: Executable) -> None:
             what = f"expected kernels whose arguments are addresses, got {launch.name} with tensor maps"
             hint = (
                 "its tensor maps are encoded by the driver for each address, which no loader does; name another one "
-                "with --candidate, or build this one with a schedule without a producer"
+                "with --candidate, or replace tuned kernels by ones without maps: mirage-formal tools build DIR --force"
             )
             raise UnsupportedError(what, where=launch.name, hint=hint)
 
