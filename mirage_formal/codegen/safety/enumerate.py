@@ -26,9 +26,9 @@ from mirage_formal.codegen.safety.happens_before import (
     Interpreter,
     LoopAccess,
     TimelineError,
+    all_nodes,
     decided_guards,
     distinct_blocks,
-    every_node,
     shared_memory_statements,
     shares_bytes,
 )
@@ -40,7 +40,7 @@ from mirage_formal.codegen.safety.obligation_types import (
     UndecidedObligation,
     ViolatedObligation,
 )
-from mirage_formal.codegen.safety.pipelines import with_arrivals
+from mirage_formal.codegen.safety.pipeline_obligations import steps_with_copies
 
 #: The most points that one question enumerates.
 MAX_POINTS = 1 << 22
@@ -257,13 +257,13 @@ def _check_block(
     try:
         values: dict[str, IntExpr] = {name: Int(value) for name, value in blocks.items()}
         timeline = run.follow(listing.tree)
-        produced = Interpreter(every_node, values, earlier=run).follow(listing.producer)
+        produced = Interpreter(all_nodes, values, earlier=run).follow(listing.producer)
     except TimelineError as error:
         return {path: UndecidedObligation(str(error)) for path in _readers(listing)}
     fixed = {**{name: 0 for name, extent in zip(GRID, program.grid, strict=True) if extent == 1}, **blocks}
     memory = _Memory(program, fixed, touched)
     findings: dict[str, Finding] = dict.fromkeys(_readers(listing), DischargedObligation(DischargeMethod.ENUMERATION))
-    for step in with_arrivals(timeline, produced):
+    for step in steps_with_copies(timeline, produced):
         try:
             finding = memory.follow(step)
         except TooManyPointsError:

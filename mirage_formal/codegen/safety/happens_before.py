@@ -133,7 +133,7 @@ class Timeline:
     events: list[PipelineEvent] = field(default_factory=list)
 
 
-def every_node(_: Node) -> bool:
+def all_nodes(_: Node) -> bool:
     """Return that a loop is run, whatever it contains: so are the producer's."""
     return True
 

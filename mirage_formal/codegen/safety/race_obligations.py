@@ -15,9 +15,9 @@ from mirage_formal.codegen.safety.happens_before import (
     Interpreter,
     ThreadRelation,
     TimelineError,
+    all_nodes,
     copies_among_others,
     distinct_blocks,
-    every_node,
     unordered_pairs,
 )
 from mirage_formal.codegen.safety.obligation_types import (
@@ -28,7 +28,7 @@ from mirage_formal.codegen.safety.obligation_types import (
     ObligationKind,
     UndecidedObligation,
 )
-from mirage_formal.codegen.safety.pipelines import item_copies
+from mirage_formal.codegen.safety.pipeline_obligations import item_copies
 
 #: The most accesses that write one parameter for which pairs are listed one by one.
 MAX_WRITES = 512
@@ -49,7 +49,7 @@ def conflict_obligations(program: Program, listing: ProgramAccesses) -> Iterator
         for blocks in distinct_blocks(listing.tree, extents(program)):
             run = Interpreter(copies_among_others, decided=blocks.decided, earlier=run)
             timeline = run.follow(listing.tree)
-            produced = Interpreter(every_node, earlier=run).follow(listing.producer)
+            produced = Interpreter(all_nodes, earlier=run).follow(listing.producer)
             copies = item_copies(program, produced, timeline)
             for pair, who in unordered_pairs(timeline, apart, copies).items():
                 found[pair] = found.get(pair, ThreadRelation(0)) | who

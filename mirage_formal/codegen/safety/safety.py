@@ -58,7 +58,7 @@ from mirage_formal.codegen.safety.obligation_types import (
     Unsafe,
     ViolatedObligation,
 )
-from mirage_formal.codegen.safety.pipelines import pipeline_obligations
+from mirage_formal.codegen.safety.pipeline_obligations import pipeline_obligations
 from mirage_formal.codegen.safety.race_obligations import conflict_obligations, liveness_obligations, writer_obligations
 from mirage_formal.graph.verdict import Unknown
 from mirage_formal.logic.session import Satisfiability

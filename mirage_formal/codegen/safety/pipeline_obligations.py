@@ -25,8 +25,8 @@ from mirage_formal.codegen.safety.happens_before import (
     PipelineEvent,
     Timeline,
     TimelineError,
+    all_nodes,
     distinct_blocks,
-    every_node,
 )
 from mirage_formal.codegen.safety.obligation_types import (
     DischargedObligation,
@@ -55,7 +55,7 @@ def pipeline_obligations(program: Program, listing: ProgramAccesses) -> Iterator
     names = [pipeline.name for pipeline in program.pipelines]
     together = ", ".join(names)
     try:
-        produced = Interpreter(every_node).follow(listing.producer).events
+        produced = Interpreter(all_nodes).follow(listing.producer).events
         for blocks in distinct_blocks(listing.tree, extents):
             consumed = Interpreter(decided=blocks.decided).follow(listing.tree).events
             for pipeline in program.pipelines:
@@ -216,7 +216,7 @@ def item_copies(program: Program, produced: Timeline, consumed: Timeline) -> tup
     return tuple(found)
 
 
-def with_arrivals(consumed: Timeline, produced: Timeline) -> Iterator[LoopAccess]:
+def steps_with_copies(consumed: Timeline, produced: Timeline) -> Iterator[LoopAccess]:
     """Yield the steps of consumers in order, with the copies of each item where it is awaited."""
     copies: dict[tuple[str, int], list[LoopAccess]] = {}
     for event in produced.events:
@@ -231,4 +231,4 @@ def with_arrivals(consumed: Timeline, produced: Timeline) -> Iterator[LoopAccess
         yield step
 
 
-__all__ = ["item_copies", "pipeline_obligations", "with_arrivals"]
+__all__ = ["item_copies", "pipeline_obligations", "steps_with_copies"]
