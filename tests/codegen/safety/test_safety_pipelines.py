@@ -39,7 +39,9 @@ from mirage_formal.codegen.safety.safety import Safe, Unsafe, discharge_safety
 from mirage_formal.graph.types import DType
 from tests.codegen.safety import pipeline_programs as kit
 from tests.codegen.safety.pipeline_programs import CONSUMERS, ITEM, JOB, TILE, UNITS, products, sums, tile
+from tests.kit.kernels.program_mutants import Touched, changed, changes
 from tests.kit.kernels.safety_programs import HALF, add, less, mod, mul, sub, tid
+from tests.kit.sampling import number
 
 SLOTS, ITEMS = 3, 6
 P0 = Acquire("p", JOB)
@@ -193,6 +195,19 @@ def test_a_mistake_is_found(name: str) -> None:
     verdict = discharge_safety(program).verdict
     assert isinstance(verdict, Unsafe), verdict
     assert verdict.obligation.kind is kind, verdict
+
+
+@pytest.mark.parametrize("program", [sums(2, 4), products(2, 3, apart=True)], ids=["sums", "products"])
+def test_changes_of_pipelines_are_found(program: Program) -> None:
+    """Items, places, sizes and names: all matter but a number of slots below that of the buffer."""
+    found = [one for one in changes(program) if one.touched is Touched.PIPELINE and not one.what.endswith(": 1 slots")]
+    assert len(found) > 30
+    for change in found[:: 1 if program.name == "sums" else number(3, 1)]:
+        mutant = changed(program, change)
+        assert isinstance(discharge_safety(mutant.program, second=False).verdict, Unsafe), mutant.what
+    for change in changes(program):
+        if change.what.endswith(": 1 slots"):
+            assert isinstance(discharge_safety(changed(program, change).program).verdict, Safe)
 
 
 def test_the_reason_names_who_waits() -> None:

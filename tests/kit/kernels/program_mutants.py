@@ -9,7 +9,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from mirage_formal.codegen.program.program import (
+    Acquire,
     Apply,
+    Await,
     BinaryFn,
     Combine,
     CopyAsync,
@@ -29,6 +31,7 @@ from mirage_formal.codegen.program.program import (
     Real,
     Reg,
     Registers,
+    Release,
     Select,
     SetReg,
     SharedRead,
@@ -36,6 +39,7 @@ from mirage_formal.codegen.program.program import (
     SharedWrite,
     ShuffleReduce,
     Stmt,
+    TileCopy,
     Var,
     WarpgroupMma,
     Where,
@@ -67,6 +71,7 @@ class Touched(StrEnum):
     START = "start"
     NAME = "name"
     TYPE = "element type"
+    PIPELINE = "pipeline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +133,12 @@ _FIELDS: Final[dict[tuple[type, str], Touched]] = {
     (If, "condition"): Touched.GUARD,
     (Select, "condition"): Touched.GUARD,
     (CopyAsync, "valid"): Touched.GUARD,
+    (Acquire, "item"): Touched.PIPELINE,
+    (Await, "item"): Touched.PIPELINE,
+    (Release, "item"): Touched.PIPELINE,
+    (TileCopy, "item"): Touched.PIPELINE,
+    (TileCopy, "at"): Touched.PIPELINE,
+    (TileCopy, "source"): Touched.LOAD,
 }
 _INTEGER_OPERATORS: Final[dict[IntOp, tuple[IntOp, ...]]] = {
     IntOp.ADD: (IntOp.SUB, IntOp.MUL, IntOp.XOR),
@@ -176,7 +187,7 @@ def constants(value: int) -> list[int]:
 
 
 class _Walk:
-    """Lists all changes of a Program's body.
+    """Lists all changes of a Program's body and producer.
 
     Attributes:
         program: The Program.
@@ -189,15 +200,23 @@ class _Walk:
     def changes(self) -> Iterator[Change]:
         """Yield all changes."""
         yield from self.node(self.program.body, ("body",), Touched.ORDER)
+        yield from self.node(self.program.producer, ("producer",), Touched.ORDER)
+        for i, pipeline in enumerate(self.program.pipelines):
+            for slots in (pipeline.slots - 1, pipeline.slots + 1):
+                other = replace(pipeline, slots=slots)
+                yield Change(Touched.PIPELINE, ("pipelines", i), f"{pipeline.name}: {slots} slots", other)
+            for count in (pipeline.bytes // 2, pipeline.bytes + 128):
+                other = replace(pipeline, bytes=count)
+                yield Change(Touched.PIPELINE, ("pipelines", i), f"{pipeline.name}: {count} bytes", other)
         for i, buffer in enumerate(self.program.shared):
             if buffer.dtype in _OTHER_TYPE:
-                other = replace(buffer, dtype=_OTHER_TYPE[buffer.dtype])
-                yield Change(Touched.TYPE, ("shared", i), f"{buffer.name} as {other.dtype}", other)
+                typed = replace(buffer, dtype=_OTHER_TYPE[buffer.dtype])
+                yield Change(Touched.TYPE, ("shared", i), f"{buffer.name} as {typed.dtype}", typed)
 
     def node(self, node: Any, path: tuple[str | int, ...], touched: Touched) -> Iterator[Change]:
         """Yield the changes of a node and of all in it; ``touched`` is what an integer here would be."""
         if isinstance(node, tuple):
-            if path[-1] == "body":
+            if path[-1] in ("body", "producer"):
                 yield from self.order(node, path)
             for i, inner in enumerate(node):
                 yield from self.node(inner, (*path, i), touched)
@@ -306,6 +325,8 @@ class _Walk:
                     yield change("product of other type", replace(node, dtype=_OTHER_TYPE[node.dtype]), Touched.TYPE)
             case WarpgroupMma():
                 yield from self.warpgroup(node, change)
+            case Acquire() | TileCopy() | Await() | Release():
+                yield from self.of_item(node, change)
             case ShuffleReduce(fn=fn, mask=mask):
                 for n in {mask ^ 1, mask * 2, mask // 2, mask ^ 4} - {mask, 0, 32}:
                     yield change(f"shuffle {mask} -> {n}", replace(node, mask=n), Touched.SHUFFLE)
@@ -334,6 +355,22 @@ class _Walk:
         if node.dtype in _OTHER_TYPE:
             yield change("product of other type", replace(node, dtype=_OTHER_TYPE[node.dtype]), Touched.TYPE)
 
+    def of_item(self, node: Acquire | TileCopy | Await | Release, change: Any) -> Iterator[Change]:
+        """Yield the statement about an item of another pipeline, and copies of other tiles."""
+        for pipeline in self.program.pipelines:
+            if pipeline.name != node.pipeline:
+                yield change(
+                    f"{node.pipeline} -> {pipeline.name}", replace(node, pipeline=pipeline.name), Touched.PIPELINE
+                )
+        if isinstance(node, TileCopy):
+            for rows in {node.rows - 8, node.rows + 8, node.rows // 2} - {0}:
+                yield change(f"{rows} rows", replace(node, rows=rows), Touched.PIPELINE)
+            yield change("twice the stride", replace(node, stride=2 * node.stride), Touched.LOAD)
+            for buffer in self.program.shared:
+                if buffer.name != node.buffer:
+                    yield change(f"into {buffer.name}", replace(node, buffer=buffer.name), Touched.PIPELINE)
+            yield from self.params(node, change)
+
     def params(self, node: Any, change: Any) -> Iterator[Change]:
         """Yield reads of another parameter of the same type."""
         dtypes = {param.name: param.dtype for param in self.read}
@@ -355,7 +392,7 @@ class _Walk:
             if after and not isinstance(after[0], Registers):
                 yield Change(Touched.ORDER, path, f"swap {name} at {i}", (*before, after[0], s, *after[1:]))
             yield Change(Touched.ORDER, path, f"drop {name} at {i}", (*before, *after))
-            if isinstance(s, SetReg | Mma | WarpgroupMma | ShuffleReduce):
+            if isinstance(s, SetReg | Mma | WarpgroupMma | ShuffleReduce | Acquire | TileCopy | Await | Release):
                 yield Change(Touched.ORDER, path, f"twice {name} at {i}", (*before, s, s, *after))
 
 
