@@ -87,6 +87,8 @@ _CHUNK: Final = 32
 #: Milliseconds of the verification of a candidate, before so many are verified: the first one of a worker takes longer.
 _USUAL_CANDIDATE_MS: Final = 25.0
 _SAMPLE: Final = 3
+#: Milliseconds until a new process of the solvers answers.
+_SOLVERS_START_MS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,8 @@ class CandidateVerifier:
         self._prepared = prepared
         self._audits = audits
         self._candidate_ms: list[float] = []
+        self._evaluated: set[int] = set()  # places of workers that have verified a candidate
+        self._solving: set[int] = set()  # places of workers that have a process of the solvers
         self.rejected: dict[str, RejectedRecord] = {}
         self.tests = 0
         self.lost = False
@@ -301,8 +305,12 @@ class CandidateVerifier:
         """Return whether a worker leaves a task to another one, which is better prepared for it.
 
         Only the prepared worker has evaluated the program. Another one verifies candidates only if evaluating the
-        program again takes less than half of the time for all waiting candidates: it slows down the prepared one. While
-        a worker is being prepared, the others solve obligations and audit units.
+        program again takes less than half of the time for all waiting candidates: it slows down the prepared one. One
+        that has done so goes on. Workers that verify no candidates solve obligations and audit units; without any, the
+        prepared one does, which has a process of the solvers.
+
+        Where no candidate waits, a worker without a process of the solvers leaves obligations to one that has it, if
+        that one is free before a new process would answer.
 
         Args:
             task: The task. Any worker estimates rounding errors.
@@ -310,15 +318,27 @@ class CandidateVerifier:
             candidates: Number of waiting candidates.
         """
         prepared = self._prepared
-        if prepared is None or prepared.failed or not candidates or isinstance(task, RoundingTask):
+        if prepared is None or prepared.failed or isinstance(task, RoundingTask):
             return False
-        solvers = isinstance(task, tuple | AuditTask)
         known = self._candidate_ms
         typical = median(known) if len(known) >= _SAMPLE else _USUAL_CANDIDATE_MS
-        alone = prepared.milliseconds is None or 2 * prepared.milliseconds >= typical * candidates
+        if not candidates:
+            brief = len(known) >= _SAMPLE and typical < _SOLVERS_START_MS
+            return brief and isinstance(task, tuple) and self._lacks_solvers(place)
+        costly = prepared.milliseconds is None or 2 * prepared.milliseconds >= typical * candidates
+        ready = {*self._evaluated, prepared.place}
+        if isinstance(task, CandidateTask):
+            return costly and place not in ready
         if place == prepared.place:
-            return solvers and alone
-        return alone != solvers
+            return costly and len(ready) < self._pool.workers
+        return not costly or place in ready
+
+    def _lacks_solvers(self, place: int) -> bool:
+        """Return whether a worker has no process of the solvers, but another one has."""
+        prepared, started = self._prepared, set(self._solving)
+        if prepared is not None and prepared.milliseconds is not None:
+            started.add(prepared.place)
+        return bool(started) and place not in started
 
     def _judge(
         self, judged: Sequence[tuple[FoundRecord, AcceptedCandidate | RejectedCandidate | TaskFailed]]
@@ -365,6 +385,9 @@ class CandidateVerifier:
                     ended.add(index)
                     if isinstance(value, AcceptedCandidate | RejectedCandidate):
                         self._candidate_ms.append(outcome.cpu_milliseconds)
+                        self._evaluated.add(outcome.place)
+                    elif isinstance(tasks[index], tuple):
+                        self._solving.add(outcome.place)
                     yield index, value
                 case TaskFailed(index):
                     ended.add(index)
@@ -398,7 +421,7 @@ class CandidateVerifier:
 
         def refuses(_: int, place: int, waiting: Sequence[int]) -> bool:
             # A process of the solvers takes as long to start as one task.
-            return self._prepared is not None and place != self._prepared.place and len(waiting) == 1
+            return len(waiting) == 1 and self._lacks_solvers(place)
 
         with nullcontext() if self._prepared is None else self._pool.leaving_tasks(refuses):
             for index, answers in self._outcomes(phase, discharge_texts, chunks):

@@ -41,6 +41,8 @@ FAILED = TaskFailed(0, "its worker died", 3)
 class Inline:
     """Stands for a pool: computes in this process, and gives other answers where told to."""
 
+    workers = 2
+
     def __init__(self, **answers: Callable[[Any], object]) -> None:
         self.answers = answers
         self.asked: list[str] = []
@@ -368,3 +370,28 @@ def test_the_prepared_worker_verifies_alone_where_evaluating_the_program_again_t
     }
     assert refused == left
     assert not any(verifier._leaves_to_another(RoundingTask(candidate), place, 2) for place in (0, 1))
+
+
+def test_a_worker_that_has_verified_a_candidate_goes_on() -> None:
+    """It has evaluated the program; before, it left the last candidates to the prepared worker."""
+    verifier = evidence(Inline())
+    candidate = CandidateTask(verifier._job, RANKED[0].graph)
+    assert verifier.choose(RANKED)  # at place 0
+    verifier._prepared = PreparedWorker(1, 1e4)
+    assert not verifier._leaves_to_another(candidate, 0, 2)
+    assert verifier._leaves_to_another(candidate, 2, 2)
+    texts = ("an obligation",)  # the prepared worker has a process of the solvers
+    assert [verifier._leaves_to_another(texts, place, 2) for place in (0, 1, 2)] == [True, False, False]
+
+
+def test_the_last_obligations_are_for_a_worker_with_solvers() -> None:
+    """A new process of the solvers takes longer to answer than the other worker's candidate takes."""
+    job = preprocess_job(make_job(program(), Settings()))
+    verifier = CandidateVerifier(job, Inline(), LIMITS, lambda *_: None, PreparedWorker(1, 1.0))  # type: ignore[arg-type]
+    texts = ("an obligation",)
+    for times, left in (([], False), ([15.0] * 3, True), ([1e4] * 3, False)):
+        verifier._candidate_ms = list(times)
+        assert verifier._leaves_to_another(texts, 0, 0) == left
+        assert not verifier._leaves_to_another(texts, 1, 0)
+    verifier._candidate_ms, verifier._solving = [15.0] * 3, {0}
+    assert not verifier._leaves_to_another(texts, 0, 0)
