@@ -35,6 +35,7 @@ from mirage_formal.records import (
     launched_kernels,
     write_atomic,
 )
+from mirage_formal.records.kernels import MAP_ALIGN
 from mirage_formal.support import strict_json
 from mirage_formal.support.errors import FormatError, RunError, UnsupportedError
 
@@ -42,8 +43,6 @@ SCHEMA: Final = "mirage_formal.launch"
 VERSION: Final = 1
 #: Workspace tensors start at multiples of this many bytes.
 ALIGN: Final = 256
-#: Alignment in bytes of what a tensor map views.
-MAP_ALIGN: Final = 16
 #: Bytes of the counter of a group of blocks.
 COUNTER_BYTES: Final = 4
 _MAX_BYTES: Final = 64 << 20
@@ -413,7 +412,6 @@ __all__ = [
     "ALIGN",
     "COUNTER_BYTES",
     "LAUNCH_FILE",
-    "MAP_ALIGN",
     "SCHEMA",
     "VERSION",
     "Argument",

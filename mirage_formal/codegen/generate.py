@@ -200,8 +200,8 @@ def _add_wait(program: Program, values: tuple[int, ...], inputs: Set[int]) -> Pr
         begin = begin and all(isinstance(one, _BEGIN) for one in _nested_nodes(statement) if isinstance(one, Stmt))
         copied = {one.param for one in _nested_nodes(statement) if isinstance(one, CopyAsync)}
         (ahead if begin and copied and copied <= given else behind).append(statement)
-    copied = {one.param for one in all_statements(program.producer) if isinstance(one, TileCopy)}
-    producer = program.producer if copied <= given else (GridWait(), *program.producer)
+    produced = {one.param for one in all_statements(program.producer) if isinstance(one, TileCopy)}
+    producer = program.producer if produced <= given else (GridWait(), *program.producer)
     return replace(program, params=params, body=(*ahead, GridWait(), *behind), producer=producer)
 
 

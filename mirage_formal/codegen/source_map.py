@@ -17,7 +17,6 @@ from mirage_formal.codegen.program.flat_graph import defined_tensors, operands_o
 from mirage_formal.codegen.program.lines import LineRange, node_names
 from mirage_formal.codegen.program.plan import Plan
 from mirage_formal.codegen.program.program import (
-    Await,
     Barrier,
     Commit,
     For,
@@ -25,7 +24,6 @@ from mirage_formal.codegen.program.program import (
     If,
     LaunchDependents,
     Program,
-    Release,
     Stmt,
     TileCopy,
     WaitGroups,
@@ -140,8 +138,7 @@ def _number_lines(
         # Code generation moves copies ahead of the wait for the launch before; other statements keep their order.
         if (found := next((n for n, (_, theirs) in enumerate(left) if theirs == one), None)) is not None:
             steps, _ = left.pop(found)
-        # Code generation puts these between the plan's own.
-        elif not isinstance(one, GridWait | LaunchDependents | Await | Release):
+        elif not isinstance(one, GridWait | LaunchDependents):  # which code generation puts between the plan's own
             raise ValueError("expected the statements of the plan, got others")
         yield one, steps, at + 1, at + size
         at += size

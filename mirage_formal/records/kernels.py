@@ -37,6 +37,8 @@ STABILIZED_PROOF_FILE: Final = "equivalence.json"
 #: Columns, and most rows, of what a copy by a tensor map takes; a row has 128 bytes of 16-bit elements.
 MAP_COLUMNS: Final = 64
 MAP_ROWS: Final = 256
+#: Bytes of which the address of what a tensor map views is a multiple.
+MAP_ALIGN: Final = 16
 #: Number of a µGraph's operator; -1 is the copy of a value to an output.
 Operator = Annotated[int, msgspec.Meta(ge=-1)]
 #: Name of a kernel, of a buffer or of a file beside the record.

@@ -30,12 +30,11 @@ from mirage_formal.records import (
     resolve_inside,
     sha256,
 )
+from mirage_formal.records.kernels import MAP_ALIGN
 from mirage_formal.support.errors import FormatError
 
 _SCHEMA = ("mirage_formal.launch", 1)
 _MAX_THREADS = 1024
-#: Bytes of which the start of what a tensor map views is a multiple.
-_MAP_ALIGN = 16
 
 
 def check_launches(root: Path, record: LaunchRecord, graph: KernelGraph) -> None:
@@ -142,7 +141,7 @@ def _check_launch(
         viewed = launch.arguments[one.argument]
         expect_equal("elements of a tensor map", values[viewed.value].dtype.value, one.dtype)
         expect_equal("elements behind the last row of a tensor map", 0, viewed.elements % one.stride)
-        expect_equal("alignment of a tensor map", 0, viewed.align % _MAP_ALIGN)
+        expect_equal("alignment of a tensor map", 0, viewed.align % MAP_ALIGN)
 
 
 def _check_joined(launch: KernelLaunch, graph: KernelGraph) -> None:

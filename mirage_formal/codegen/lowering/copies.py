@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from mirage_formal.codegen.lowering.context import TID, LoweringContext, make_conditional, make_loop
 from mirage_formal.codegen.program.integers import ONE
-from mirage_formal.codegen.program.plan import MOST_TILE_ROWS, producer_stride
+from mirage_formal.codegen.program.plan import producer_stride
 from mirage_formal.codegen.program.program import (
+    MOST_TILE_ROWS,
     PANEL_UNIT,
     TILE_COLUMNS,
     Acquire,

@@ -311,7 +311,7 @@ class _SplitKernel:
         fallback: _Attempt | None = None
         for stages in range(most_stages(placements.moving_bytes, self.flat.iterations), 0, -1):
             attempt = self.attempt(placements, stages)
-            if attempt.memory.bytes > self.kernel.most or (fallback is not None and stages < least):
+            if not attempt.fits or (fallback is not None and stages < least):
                 continue
             if attempt.memory.bytes <= self.kernel.share:
                 return attempt

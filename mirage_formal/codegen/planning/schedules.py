@@ -125,14 +125,15 @@ def _with_warpgroups(plain: Schedule) -> Iterator[Schedule]:
     A producer comes first where two warpgroups have several products each: one multiplies while the other one does the
     rest.
     """
-    several, fits = len(plain.warps) > 1, plain.threads <= MOST_CONSUMERS
-    if several and plain.threads == MOST_CONSUMERS:
+    several = len(plain.warps) > 1
+    turns = several and plain.threads == MOST_CONSUMERS
+    if turns:
         yield replace(plain, producer=True, ahead=True)
         yield replace(plain, producer=True)
     if several:
         yield replace(plain, ahead=True)
     yield plain
-    if fits and not (several and plain.threads == MOST_CONSUMERS):
+    if not turns and plain.threads <= MOST_CONSUMERS:
         yield replace(plain, producer=True)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeGuard
 
 from mirage_formal.codegen.planning.barriers import Item, SharedAccess, advance_item, depth_order, iteration_item
 from mirage_formal.codegen.planning.expand import FlatGraph
@@ -215,18 +215,11 @@ class KernelSteps:
             found = [] if over is not None else self._read(number, number, None)
             phase = Phase.AFTER if self.flat.iterations > 1 else Phase.BEFORE
             self._place(phase).append(Item(StoreResult(saver), (tuple(found),)))
-        if self.producer:
-            self._check_producer()
-        elif self.placements.schedule.ahead:
+        if self.placements.schedule.ahead and not self.producer:
             self._begin_ahead()
         self._add_waits()
         if self.producer:
-            self.before.append(Item(Barrier()))  # what is in shared memory for all iterations is there
-            uses = {n: [at for at, _ in self._readers_in_loop(n)] for n in self.ring}
-            if self.placements.schedule.ahead:
-                self._overlap_products(uses)
-            else:
-                self.loop = self._take_tiles(self.loop, 0, uses)
+            self._consume_tiles()
 
     def _copies(self) -> None:
         """Add the copies of inputs: loop-invariant ones before the loop, then the first pipeline stages."""
@@ -235,8 +228,13 @@ class KernelSteps:
             self.before.append(Item(Fetch(n, asynchronous=True), (tuple(self._write(n)),)))
         if fixed:
             self.before.append(Item(Commit()))
-        if self.ring:
-            self._copy_ring()
+        if self.ring and not self.producer:
+            accesses = tuple(a for n in self.ring for a in self._write(n))
+            count = self.stages if self.resident else self.stages - 1
+            self.before += [Item(Prefetch(i), (accesses if i == 0 else (),)) for i in range(count)]
+            # An empty group a round keeps the count of groups in flight even where nothing is left to copy.
+            following = Item(Commit() if self.resident else Prefetch())
+            self.loop += [Item(WaitGroups(count - 1)), Item(Barrier()), following]
         for n, chunks in self.placements.copied.items():
             moving = self.tensors[n].phase is Phase.LOOP
             if n in self.ring or (chunks and not moving):
@@ -246,33 +244,26 @@ class KernelSteps:
         if not self.ring and any(isinstance(i.step, Fetch) and i.step.asynchronous for i in self.loop):
             self.loop += [Item(Commit()), Item(WaitGroups(0)), Item(Barrier())]
 
-    def _copy_ring(self) -> None:
-        """Add the first pipeline stages, and the beginning of an iteration.
+    # --- tiles of a producer
 
-        With a producer, whose copies are no steps, each tile is awaited by itself, and no barrier is needed for it.
-        """
-        if self.producer:
-            return
-        accesses = tuple(a for n in self.ring for a in self._write(n))
-        count = self.stages if self.resident else self.stages - 1
-        self.before += [Item(Prefetch(i), (accesses if i == 0 else (),)) for i in range(count)]
-        # An empty group a round keeps the count of groups in flight even where nothing is left to copy.
-        following = Item(Commit() if self.resident else Prefetch())
-        self.loop += [Item(WaitGroups(count - 1)), Item(Barrier()), following]
-
-    def _check_producer(self) -> None:
-        """Reject a schedule with a producer where threads must meet in each iteration.
+    def _consume_tiles(self) -> None:
+        """Add the waits for the tiles that a producer copies, and their releases.
 
         Raises:
-            UnsupportedError: There are no pipelined tiles, other tiles are copied in each iteration, or its steps
-                exchange values through shared memory.
+            UnsupportedError: There are no pipelined tiles, other tiles are copied in each iteration, its steps exchange
+                values through shared memory, for which threads must meet, or its products cannot overlap as asked.
         """
         others = [n for n in self.placements.copied if self.tensors[n].phase is Phase.LOOP and n not in self.ring]
         written = any(access.write for item in self.loop for part in item.parts for access in part)
-        unread = any(not self._readers_in_loop(n) for n in self.ring)
-        if not self.ring or others or written or unread:
+        uses = {n: [at for at, _ in self._readers_in_loop(n)] for n in self.ring}
+        if not self.ring or others or written or not all(uses.values()):
             what = "expected pipelined tiles, and no exchange through shared memory in an iteration"
             raise UnsupportedError(what, where="schedule", hint=_OTHER_SCHEDULE)
+        self.before.append(Item(Barrier()))  # what is in shared memory for all iterations is there
+        if self.placements.schedule.ahead:
+            self._overlap_products(uses)
+        else:
+            self.loop = self._take_tiles(self.loop, 0, uses)
 
     def _take_tiles(self, items: Sequence[Item], start: int, uses: Mapping[int, Sequence[int]]) -> list[Item]:
         """Return steps with the wait for each tile ahead of its first reader, and its release behind its last one.
@@ -298,24 +289,16 @@ class KernelSteps:
         Raises:
             UnsupportedError: These are not computed by warpgroups from tiles and registers.
         """
-        begin, *others, end = self.loop
+        begin, others, end = self.loop[0], self.loop[1:-1], self.loop[-1]
         first, last = begin.step, end.step
-        if (
-            not isinstance(first, MatrixMultiply)
-            or not isinstance(last, MultiplyAccumulate)
-            or not (first.warps.warpgroup and last.warps.warpgroup)
-            or first.packed
-            or first.scratch
-            or not all(map(self._has_arrived, (first.op.a, first.op.b)))
-        ):
+        if not (isinstance(last, MultiplyAccumulate) and last.warps.warpgroup and self._is_product_of_tiles(first)):
             what = "expected a product of tiles at the beginning of an iteration and one at its end, by warpgroups"
             raise UnsupportedError(what, where="schedule", hint=_OTHER_SCHEDULE)
-        place = len(others) + 1
         self.before += self._take_tiles([begin], 0, uses)
         both = OverlapProducts(last, first, tuple(n for n in self.ring if uses[n][0] == 0))
         item = Item(both, ((*end.parts[0], *begin.parts[0]),))
         later = [Item(ReleaseTile(n, 1)) for n in self.ring if uses[n][-1] == 0]
-        self.loop = [*self._take_tiles(others, 1, uses), *self._take_tiles([item], place, uses), *later]
+        self.loop = [*self._take_tiles([*others, item], 1, uses), *later]
 
     # --- steps of later iterations
 
@@ -337,13 +320,8 @@ class KernelSteps:
         late = [item for at, item in enumerate(self.loop) if at not in leads]
         most = max(leads.values(), default=0)
         if (
-            not isinstance(product, MatrixMultiply)
-            or not product.warps.warpgroup
-            or product.packed
-            or product.scratch
-            or self.tensors[product.op.result].placement.shared is not None
+            not self._is_product_of_tiles(product)
             or not self.ring
-            or not all(map(self._has_arrived, (product.op.a, product.op.b)))
             or self.stages < most + 2
             or any(access.write for item in late for part in item.parts for access in part)
         ):
@@ -367,6 +345,17 @@ class KernelSteps:
             *late[_HEAD:],
             Item(EndProduct(product)),
         ]
+
+    def _is_product_of_tiles(self, step: Step | None) -> TypeGuard[MatrixMultiply]:
+        """Return whether warpgroups multiply tiles that have arrived, with a result in registers."""
+        return (
+            isinstance(step, MatrixMultiply)
+            and step.warps.warpgroup
+            and not step.packed
+            and not step.scratch
+            and self.tensors[step.op.result].placement.shared is None
+            and all(map(self._has_arrived, (step.op.a, step.op.b)))
+        )
 
     def _leads(self, product: MatrixMultiply) -> dict[int, int]:
         """Return the positions of the steps that are computed ahead of their iteration, and by how many iterations.

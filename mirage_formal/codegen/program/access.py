@@ -10,6 +10,7 @@ from typing import assert_never
 
 from mirage_formal.codegen.program.integers import add, fold, less_than, multiply, negate, variables
 from mirage_formal.codegen.program.program import (
+    MOST_TILE_ROWS,
     PANEL,
     PANEL_UNIT,
     TILE_COLUMNS,
@@ -69,8 +70,7 @@ MAX_THREADS = 1024
 _IDENTIFIER = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 VECTOR_BYTES = frozenset((1, 2, 4, 8, 16))
 COPY_BYTES = frozenset((4, 8, 16))
-#: The most rows of a tile that one instruction copies, and the most bytes that an mbarrier can expect.
-MAX_TILE_ROWS = 256
+#: The most bytes that an mbarrier can expect.
 MAX_ITEM_BYTES = 2**20 - 1
 #: The path of the producer's statements, before their positions.
 PRODUCER = "producer"
@@ -409,8 +409,8 @@ class _Walker:
             self.fault(at, stmt.buffer, f"{what}, got {stmt.param}")
             return
         self.halves(at, stmt.buffer, buffer.dtype.bytes)
-        if stmt.rows % 8 or not 8 <= stmt.rows <= MAX_TILE_ROWS:
-            self.fault(at, stmt.buffer, f"expected a multiple of 8 up to {MAX_TILE_ROWS} rows, got {stmt.rows}")
+        if stmt.rows % 8 or not 8 <= stmt.rows <= MOST_TILE_ROWS:
+            self.fault(at, stmt.buffer, f"expected a multiple of 8 up to {MOST_TILE_ROWS} rows, got {stmt.rows}")
             return
         if stmt.stride % 8 or stmt.stride < TILE_COLUMNS or param.elements % stmt.stride:
             what = f"expected whole rows of at least {TILE_COLUMNS} elements, a multiple of 8"
@@ -487,9 +487,9 @@ class _Walker:
                 self.copy(stmt, at)
             case LoadMatrix() | Mma() | WarpgroupMma() | WarpgroupWait() | ShuffleReduce():
                 self.exchange(stmt, at, scope)
-            case Registers() | For() | If() | Barrier() | Commit() | WaitGroups() | GridWait() | LaunchDependents():
-                raise AssertionError(stmt)  # taken by ``body``
-            case Acquire() | TileCopy() | Await() | Release():
+            case (
+                Registers() | For() | If() | Barrier() | Commit() | WaitGroups() | GridWait() | LaunchDependents()
+            ) | (Acquire() | TileCopy() | Await() | Release()):
                 raise AssertionError(stmt)  # taken by ``body``
             case _:
                 assert_never(stmt)

@@ -18,7 +18,7 @@ from typing import Final
 
 from mirage_formal.codegen.device_tensors import PlanParam
 from mirage_formal.codegen.program.flat_graph import FlatOp
-from mirage_formal.codegen.program.program import TILE_COLUMNS, Barrier, SharedBuffer
+from mirage_formal.codegen.program.program import MOST_TILE_ROWS, TILE_COLUMNS, Barrier, SharedBuffer
 from mirage_formal.codegen.program.register_layout import Axis, Distribution, Warps
 from mirage_formal.codegen.program.step import Step
 from mirage_formal.graph.types import Dim3, DimMap, DType, Shape
@@ -65,10 +65,6 @@ class SharedPlacement:
     def elements(self) -> int:
         """Return the number of elements of one copy in the ring, padding included."""
         return self.rows * (self.cols if self.panels else self.pitch)
-
-
-#: The most rows of a tile that one copy of the producer brings.
-MOST_TILE_ROWS: Final = 256
 
 
 def producer_stride(param: PlanParam, shape: Shape, placement: SharedPlacement) -> int | None:

@@ -550,6 +550,8 @@ Stmt = (
 
 #: Columns of the tile of a ``TileCopy``: 128 bytes of 16-bit elements.
 TILE_COLUMNS: Final = 64
+#: The most rows of one.
+MOST_TILE_ROWS: Final = 256
 #: Threads of the producer, of which the first one runs its statements.
 PRODUCER_THREADS: Final = 128
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Final
 
-from mirage_formal.codegen.executable import MAP_ALIGN, KernelLaunch
+from mirage_formal.codegen.executable import KernelLaunch
 from mirage_formal.device.driver.driver_library import driver_function
 from mirage_formal.records import TensorMapRecord
-from mirage_formal.records.kernels import MAP_COLUMNS
+from mirage_formal.records.kernels import MAP_ALIGN, MAP_COLUMNS
 from mirage_formal.support.errors import MirageError, UnsupportedError
 
 #: Bytes of an encoded map, and the alignment that the driver asks for.

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from mirage_formal.codegen.program.access import GRID, Access, Mode, ProgramAccesses, list_accesses
+from mirage_formal.codegen.program.access import GRID, PRODUCER, Access, Mode, ProgramAccesses, list_accesses
 from mirage_formal.codegen.program.program import Param, Program
 from mirage_formal.codegen.translation_validation.program_evaluation import compile_index
 from mirage_formal.support.errors import UnsupportedError
@@ -87,7 +87,7 @@ class BlockAccesses:
         """
         given = dict(fixed or {})
         loops = [(var, extent) for var, extent in access.context.loops if var not in given]
-        producer = access.context.path.startswith("producer")  # one thread, behind those of the body
+        producer = access.context.path.startswith(PRODUCER)  # one thread, behind those of the body
         threads = [self.program.threads] if producer else range(self.program.threads)
         shape = (len(blocks), len(threads), *(extent for _, extent in loops))
         if prod(shape) > _AT_ONCE:

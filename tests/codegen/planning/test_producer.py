@@ -161,6 +161,24 @@ def test_faults_of_order_are_found_without_running_it(ahead: bool) -> None:
         assert isinstance(verdict, Unsafe), (name, verdict)
 
 
+def test_one_product_overlaps_nothing() -> None:
+    """A schedule that asks for it is refused, and not a fault of the planner."""
+    block = BlockGraph(
+        grid=(2, 1, 1),
+        block=(256, 1, 1),
+        forloop_range=4,
+        reduction_dimx=64,
+        inputs=(InputIterator((0, None, None), 1), InputIterator((None, None, None), 0)),
+        ops=(Op(K.MATMUL, (0, 1), Attrs()), Op(K.ACCUM_SUM, (2,), Attrs())),
+        outputs=(OutputSaver(3, (0, None, None)),),
+    )
+    graph = alone(GraphDefined((0, 1), block), [DTensor(shape, DType.FLOAT16) for shape in ((256, 256), (256, 64))])
+    schedule = produced(graph)[0]
+    assert not schedule.ahead
+    with pytest.raises(UnsupportedError, match="at the beginning of an iteration and one at its end"):
+        make_plan(graph, 0, TARGET, replace(schedule, ahead=True))
+
+
 def test_a_slot_too_few_is_found_unsafe() -> None:
     graph = attention(512, 4)
     schedule = next(one for one in produced(graph) if one.stages == 3 and one.cut == 1)
